@@ -1,0 +1,221 @@
+"""What a semi-honest server sees, what else it is granted, and what an attack returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.errors import UserError
+from fedpriv.uploads import Message
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One client's upload in one round, beside the broadcast that the client answered.
+
+    Holds nothing that the server does not see. There is no field for the truth.
+    """
+
+    round: int
+    client: int
+    upload: Message
+    broadcast: Message
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What the attacker knows of a client's local step.
+
+    Attributes:
+        batch_size: images in the batch, n.
+        learning_rate: SGD step size.
+        steps: local steps that the upload sums up.
+    """
+
+    batch_size: int
+    learning_rate: float
+    steps: int
+
+
+ExtractorAccess = Literal["white_box", "query", "shadow", "none"]
+LabelAccess = Literal["given", "inferred"]
+BatchNormAccess = Literal["none", "running", "exact"]
+DataAccess = Literal["none", "other_domain", "same_domain"]
+
+
+@dataclass(frozen=True)
+class KnowledgeCard:
+    """The attacker's grants, as printed beside every result. Results under different cards are never ranked together.
+
+    Attributes:
+        extractor: access to the client's extractor: its weights, only its answers, a substitute, or nothing.
+        labels: whether labels of the targets are given or must be inferred from the upload.
+        batch: whether batch size, learning rate and number of steps are known.
+        batch_norm: access to batch-norm statistics of the client.
+        attacker_data: images that the attacker owns.
+        rounds_seen: how many rounds of uploads the attacker uses.
+    """
+
+    extractor: ExtractorAccess = "white_box"
+    labels: LabelAccess = "given"
+    batch: bool = True
+    batch_norm: BatchNormAccess = "running"
+    attacker_data: DataAccess = "none"
+    rounds_seen: int = 1
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """A knowledge card together with the things it grants.
+
+    Attributes:
+        card: the grants.
+        image_shape: (channels, height, width) of the private images; public in every federation.
+        n_classes: number of classes C; public.
+        extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``,
+            in evaluation mode; empty unless the card grants white-box access.
+        model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
+            have private architectures only.
+        batch: facts of the local step, or None.
+        labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
+        public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
+    """
+
+    card: KnowledgeCard
+    image_shape: tuple[int, int, int]
+    n_classes: int
+    extractors: Mapping[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    model: nn.Module | None = None
+    batch: BatchFacts | None = None
+    labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
+    public_images: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any."""
+
+    extractor: tuple[ExtractorAccess, ...] = ()
+    labels: tuple[LabelAccess, ...] = ()
+    batch: bool = False
+    attacker_data: tuple[DataAccess, ...] = ()
+
+    def refuse(self, attack: str, card: KnowledgeCard) -> None:
+        """Check a card.
+
+        Raises:
+            UserError: naming the missing grant.
+        """
+        for name in ("extractor", "labels", "attacker_data"):
+            allowed: tuple[str, ...] = getattr(self, name)
+            if allowed and getattr(card, name) not in allowed:
+                raise UserError(
+                    f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the knowledge card grants "
+                    f"{name}={getattr(card, name)}; pass --knowledge {name}={allowed[0]}"
+                )
+        if self.batch and not card.batch:
+            raise UserError(
+                f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the knowledge card grants "
+                "batch=none; pass --knowledge batch=known"
+            )
+
+
+@dataclass(frozen=True)
+class TargetId:
+    """Which private thing a row tries to recover.
+
+    Attributes:
+        round: round of the upload.
+        client: who uploaded it.
+        index: position within the upload: the row of Representations or Prototypes, the position in a batch, else 0.
+        label: class, where the upload or the attack says it; else -1.
+    """
+
+    round: int
+    client: int
+    index: int = 0
+    label: int = -1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an attack spent: wall seconds, optimiser iterations a row, rows (targets x restarts), device."""
+
+    seconds: float
+    iterations: int
+    rows: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What an attack returned. Chosen by the attack's own objective alone.
+
+    Attributes:
+        targets: T identifiers.
+        images: ``(T, M, c, h, w)`` float32 in [0, 1]; M guesses for each target (1 unless the attack says otherwise).
+        objective: ``(T, R)`` final objective of every restart, lower is better.
+        chosen: ``(T,)`` int64, which restart the images are from: the argmin of ``objective``.
+        labels: ``(T, M)`` int64 labels that the attack used or recovered, or -1.
+        cost: what it spent.
+        converged: ``(T,)`` bool, whether the chosen row met the attack's own convergence rule.
+        features: ``(T, d)`` representation that the images were fitted to, or None (gradient attacks).
+    """
+
+    targets: tuple[TargetId, ...]
+    images: Tensor
+    objective: Tensor
+    chosen: Tensor
+    labels: Tensor
+    cost: Cost
+    converged: Tensor
+    features: Tensor | None = None
+
+    def to_cpu(self) -> Reconstruction:
+        """Return the same on the CPU."""
+        moved = {name: getattr(self, name).detach().cpu() for name in ("images", "objective", "chosen", "labels")}
+        features = None if self.features is None else self.features.detach().cpu()
+        return replace(self, **moved, converged=self.converged.detach().cpu(), features=features)
+
+
+Progress = Callable[[int, int], None]
+"""Called with (iterations done, iterations planned)."""
+
+
+class Attack(Protocol):
+    """An attack: a frozen dataclass of hyperparameters with one call.
+
+    ``targets`` lists kinds of payload; ``needs`` what the card must grant.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    needs: Needs
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Attack ``targets``, which point into ``observations``.
+
+        Args:
+            observations: what the server saw.
+            targets: which parts of it to invert.
+            knowledge: card and grants.
+            seed: the run's seed; every row derives its own generator from it.
+            device: where to compute.
+            chunk_rows: rows at a time; None chooses one by memory. Results do not depend on it.
+            progress: called as the work goes on.
+        """
+        ...

@@ -1,0 +1,175 @@
+"""What a federated method is: a handful of pure functions tied together by one constant.
+
+State goes in and comes out, randomness is an argument, and each step is handed only what its side of the wire has.
+That makes resuming, another engine and one contract test over all methods cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.data.types import Samples
+from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.uploads import Message
+
+State = dict[str, Tensor]
+"""Private tensors of a client or of the server, by name. Never uploaded as such."""
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains: plain SGD, as the reference libraries do.
+
+    Attributes:
+        learning_rate: SGD step size, > 0.
+        batch_size: images a step, >= 1.
+        epochs: passes over the local data in a round, >= 1.
+        momentum: SGD momentum in [0, 1).
+        weight_decay: L2 penalty, >= 0.
+        drop_last: leave out the tail batch (the reference libraries do; then a client with fewer images than a batch
+            trains on nothing).
+        max_steps: stop a round after this many steps; None for no limit. 1 gives gradient matching its textbook case.
+    """
+
+    learning_rate: float = 0.01
+    batch_size: int = 10
+    epochs: int = 1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    drop_last: bool = False
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class ClientSetup:
+    """What a client knows that no round changes.
+
+    Attributes:
+        client: its number, 0..K-1.
+        blueprint: the architecture of its private model.
+        model: a scratch module of that architecture. Its weights are meaningless between calls: every function that
+            uses it loads them from the state first.
+        train: its training samples, on the device it trains on.
+        training: how it trains.
+        options: the method's own options, an instance of ``Method.options``.
+        scratch: gives a scratch module of any other architecture (shared small models).
+    """
+
+    client: int
+    blueprint: Blueprint
+    model: SplitModel
+    train: Samples
+    training: LocalTraining
+    options: Any
+    scratch: Callable[[Blueprint], SplitModel]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes C of the federation."""
+        return self.blueprint.n_classes
+
+    @property
+    def width(self) -> int:
+        """Shared representation width d."""
+        return self.blueprint.width
+
+
+@dataclass(frozen=True)
+class ServerSetup:
+    """What the server knows that no round changes.
+
+    Attributes:
+        n_clients: number of clients K.
+        blueprint: the architecture of client 0; its ``width``, ``n_classes`` and ``image_shape`` hold for everybody,
+            its ``name`` only where the method is homogeneous.
+        options: the method's own options.
+        scratch: gives a scratch module of an architecture.
+        device: where the server computes.
+        public: unlabelled public images ``(p, c, h, w)`` in [0, 1], or None.
+        rounds: number of rounds planned (schedules need it).
+    """
+
+    n_clients: int
+    blueprint: Blueprint
+    options: Any
+    scratch: Callable[[Blueprint], SplitModel]
+    device: torch.device
+    public: Tensor | None = None
+    rounds: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A federation before it runs, for :attr:`Method.check`.
+
+    Attributes:
+        blueprints: one per client.
+        options: the method's own options.
+        has_public: whether public images were set aside.
+        train_sizes: training samples per client.
+        training: how clients train.
+    """
+
+    blueprints: tuple[Blueprint, ...]
+    options: Any
+    has_public: bool
+    train_sizes: tuple[int, ...]
+    training: LocalTraining
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a method that has none."""
+
+
+def no_check(plan: Plan) -> None:
+    """Accept every plan."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method.
+
+    A round is: the server's broadcast goes to the sampled clients; each runs ``client_step`` (which begins with
+    ``receive``) and uploads; the server runs ``server_step``, which gives the next round's broadcast. Accuracy *after
+    training* is taken from the state that ``client_step`` returned, accuracy *after broadcast* from
+    ``receive(state, next broadcast)``.
+
+    Attributes:
+        name: registry name.
+        source: authors, venue, year.
+        options: frozen dataclass of the method's own hyperparameters, with the paper's defaults.
+        uploads: kinds of payload in a client's upload (attack targets and metadata).
+        broadcasts: kinds of payload in the server's broadcast.
+        start: (server setup, rng) -> (server state, first broadcast).
+        init: (client setup, rng) -> the client's first state; same architecture, same weights.
+        receive: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
+        client_step: (client setup, state, broadcast, rng) -> (state, upload).
+        server_step: (server setup, server state, [(client, upload), ...] by client number, rng) -> (server state,
+            next broadcast).
+        predict: (client setup, state, images (n, c, h, w) in [0, 1]) -> scores (n, C), the largest wins.
+        check: raises UserError for a plan that the method cannot run, before anything is trained.
+        homogeneous: whether all clients must share one architecture.
+        needs_public: whether the server needs public images.
+    """
+
+    name: str
+    source: str
+    options: type
+    uploads: tuple[str, ...]
+    broadcasts: tuple[str, ...]
+    start: Callable[[ServerSetup, torch.Generator], tuple[State, Message]]
+    init: Callable[[ClientSetup, torch.Generator], State]
+    receive: Callable[[ClientSetup, State, Message], State]
+    client_step: Callable[[ClientSetup, State, Message, torch.Generator], tuple[State, Message]]
+    server_step: Callable[[ServerSetup, State, Sequence[tuple[int, Message]], torch.Generator], tuple[State, Message]]
+    predict: Callable[[ClientSetup, State, Tensor], Tensor]
+    check: Callable[[Plan], None] = no_check
+    homogeneous: bool = False
+    needs_public: bool = False
+    training_defaults: Mapping[str, Any] = field(default_factory=dict)

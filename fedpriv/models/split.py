@@ -1,0 +1,60 @@
+"""A model cut where federated methods cut it: extractor, representation mapping, head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything that is needed to build a model, and nothing else.
+
+    Attributes:
+        name: a name of ``fedpriv.models.MODELS``.
+        image_shape: (channels, height, width) of the input.
+        n_classes: number of logits C.
+        width: representation width d after the mapping.
+        mapping: ``ap``, ``mp`` or ``fc``.
+    """
+
+    name: str
+    image_shape: tuple[int, int, int]
+    n_classes: int
+    width: int
+    mapping: str = "ap"
+
+
+class SplitModel(nn.Module):
+    """``logits = head(mapping(extractor((x - mean) / std)))``.
+
+    Attributes:
+        extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
+        mapping: ``(n, L)`` to representations ``(n, d)``.
+        head: one linear layer d -> C with bias.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, extractor: nn.Module, mapping: nn.Module, head: nn.Linear, mean: float = 0.5, std: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.mapping = mapping
+        self.head = head
+        self.register_buffer("mean", torch.tensor(mean), persistent=False)
+        self.register_buffer("std", torch.tensor(std), persistent=False)
+
+    def represent(self, images: Tensor) -> Tensor:
+        """Return representations ``(n, d)`` of images ``(n, c, h, w)`` in [0, 1]."""
+        vectors: Tensor = self.mapping(self.extractor((images - self.mean) / self.std))
+        return vectors
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits ``(n, C)`` of images ``(n, c, h, w)`` in [0, 1]."""
+        logits: Tensor = self.head(self.represent(images))
+        return logits
