@@ -1,0 +1,1 @@
+"""What a client can do to an upload before it leaves."""

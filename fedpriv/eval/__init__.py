@@ -1,0 +1,1 @@
+"""Leakage, utility and communication, measured and shown."""

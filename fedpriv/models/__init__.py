@@ -1,0 +1,1 @@
+"""The model zoo: extractors, representation mappings, one linear head for all."""
