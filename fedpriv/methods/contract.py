@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.data.types import Samples
@@ -36,13 +37,13 @@ class LocalTraining:
         max_steps: stop a round after this many steps; None for no limit. 1 gives gradient matching its textbook case.
     """
 
-    learning_rate: float = 0.01
-    batch_size: int = 10
-    epochs: int = 1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    learning_rate: Annotated[float, Gt(0)] = 0.01
+    batch_size: Annotated[int, Ge(1)] = 10
+    epochs: Annotated[int, Ge(1)] = 1
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0
     drop_last: bool = False
-    max_steps: int | None = None
+    max_steps: Annotated[int, Ge(1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ class Method:
         check: raises UserError for a plan that the method cannot run, before anything is trained.
         homogeneous: whether all clients must share one architecture.
         needs_public: whether the server needs public images.
+        also: further ways to predict, by name; their accuracy is recorded beside the main one.
     """
 
     name: str
@@ -172,4 +174,4 @@ class Method:
     check: Callable[[Plan], None] = no_check
     homogeneous: bool = False
     needs_public: bool = False
-    training_defaults: Mapping[str, Any] = field(default_factory=dict)
+    also: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
