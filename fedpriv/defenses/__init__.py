@@ -1,1 +1,5 @@
 """What a client can do to an upload before it leaves."""
+
+from __future__ import annotations
+
+DEFENSES: dict[str, str] = {}

@@ -1,0 +1,5 @@
+"""``python -m fedpriv``."""
+
+from fedpriv.cli.main import entry
+
+entry()

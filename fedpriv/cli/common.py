@@ -1,0 +1,278 @@
+"""Flags, configuration files, progress and output that commands share. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import rich_click as click
+
+from fedpriv.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+hint: dict[str, str] = {}
+"""What to tell somebody who interrupts: ``resume`` is the command that goes on."""
+
+
+# ---------------------------------------------------------------- flags
+
+
+def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Make a TOML file's keys the defaults of the command's flags; flags on the command line still win."""
+    if value is None:
+        return None
+    try:
+        values = tomllib.loads(value.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"--config {value}: no such file") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"--config {value}: not readable as TOML ({error})") from error
+    known = {name: p for p in ctx.command.params for name in _toml_names(p) if name != "config"}
+    defaults: dict[str, Any] = {}
+    for key, entry in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise unknown_name(f"key in {value}:", key, (n.replace("_", "-") for n in known))
+        found = known[name]
+        if isinstance(entry, dict):
+            if not found.multiple:  # type: ignore[attr-defined]
+                raise UserError(f"{value}: {key}: expected a value, got a table")
+            entry = [f"{inner}={_toml_text(item)}" for inner, item in entry.items()]
+        elif found.multiple and not isinstance(entry, list):  # type: ignore[attr-defined]
+            entry = [entry]
+        defaults[str(found.name)] = entry
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    return value
+
+
+def _toml_names(parameter: click.Parameter) -> set[str]:
+    flags = {flag.lstrip("-").replace("-", "_") for flag in parameter.opts if flag.startswith("--")}
+    return flags or {str(parameter.name)}
+
+
+def _toml_text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
+
+
+def common_options(command: F) -> F:
+    """Add the flags that every command has."""
+    for option in reversed(
+        (
+            click.option(
+                "--config",
+                type=click.Path(path_type=Path),
+                is_eager=True,
+                expose_value=False,
+                callback=_load_config,
+                help="TOML file whose keys are flag names; flags override it.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Machine-readable result on standard output."),
+            click.option("--quiet", is_flag=True, help="No progress, no tables."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def device_option(command: F) -> F:
+    """Add ``--device``."""
+    option = click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        help="auto, cpu, cuda, or cuda:N. auto takes a GPU if there is one.",
+    )
+    return option(command)
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device that a flag names; on a CPU, fix one thread for this process.
+
+    Two threads on a busy two-core machine were measured several times slower than one, and one thread makes sums come
+    out the same on every run.
+
+    Raises:
+        UserError: for a device that is unknown or not there.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"--device {name}: unknown device; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name}: unknown device; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and not available:
+        raise UserError(f"--device {name}: no CUDA device is usable here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
+    return device
+
+
+def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
+    """Turn ``("a=1", "server.epochs=2")`` into ``{"a": 1, "server": {"epochs": 2}}``.
+
+    Values are read as TOML where that is possible, otherwise as text.
+
+    Raises:
+        UserError: for an entry without ``=``, or one key given as both a value and a table.
+    """
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"{flag} {pair}: expected KEY=VALUE")
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"{flag} {pair}: {parent!r} already has a value")
+        try:
+            inner[last] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            inner[last] = text
+    return result
+
+
+# ---------------------------------------------------------------- folders
+
+
+def fresh_folder(path: Path, *, force: bool) -> None:
+    """Check that an output folder is free; with ``force`` empty it first.
+
+    Only a folder that fedpriv made (or an empty one) is ever emptied.
+
+    Raises:
+        UserError: when something is in the way.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise UserError(f"{path}: is a file; --out takes a folder")
+    if not any(path.iterdir()):
+        return
+    if not force:
+        raise UserError(f"{path}: already exists; choose another --out, or --force to replace it")
+    if not _made_by_us(path):
+        raise UserError(f"{path}: holds files that fedpriv did not make; --force will not remove them")
+    shutil.rmtree(path)
+
+
+def _made_by_us(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("config.json", "request.json", "about.json", "report.html"))
+
+
+def numbered(path: Path) -> Path:
+    """Return ``path``, or the first of ``path-2``, ``path-3``, ... that is free."""
+    candidates = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in range(1, 10**6))
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def command_line(*parts: str | Path) -> str:
+    """Return a command that can be pasted into a shell."""
+    return shlex.join(["fedpriv", *(str(part) for part in parts)])
+
+
+# ---------------------------------------------------------------- output
+
+
+def say(text: str, *, quiet: bool, as_json: bool) -> None:
+    """Print a line for people: to standard error where standard output is for machines."""
+    if not quiet:
+        click.echo(text, err=as_json)
+
+
+def print_json(value: Any) -> None:
+    """Print the machine-readable result."""
+    click.echo(json.dumps(value, indent=2))
+
+
+@contextlib.contextmanager
+def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a progress bar with time left on standard error; yields ``report(done, planned, what)``."""
+    if quiet:
+        yield lambda done, planned, what: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[what]}"),
+    )
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None, what="")
+
+        def report(done: int, planned: int, what: str) -> None:
+            bar.update(task, completed=done, total=planned, what=what)
+
+        yield report
+        if not console.is_terminal:
+            click.echo(f"{title}: done in {bar.tasks[0].elapsed or 0:.0f} s", err=True)
+
+
+def print_table(title: str, rows: list[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print rows as a table whose columns are the keys of the first row."""
+    if not rows:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in rows[0]:
+        table.add_column(str(column))
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
+
+
+def given(ctx: click.Context) -> set[str]:
+    """Return the names of the parameters that the user set, on the command line or in a file."""
+    from click.core import ParameterSource
+
+    chosen = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
+    return {str(p.name) for p in ctx.command.params if p.name and ctx.get_parameter_source(p.name) in chosen}
+
+
+def collect(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Hand a command's parameters ``names`` over as one mapping called ``flags``."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        flags = {name: kwargs.pop(name) for name in names if name in kwargs}
+        return function(*args, flags=flags, **kwargs)
+
+    return wrapper

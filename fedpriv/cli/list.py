@@ -1,0 +1,117 @@
+"""``fedpriv list``: what there is, without importing any of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+
+from fedpriv.cli import common
+from fedpriv.errors import unknown_name
+
+KINDS = ("methods", "attacks", "defenses", "datasets", "models", "targets")
+
+
+@click.command(name="list")
+@click.argument("kind")
+@click.option("--target", help="With attacks: only those for this kind of upload.")
+@common.common_options
+def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> None:
+    """List methods, attacks, defenses, datasets, models or targets."""
+    if kind not in KINDS:
+        raise unknown_name("list", kind, KINDS)
+    rows = {
+        "methods": _methods,
+        "attacks": lambda: _attacks(target),
+        "defenses": _defenses,
+        "datasets": _datasets,
+        "models": _models,
+        "targets": _targets,
+    }[kind]()
+    if as_json:
+        common.print_json(rows)
+    elif quiet:
+        click.echo("\n".join(row["name"] for row in rows))
+    elif rows:
+        common.print_table(kind, rows, as_json=False)
+    else:
+        click.echo(f"no {kind} yet")
+
+
+def _methods() -> list[dict[str, Any]]:
+    from fedpriv.methods import METHODS
+    from fedpriv.methods.contract import Method
+    from fedpriv.registry import resolve
+
+    found: list[Method] = [resolve("method", name, METHODS) for name in METHODS]
+    return [
+        {
+            "name": method.name,
+            "uploads": ", ".join(method.uploads) or "nothing",
+            "broadcasts": ", ".join(method.broadcasts) or "nothing",
+            "models": "one architecture" if method.homogeneous else "any",
+            "source": method.source,
+        }
+        for method in found
+    ]
+
+
+def _attacks(target: str | None) -> list[dict[str, Any]]:
+    from fedpriv.attacks import ATTACKS, TARGETS, attacks_for
+    from fedpriv.registry import resolve
+
+    names = attacks_for(target) if target else tuple(ATTACKS)
+    rows = []
+    for name in names:
+        needs = resolve("attack", name, ATTACKS)().needs
+        wanted = {
+            "extractor": " or ".join(needs.extractor),
+            "labels": " or ".join(needs.labels),
+            "batch": "known" if needs.batch else "",
+            "attacker_data": " or ".join(needs.attacker_data),
+        }
+        text = ", ".join(f"{grant}={value}" for grant, value in wanted.items() if value)
+        rows.append(
+            {"name": name, "targets": ", ".join(TARGETS[name]), "needs from the knowledge card": text or "nothing"}
+        )
+    return rows
+
+
+def _defenses() -> list[dict[str, Any]]:
+    from fedpriv.defenses import DEFENSES
+
+    return [{"name": name} for name in DEFENSES]
+
+
+def _datasets() -> list[dict[str, Any]]:
+    from fedpriv.data import DATASETS
+
+    notes = {
+        "digits": "embedded, 1,797 images of 8x8",
+        "tiny-imagenet": "--data-dir with tiny-imagenet-200/ in its original layout",
+        "folder": "--data-dir with train/ and test/, or one folder a class",
+    }
+    return [{"name": name, "where": notes.get(name, "--data-dir, or --download")} for name in DATASETS]
+
+
+def _models() -> list[dict[str, Any]]:
+    from fedpriv.models import FAMILIES, MODELS
+
+    single = [{"name": name, "kind": "model", "members": ""} for name in MODELS]
+    return [
+        {"name": name, "kind": "family", "members": ", ".join(members)} for name, members in FAMILIES.items()
+    ] + single
+
+
+def _targets() -> list[dict[str, Any]]:
+    from fedpriv.attacks import TARGET_NAMES, attacks_for
+    from fedpriv.methods import DEFAULT_METHOD
+
+    return [
+        {
+            "name": name,
+            "attacks": ", ".join(attacks_for(name)) or "none yet",
+            "method trained without --run": DEFAULT_METHOD.get(name, "none yet"),
+        }
+        for name in TARGET_NAMES
+    ]

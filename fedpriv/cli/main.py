@@ -1,0 +1,90 @@
+"""The entry point: one group, commands loaded when they are used, and the exit codes.
+
+0 done, 1 the work failed, 2 wrong use or bad input (one line, no traceback), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import rich_click as click
+
+from fedpriv import __version__
+from fedpriv.errors import UserError
+
+COMMANDS: dict[str, str] = {
+    "train": "fedpriv.cli.train:train",
+    "attack": "fedpriv.cli.attack:attack",
+    "score": "fedpriv.cli.score:score",
+    "report": "fedpriv.cli.report:report",
+    "list": "fedpriv.cli.list:list_names",
+    "data": "fedpriv.cli.data:data",
+}
+
+
+class LazyGroup(click.RichGroup):
+    """A group that imports a command's module only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command by name, or None."""
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="fedpriv")
+def main() -> None:
+    """What does a semi-honest server learn from what federated-learning clients upload?
+
+    Start with: fedpriv attack --target entangled
+    """
+
+
+def entry(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line and return the exit code."""
+    from fedpriv.cli import common
+
+    common.hint.clear()
+    try:
+        result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except click.ClickException as error:
+        where = getattr(error, "ctx", None)
+        usage = f" (see: {where.command_path} --help)" if where is not None else ""
+        return _fail(f"{' '.join(error.format_message().split())}{usage}", error.exit_code)
+    except UserError as error:
+        return _fail(" ".join(str(error).split()), 2)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted" + (f"; go on with: {common.hint['resume']}" if "resume" in common.hint else ""), 130)
+    except Exception as error:
+        if os.environ.get("FEDPRIV_DEBUG"):
+            raise
+        kind = type(error).__name__
+        return _fail(f"failed: {kind}: {' '.join(str(error).split())} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(line: str, code: int) -> int:
+    click.echo(f"fedpriv: {line}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,128 @@
+"""``fedpriv train``: run a federation and keep everything that an attack needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from fedpriv.cli import common
+from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
+
+if TYPE_CHECKING:
+    from fedpriv.runs import RunConfig
+
+
+@click.command()
+@click.option("--method", default="fedre", show_default=True, help="A name of: fedpriv list methods.")
+@data_options
+@training_options
+@common.device_option
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory to make (default: runs/METHOD-DATASET).")
+@click.option("--resume", is_flag=True, help="Go on with the interrupted run in --out, as it was configured.")
+@click.option("--force", is_flag=True, help="Replace the run directory if it exists.")
+@common.common_options
+@click.pass_context
+def train(
+    ctx: click.Context,
+    method: str,
+    seed: int,
+    download: bool,
+    device: str,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> None:
+    """Train a federation and store what crossed the wire."""
+    if resume:
+        directory_config = _resumed(ctx, out, force)
+        assert out is not None
+    else:
+        directory_config = run_config(method, {name: flags[name] for name in FLAG_NAMES}, seed)
+        out = out or common.numbered(Path("runs") / f"{directory_config.method}-{directory_config.dataset}")
+    summary = train_into(
+        out, directory_config, device=device, download=download, resume=resume, force=force, quiet=quiet
+    )
+    if as_json:
+        common.print_json({"run": str(out), **summary})
+    elif not quiet:
+        print_summary(out, summary)
+
+
+def _resumed(ctx: click.Context, out: Path | None, force: bool) -> RunConfig:
+    from fedpriv.errors import UserError
+    from fedpriv.runs import RunDirectory
+
+    if out is None:
+        raise UserError("--resume needs --out, the run directory to go on with")
+    if force:
+        raise UserError("--resume and --force exclude each other")
+    extra = common.given(ctx) & {*FLAG_NAMES, "method", "seed"}
+    if extra:
+        flags = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
+        raise UserError(f"--resume goes on with the run as it was configured; drop {flags}")
+    return RunDirectory.open(out).config
+
+
+def train_into(
+    out: Path,
+    config: RunConfig,
+    *,
+    device: str,
+    download: bool = False,
+    resume: bool = False,
+    force: bool = False,
+    quiet: bool = False,
+    resume_command: str | None = None,
+) -> dict[str, Any]:
+    """Train a run in a directory, or finish the one that is there; return its summary.
+
+    Raises:
+        UserError: for bad configurations and occupied directories, before anything is written.
+    """
+    from fedpriv.engines.local import run_clients
+    from fedpriv.federation import prepare, run
+    from fedpriv.runs import RunDirectory
+
+    chosen = common.pick_device(device)
+    if not resume:
+        common.fresh_folder(out, force=False) if not force else None
+    federation = prepare(config, chosen, download=download)
+    if resume:
+        directory = RunDirectory.open(out)
+        if directory.complete:
+            return directory.summary
+    else:
+        common.fresh_folder(out, force=force)
+        directory = RunDirectory.create(out, config)
+    common.hint["resume"] = resume_command or common.command_line("train", "--resume", "--out", out)
+    with common.progress(f"training {config.method}", quiet=quiet) as report:
+        summary = run(federation, directory, run_clients, report)
+    common.hint.pop("resume", None)
+    return summary
+
+
+def print_summary(out: Path, summary: dict[str, Any]) -> None:
+    """Print accuracy and communication of a finished run."""
+    rows = [
+        {"accuracy": when.replace("_", " ")}
+        | {name: f"{values[name]:.4f}" for name in ("pooled", "mean_over_clients", "best")}
+        for when, values in summary["accuracy"].items()
+    ]
+    common.print_table(f"{summary['method']} on {summary['dataset']}, {summary['rounds']} rounds", rows, as_json=False)
+    wire = [
+        {"count": kind}
+        | {
+            f"{direction} {unit} / round": f"{values[f'{direction}_{unit}_per_round']:,.0f}"
+            for direction in ("upload", "broadcast")
+            for unit in ("scalars", "bytes")
+        }
+        for kind, values in summary["communication"].items()
+    ]
+    common.print_table("communication, all clients together", wire, as_json=False)
+    click.echo(f"{summary['seconds']:.1f} s, kept in {out}", file=sys.stdout)

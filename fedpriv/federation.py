@@ -1,0 +1,407 @@
+"""The round: sample clients, broadcast, local work, upload, server step, evaluate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.config import parse, plain
+from fedpriv.data import load_dataset
+from fedpriv.data.federated import federate, public_split
+from fedpriv.data.sources.options import SourceOptions
+from fedpriv.data.types import FederatedData, Samples, as_unit
+from fedpriv.errors import UserError
+from fedpriv.ledger import Entry, count, entries
+from fedpriv.methods import METHODS
+from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.methods.local_training import has_batch_norm
+from fedpriv.models import default_width, family
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.registry import resolve
+from fedpriv.runs import AUTO_CAPTURE_BYTES, Checkpoint, RunConfig, RunDirectory
+from fedpriv.seeds import generator
+from fedpriv.uploads import Message
+
+
+@dataclass(frozen=True)
+class ClientJob:
+    """One client step to run."""
+
+    client: int
+    state: State
+    broadcast: Message
+    rng: torch.Generator
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What a client step returned."""
+
+    client: int
+    state: State
+    upload: Message
+
+
+class Engine(Protocol):
+    """Where client steps run. Results come in the order of the jobs."""
+
+    def __call__(
+        self, method: Method, setups: Sequence[ClientSetup], jobs: Sequence[ClientJob]
+    ) -> Iterator[ClientResult]:
+        """Run the jobs."""
+        ...
+
+
+class Workshop:
+    """Scratch modules, one per architecture, reused for every client that has it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._modules: dict[Blueprint, SplitModel] = {}
+
+    def __call__(self, blueprint: Blueprint) -> SplitModel:
+        """Return the module of an architecture; its weights are whatever was last loaded."""
+        if blueprint not in self._modules:
+            self._modules[blueprint] = build_model(blueprint, 0).to(self.device)
+        return self._modules[blueprint]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation ready to run: data divided, models chosen, plan checked.
+
+    Attributes:
+        config: what it was made from.
+        method: the method.
+        data: who holds what.
+        clients: one setup per client.
+        server: the server's setup.
+        tests: test samples per client, which no step sees.
+    """
+
+    config: RunConfig
+    method: Method
+    data: FederatedData
+    clients: tuple[ClientSetup, ...]
+    server: ServerSetup
+    tests: tuple[Samples, ...] = field(repr=False)
+
+    def client_rng(self, round_: int, client: int) -> torch.Generator:
+        """Return the generator of one client step: equal for equal (seed, round, client)."""
+        return generator(self.config.seed, "client-step", round_, client)
+
+    def participants(self, round_: int) -> tuple[int, ...]:
+        """Return the clients of a round, ascending: at least one."""
+        number = max(1, round(self.config.participation * self.config.clients))
+        order = torch.randperm(self.config.clients, generator=generator(self.config.seed, "participants", round_))
+        return tuple(sorted(order[:number].tolist()))
+
+    def initial_state(self, client: int) -> State:
+        """Return a client's state before the first round. Clients of one architecture start with equal weights."""
+        setup = self.clients[client]
+        return _on(self.server.device, self.method.init(setup, _init_rng(self.config, setup.blueprint)))
+
+
+def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Tensor | None]:
+    """Load a run's data set, set public images aside, and divide the rest.
+
+    Returns:
+        The federated data and the public images ``(p, c, h, w)`` in [0, 1], or None.
+
+    Raises:
+        UserError: when the data is missing or cannot be divided so.
+    """
+    data_dir = None if config.data_dir is None else Path(config.data_dir)
+    source = SourceOptions(data_dir, download, config.image_size, config.per_class)
+    dataset = load_dataset(config.dataset, source)
+    public = None
+    if config.public:
+        dataset, public = public_split(dataset, config.public, config.seed)
+    return federate(dataset, config.partition, config.clients, config.seed), public
+
+
+def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:
+    """Load data, choose models and check the plan.
+
+    Raises:
+        UserError: for anything in the configuration that cannot run, before anything is trained.
+    """
+    method: Method = resolve("method", config.method, METHODS)
+    options = parse(method.options, config.options, f"options of {method.name}")
+    data, public = load_data(config, download=download)
+    names = family(config.models)
+    width = config.width or default_width(config.models)
+    blueprints = tuple(
+        Blueprint(names[k % len(names)], data.dataset.image_shape, data.dataset.n_classes, width, config.mapping)
+        for k in range(config.clients)
+    )
+    workshop = Workshop(device)
+    setups = tuple(
+        ClientSetup(
+            client=k,
+            blueprint=blueprint,
+            model=workshop(blueprint),
+            train=_as_float(data.train(k)).to(device),
+            training=config.training,
+            options=options,
+            scratch=workshop,
+        )
+        for k, blueprint in enumerate(blueprints)
+    )
+    check_plan(method, setups, options, has_public=public is not None)
+    server = ServerSetup(
+        n_clients=config.clients,
+        blueprint=blueprints[0],
+        options=options,
+        scratch=workshop,
+        device=device,
+        public=None if public is None else public.to(device),
+        rounds=config.rounds,
+    )
+    tests = tuple(data.test(k).to(device) for k in range(config.clients))
+    return Federation(config, method, data, setups, server, tests)
+
+
+def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:
+    """Check that a method can run on these clients.
+
+    Raises:
+        UserError: with the reason and the remedy.
+    """
+    names = sorted({setup.blueprint.name for setup in setups})
+    if method.homogeneous and len(names) > 1:
+        raise UserError(
+            f"method {method.name!r} needs one architecture for all clients, but --models gives {', '.join(names)}; "
+            f"pass one model, for example --models {names[0]}"
+        )
+    if method.needs_public and not has_public:
+        raise UserError(f"method {method.name!r} needs public images; set some aside with --public N")
+    for setup in setups:
+        if len(setup.train) < 2 and has_batch_norm(setup.model):
+            raise UserError(
+                f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
+                "which needs two; use fewer clients, more data, or another model"
+            )
+    method.check(
+        Plan(
+            blueprints=tuple(setup.blueprint for setup in setups),
+            options=options,
+            has_public=has_public,
+            train_sizes=tuple(len(setup.train) for setup in setups),
+            training=setups[0].training,
+        )
+    )
+
+
+Report = Callable[[int, int, str], None]
+"""Called with (client steps done, client steps planned, what was just finished)."""
+
+
+def run(
+    federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None
+) -> dict[str, Any]:
+    """Run a federation from wherever its directory stands to the end.
+
+    Args:
+        federation: what to run.
+        directory: where it is kept; new, or one that was interrupted.
+        engine: where client steps run.
+        report: progress.
+
+    Returns:
+        The summary, which is also written to the directory.
+    """
+    config, method = federation.config, federation.method
+    done, server, states, broadcast, evaluation = _standing(federation, directory)
+    steps_per_round = len(federation.participants(1))
+    for round_ in range(done + 1, config.rounds + 1):
+        began = time.perf_counter()
+        chosen = federation.participants(round_)
+        jobs = [ClientJob(k, states[k], broadcast, federation.client_rng(round_, k)) for k in chosen]
+        uploads: list[tuple[int, Message]] = []
+        for result in engine(method, federation.clients, jobs):
+            _refuse_non_finite(result, round_)
+            states[result.client] = result.state
+            uploads.append((result.client, result.upload))
+            if report is not None:
+                finished = (round_ - 1) * steps_per_round + len(uploads)
+                report(finished, config.rounds * steps_per_round, f"round {round_}, client {result.client}")
+        wire = [row for k in chosen for row in entries(broadcast, round_, k, "broadcast")]
+        wire += [row for k, upload in uploads for row in entries(upload, round_, k, "upload")]
+        if _captured(config, round_, uploads):
+            _capture(directory, round_, broadcast, uploads)
+        rng = generator(config.seed, "server-step", round_)
+        trained = time.perf_counter()
+        server, next_broadcast = method.server_step(federation.server, server, uploads, rng)
+        served = time.perf_counter()
+        evaluation = _evaluate(federation, states, next_broadcast, evaluation, set(chosen))
+        line = {
+            "round": round_,
+            "participants": list(chosen),
+            "accuracy": {when: accuracy(counts) for when, counts in evaluation.items()},
+            "clients": evaluation,
+            "communication": plain(count(wire)),
+        }
+        directory.append("metrics", [line])
+        directory.append("ledger", [plain(row) for row in wire])
+        seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
+        directory.append("timings", [{"round": round_, "seconds": seconds}])
+        broadcast = next_broadcast
+        if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
+            checkpoint = Checkpoint(round_, server, tuple(states), broadcast, evaluation)
+            # With a checkpoint every round only this round's clients have changed since the last one.
+            changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
+            directory.save_checkpoint(checkpoint, changed, config.keep)
+    summary = summarise(directory, federation)
+    directory.finish(summary)
+    return summary
+
+
+def _standing(
+    federation: Federation, directory: RunDirectory
+) -> tuple[int, State, list[State], Message, dict[str, Any]]:
+    config, device = federation.config, federation.server.device
+    newest = directory.newest_checkpoint()
+    directory.cut_lines(newest or 0)
+    if newest is None:
+        rng = _init_rng(config, federation.server.blueprint)
+        server, broadcast = federation.method.start(federation.server, rng)
+        return 0, server, [federation.initial_state(k) for k in range(config.clients)], broadcast, {}
+    found = directory.load_checkpoint(newest)
+    states = [_on(device, state) for state in found.clients]
+    broadcast = tuple(_payload_on(device, payload) for payload in found.broadcast)
+    return newest, _on(device, found.server), states, broadcast, dict(found.evaluation)
+
+
+def _init_rng(config: RunConfig, blueprint: Blueprint) -> torch.Generator:
+    return generator(config.seed, "initial-weights", blueprint.name)
+
+
+def _on(device: torch.device, state: State) -> State:
+    return {name: value.to(device) for name, value in state.items()}
+
+
+def _payload_on(device: torch.device, payload: Any) -> Any:
+    def move(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: entry.to(device) for name, entry in value.items()}
+        return value if value is None else value.to(device)
+
+    return type(payload)(**{spec.name: move(getattr(payload, spec.name)) for spec in fields(payload)})
+
+
+def _as_float(samples: Samples) -> Samples:
+    return Samples(as_unit(samples.images), samples.labels)
+
+
+def _refuse_non_finite(result: ClientResult, round_: int) -> None:
+    for payload in result.upload:
+        name = payload.non_finite()
+        if name is not None:
+            raise UserError(
+                f"round {round_}, client {result.client}: {payload.kind}.{name} became NaN or infinite; "
+                "training diverged, try a smaller --lr"
+            )
+
+
+# ---------------------------------------------------------------- capture
+
+
+def _captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
+    if config.capture == "auto":
+        sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
+        return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds
+    return config.capture == "all" or (config.capture == "last" and round_ == config.rounds)
+
+
+def _capture(directory: RunDirectory, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]) -> None:
+    directory.capture(directory.broadcast_path(round_), broadcast, {"round": round_, "direction": "broadcast"})
+    for client, upload in uploads:
+        about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
+        directory.capture(directory.upload_path(round_, client), upload, about)
+
+
+# ---------------------------------------------------------------- accuracy
+
+
+def accuracy(counts: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs."""
+    return {
+        "pooled": sum(right for right, _ in counts) / sum(total for _, total in counts),
+        "mean_over_clients": sum(right / total for right, total in counts) / len(counts),
+    }
+
+
+def _evaluate(
+    federation: Federation, states: Sequence[State], broadcast: Message, known: Mapping[str, Any], changed: set[int]
+) -> dict[str, list[list[int]]]:
+    """Count correct answers of every client, after local training and after the next broadcast.
+
+    A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
+    is not evaluated twice.
+    """
+    method = federation.method
+    predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.also.items()}}
+    found: dict[str, list[list[int]]] = {}
+    for suffix, predict in predictors.items():
+        trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
+        found |= {trained: [], received: []}
+        for setup, test, state in zip(federation.clients, federation.tests, states, strict=True):
+            k = setup.client
+            if trained in known and k not in changed:
+                before = known[trained][k]
+            else:
+                before = _correct(predict(setup, state, test.images), test.labels)
+            updated = method.receive(setup, state, broadcast)
+            after = before if updated is state else _correct(predict(setup, updated, test.images), test.labels)
+            found[trained].append(before)
+            found[received].append(after)
+    return found
+
+
+def _correct(scores: Tensor, labels: Tensor) -> list[int]:
+    return [int((scores.argmax(1) == labels).sum()), len(labels)]
+
+
+# ---------------------------------------------------------------- summary
+
+
+def summarise(directory: RunDirectory, federation: Federation) -> dict[str, Any]:
+    """Return the summary of a run from its lines."""
+    lines, timings = directory.lines("metrics"), directory.lines("timings")
+    rows: list[Entry] = directory.ledger()
+    totals = count(rows)
+    rounds = len(lines)
+    return {
+        "format": 1,
+        "method": federation.method.name,
+        "dataset": federation.config.dataset,
+        "rounds": rounds,
+        "accuracy": {when: _over_rounds(lines, when) for when in lines[-1]["accuracy"]},
+        "communication": {
+            kind: {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
+            | {"total": plain(total)}
+            for kind, total in totals.items()
+        },
+        "seconds": sum(sum(line["seconds"].values()) for line in timings),
+        "seed": federation.config.seed,
+    }
+
+
+def _over_rounds(lines: Sequence[Mapping[str, Any]], when: str) -> dict[str, Any]:
+    pooled = [line["accuracy"][when]["pooled"] for line in lines]
+    best = max(range(len(pooled)), key=pooled.__getitem__)
+    return {
+        "final": pooled[-1],
+        "best": pooled[best],
+        "best_round": lines[best]["round"],
+        "pooled": pooled[-1],
+        "mean_over_clients": lines[-1]["accuracy"][when]["mean_over_clients"],
+    }

@@ -1,0 +1,61 @@
+"""FedAllRep: upload every representation with its label; the server trains the head on all of them.
+
+Source: the baseline of FedRE: A Representation Entanglement Framework for Model-Heterogeneous Federated Learning
+(table 4). The paper says only that the server trains the global classifier; here by mean cross-entropy over a batch, one
+epoch of plain SGD a round, the hyperparameters of its FedRE and FedGH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fedpriv.methods import global_head, personal_model
+from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.global_head import HeadTraining
+from fedpriv.methods.local_training import represent
+from fedpriv.uploads import Message, Representations, part
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedAllRep.
+
+    Attributes:
+        server: how the server trains the head.
+    """
+
+    server: HeadTraining = field(default_factory=HeadTraining)
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train by cross-entropy; upload the representation and label of every training image."""
+    trained = global_head.train_locally(setup, state, broadcast, rng)
+    return trained, (Representations(represent(setup.model, setup.train.images), setup.train.labels),)
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Train the head on every uploaded representation."""
+    rows = [part(upload, Representations) for _, upload in uploads]
+    features = torch.cat([row.features for row in rows])
+    labels = torch.cat([row.labels for row in rows])
+    return global_head.train_head(state, features, labels, setup.options.server, rng, "mean")
+
+
+METHOD = Method(
+    name="fedallrep",
+    source="baseline of FedRE (Yao et al.)",
+    options=Options,
+    uploads=("representation",),
+    broadcasts=("classifier",),
+    start=global_head.start,
+    init=personal_model.init,
+    receive=global_head.receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+)

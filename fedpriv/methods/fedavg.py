@@ -1,0 +1,72 @@
+"""FedAvg: average whole models, weighted by the number of training samples.
+
+Source: McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
+Decentralized Data, AISTATS 2017, algorithm 1. Learnable parameters are exchanged; batch-norm statistics stay with the
+client, as in the reference libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fedpriv.methods import personal_model
+from fedpriv.methods.contract import ClientSetup, Method, NoOptions, ServerSetup, State
+from fedpriv.methods.local_training import classification_loss, train
+from fedpriv.methods.states import outer, parameters, put, take, weighted_mean
+from fedpriv.models.build import build_model
+from fedpriv.uploads import Message, Model, SampleCount, part
+
+
+def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial global model and broadcast it."""
+    model = build_model(setup.blueprint, personal_model.draw_seed(rng)).to(setup.device)
+    weights = parameters(model)
+    return outer(weights, "global"), (Model(weights),)
+
+
+def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Replace the client's parameters by the global ones."""
+    weights = part(broadcast, Model).state
+    return state | outer({name: value.clone() for name, value in weights.items()}, "model")
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train the global model on the client's data; upload it with the number of samples."""
+    put(setup.model, receive(setup, state, broadcast), "model")
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model))
+    upload = (Model(parameters(setup.model)), sample_count(setup))
+    return take(setup.model, "model"), upload
+
+
+def sample_count(setup: ClientSetup) -> SampleCount:
+    """Return the client's number of training samples, n_k."""
+    return SampleCount(torch.tensor([len(setup.train)]))
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Average: sum_k n_k w_k / sum_k n_k over the clients of the round."""
+    weights = weighted_mean(
+        [part(upload, Model).state for _, upload in uploads],
+        [int(part(upload, SampleCount).count) for _, upload in uploads],
+    )
+    return outer(weights, "global"), (Model(weights),)
+
+
+METHOD = Method(
+    name="fedavg",
+    source="McMahan et al., AISTATS 2017",
+    options=NoOptions,
+    uploads=("model", "sample-count"),
+    broadcasts=("model",),
+    start=start,
+    init=personal_model.init,
+    receive=receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+    homogeneous=True,
+)

@@ -1,0 +1,62 @@
+"""FedGH: upload class prototypes; the server trains a global head on them.
+
+Source: Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, ACM MM 2023.
+Prototypes are exact class means taken in evaluation mode after training (the official code averages per-batch means of a
+network in training mode). Each prototype is one training row for the head, by mean cross-entropy over a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fedpriv.methods import global_head, personal_model
+from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.global_head import HeadTraining
+from fedpriv.methods.local_training import class_means, represent
+from fedpriv.uploads import Message, Prototypes, part
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedGH.
+
+    Attributes:
+        server: how the server trains the head.
+    """
+
+    server: HeadTraining = field(default_factory=HeadTraining)
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train by cross-entropy; upload the mean representation of every class the client holds."""
+    trained = global_head.train_locally(setup, state, broadcast, rng)
+    means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
+    return trained, (Prototypes(means, classes),)
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Train the head on every uploaded prototype."""
+    rows = [part(upload, Prototypes) for _, upload in uploads]
+    features = torch.cat([row.features for row in rows])
+    classes = torch.cat([row.classes for row in rows])
+    return global_head.train_head(state, features, classes, setup.options.server, rng, "mean")
+
+
+METHOD = Method(
+    name="fedgh",
+    source="Yi et al., ACM MM 2023",
+    options=Options,
+    uploads=("prototype",),
+    broadcasts=("classifier",),
+    start=global_head.start,
+    init=personal_model.init,
+    receive=global_head.receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+)
