@@ -1,0 +1,70 @@
+"""Representation mapping: vectors of any width L to the shared width d (FedRE, section on heterogeneous models).
+
+AP and MP are adaptive pooling along the feature axis: output j is the mean or the maximum of
+``input[floor(j L / d) : ceil((j + 1) L / d)]``. Where L < d the windows repeat values. FC is a trainable linear layer
+between extractor and head that belongs to the client and is never uploaded.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def windows(n_in: int, n_out: int) -> list[range]:
+    """Return the input positions behind each of ``n_out`` outputs of adaptive pooling over ``n_in`` values."""
+    return [range(j * n_in // n_out, -(-(j + 1) * n_in // n_out)) for j in range(n_out)]
+
+
+class AveragePooling(nn.Module):
+    """``(n, L)`` to ``(n, d)`` by window means.
+
+    A fixed linear map, so it is written as a matrix product: unlike torch's adaptive pooling its backward pass on a
+    GPU adds in a fixed order, which a bit-for-bit resumed run needs.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        matrix = torch.zeros(n_in, n_out)
+        for column, window in enumerate(windows(n_in, n_out)):
+            matrix[window.start : window.stop, column] = 1 / len(window)
+        self.register_buffer("matrix", matrix, persistent=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return representations ``(n, d)`` of vectors ``(n, L)``."""
+        return vectors @ self.matrix
+
+
+class MaxPooling(nn.Module):
+    """``(n, L)`` to ``(n, d)`` by window maxima."""
+
+    positions: Tensor
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        found = windows(n_in, n_out)
+        longest = max(len(window) for window in found)
+        # Shorter windows repeat their last position, which leaves the maximum as it is.
+        padded = [[min(window.start + step, window.stop - 1) for step in range(longest)] for window in found]
+        self.register_buffer("positions", torch.tensor(padded), persistent=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return representations ``(n, d)`` of vectors ``(n, L)``."""
+        return vectors[..., self.positions].max(dim=-1).values
+
+
+def average_pooling(n_in: int, n_out: int) -> nn.Module:
+    """AP from width ``n_in`` to ``n_out``; the identity where they agree."""
+    return nn.Identity() if n_in == n_out else AveragePooling(n_in, n_out)
+
+
+def max_pooling(n_in: int, n_out: int) -> nn.Module:
+    """MP from width ``n_in`` to ``n_out``; the identity where they agree."""
+    return nn.Identity() if n_in == n_out else MaxPooling(n_in, n_out)
+
+
+def fully_connected(n_in: int, n_out: int) -> nn.Module:
+    """FC from width ``n_in`` to ``n_out``: a trainable linear layer, also where they agree."""
+    return nn.Linear(n_in, n_out)
