@@ -1,0 +1,233 @@
+"""From a reconstruction and the truth to the record ``metrics.json``. Nothing goes back to the attack."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpriv.attacks.observation import KnowledgeCard, Reconstruction
+from fedpriv.errors import UserError
+from fedpriv.eval.definitions import TEXTS, comparison
+from fedpriv.eval.floors import FLOORS, PERMUTED, guess
+from fedpriv.eval.identification import identify
+from fedpriv.eval.leakage import (
+    cosine,
+    lpips,
+    lpips_backbone,
+    lpips_unavailable,
+    psnr_of_mse,
+    relative_error,
+    ssim_unavailable,
+)
+from fedpriv.eval.panel import Panel, measure, over_pairs, settle
+from fedpriv.eval.sections import (
+    Means,
+    Record,
+    best_floor,
+    control_part,
+    definitions_part,
+    strata_part,
+    target_rows,
+)
+from fedpriv.eval.truth import Truth
+from fedpriv.eval.verdict import verdict
+
+__all__ = ["SCHEMA", "score", "verdict"]
+
+SCHEMA = 1
+_ABOUT = ("target", "attack", "method", "dataset", "knowledge")
+
+
+def score(
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    permuted: Reconstruction | None,
+    *,
+    seed: int,
+    about: Mapping[str, Any],
+) -> Record:
+    """Return the record of one attack, ready for JSON.
+
+    Args:
+        reconstruction: what the attack returned, T targets.
+        truths: T truths in the same order.
+        permuted: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
+        seed: seed of floors, decoys, comparison sets and resamples.
+        about: ``target, attack, method, dataset`` (strings) and ``knowledge`` (a card or a dictionary).
+
+    Raises:
+        UserError: when numbers of targets or image shapes do not match, or ``about`` lacks a key.
+    """
+    missing = [key for key in _ABOUT if key not in about]
+    if missing:
+        raise UserError(f"about: {missing[0]!r} is missing; expected {', '.join(_ABOUT)}")
+    reconstruction = reconstruction.to_cpu()
+    truths = tuple(truth.to_cpu() for truth in truths)
+    _check("reconstruction", reconstruction, truths)
+    targets = reconstruction.targets
+    names = [(seed, "comparison", target.round, target.client, target.index) for target in targets]
+    beside = [comparison(truth, *name) for truth, name in zip(truths, names, strict=True)]
+    means = Means(tuple(target.client for target in targets), seed)
+    clean, diverged = settle(reconstruction.images)
+    attack = measure(clean.unbind(), truths, beside)
+    n_guesses = clean.shape[1]
+    floors = {}
+    for name in FLOORS:
+        blind = [guess(name, truth, target, n_guesses, seed) for truth, target in zip(truths, targets, strict=True)]
+        floors[name] = measure(blind, truths, beside)
+    best_blind = best_floor(floors, "T1")
+    if permuted is not None:
+        permuted = permuted.to_cpu()
+        _check("permuted", permuted, truths)
+        floors[PERMUTED] = measure(settle(permuted.images)[0].unbind(), truths, beside)
+    best = best_floor(floors, "T1")
+    advantage = attack.psnr - floors[best].psnr
+    rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
+    details = {name: _floor_details(name, panel, means) for name, panel in floors.items()}
+    metrics = _metrics(reconstruction, truths, attack, means)
+    _add_lpips(metrics, details, {"attack": attack, best: floors[best]}, truths, means)
+    knowledge = about["knowledge"]
+    return {
+        "schema": SCHEMA,
+        **{key: about[key] for key in _ABOUT[:-1]},
+        "knowledge": dataclasses.asdict(knowledge) if isinstance(knowledge, KnowledgeCard) else dict(knowledge),
+        "n_targets": len(targets),
+        "n_clients": len(set(means.clients)),
+        "n_guesses": n_guesses,
+        "n_diverged": sum(diverged),
+        "headline": f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
+        "metrics": metrics,
+        "floors": {name: _floor_means(detail) for name, detail in details.items()},
+        "floor_details": details,
+        "advantage_db": {
+            **means.summary(advantage, "advantage"),
+            "best_floor": best,
+            "share_3db": float((advantage >= 3).mean()),
+        },
+        "targets": rows,
+        "strata": strata_part(truths, attack, floors[best], means),
+        "definitions": definitions_part(attack, floors, beside, means),
+        "control": control_part(floors, best_blind, means),
+        "cost": dataclasses.asdict(reconstruction.cost),
+        "seed": seed,
+        "versions": _versions(),
+    }
+
+
+def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...]) -> None:
+    images, n_targets = reconstruction.images, len(reconstruction.targets)
+    if n_targets == 0:
+        raise UserError(f"{name}: holds no targets; expected at least one")
+    if len(truths) != n_targets or len(images) != n_targets:
+        raise UserError(f"{name}: {n_targets} targets, {len(images)} rows of images, but {len(truths)} truths")
+    for position, truth in enumerate(truths):
+        if images.dim() != 5 or tuple(images.shape[2:]) != truth.image_shape:
+            raise UserError(
+                f"{name}: images {tuple(images.shape)} do not fit target {position}, expected (T, M, c, h, w) with "
+                f"{truth.image_shape}"
+            )
+
+
+def _metrics(
+    reconstruction: Reconstruction, truths: tuple[Truth, ...], attack: Panel, means: Means
+) -> dict[str, Record]:
+    found = _image_metrics(attack, means, "attack", truths[0].image_shape)
+    seen = [
+        identify(shots, truth, one.assigned, means.seed, "decoys", target.round, target.client, target.index)
+        for shots, truth, one, target in zip(attack.guesses, truths, attack.scores, reconstruction.targets, strict=True)
+    ]
+    found["identification_top1"] = {
+        **means.summary([one.top1 for one in seen], "identification"),
+        "chance": float(np.mean([one.chance for one in seen])),
+        "mean_rank": float(np.mean([one.mean_rank for one in seen])),
+        "decoys": sorted({one.decoys for one in seen}),
+        "same_class_targets": sum(one.same_class for one in seen),
+    }
+    features = [truth.feature for truth in truths]
+    if reconstruction.features is not None and all(feature is not None for feature in features):
+        true = torch.stack([feature for feature in features if feature is not None])
+        for name, function in (("relative_error", relative_error), ("cosine", cosine)):
+            found[name] = means.summary(function(reconstruction.features, true).numpy(), name)
+    if all(reconstruction.labels.shape[1] == truth.n_c for truth in truths) and bool(
+        (reconstruction.labels >= 0).all()
+    ):
+        overlap = [
+            sum((Counter(guessed) & Counter(truth.labels.tolist())).values()) / truth.n_c
+            for guessed, truth in zip(reconstruction.labels.tolist(), truths, strict=True)
+        ]
+        found["label_accuracy"] = means.summary(overlap, "labels")
+    return found
+
+
+def _image_metrics(panel: Panel, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Record]:
+    error = means.summary(panel.mse, who, "mse")
+    interval = error["ci95"]
+    found = {
+        "psnr_db": means.summary(panel.psnr, who, "psnr"),
+        # The dB of a mean error falls as the error grows: the interval's ends change places.
+        "psnr_of_mean_mse_db": {
+            "mean": _db(error["mean"]),
+            "median": None,
+            "sd": None,
+            "ci95": None if interval is None else [_db(interval[1]), _db(interval[0])],
+            "per_target": None,
+            "n": error["n"],
+        },
+        "mse_255": means.summary(panel.mse * 255**2, who, "mse"),
+    }
+    if panel.ssim is None:
+        found["ssim"] = _not_measured(str(ssim_unavailable(image_shape)))
+    else:
+        found["ssim"] = means.summary(panel.ssim, who, "ssim")
+    return found
+
+
+def _floor_details(name: str, panel: Panel, means: Means) -> dict[str, Record]:
+    return _image_metrics(panel, means, name, panel.guesses[0].shape)
+
+
+def _floor_means(details: Mapping[str, Record]) -> dict[str, float | None]:
+    return {metric: detail["mean"] for metric, detail in details.items()}
+
+
+def _add_lpips(
+    metrics: dict[str, Record],
+    details: dict[str, dict[str, Record]],
+    panels: Mapping[str, Panel],
+    truths: tuple[Truth, ...],
+    means: Means,
+) -> None:
+    """Measure LPIPS for the attack and its best floor only: it costs a network pass for every pair."""
+    reason = lpips_unavailable()
+    for name, panel in panels.items():
+        home = metrics if name == "attack" else details[name]
+        if reason is not None:
+            home["lpips"] = _not_measured(reason)
+            continue
+        values = over_pairs(lpips, panel.guesses, panel.scores, truths)
+        home["lpips"] = {**means.summary(values, name, "lpips"), "backbone": lpips_backbone()}
+
+
+def _not_measured(reason: str) -> Record:
+    return {**dict.fromkeys(("mean", "median", "sd", "ci95", "per_target")), "not_measured": reason}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("fedpriv", "torch", "torchmetrics", "numpy", "scipy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def _db(error: float) -> float:
+    return float(psnr_of_mse(torch.tensor(error, dtype=torch.float64)))
