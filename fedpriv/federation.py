@@ -106,7 +106,7 @@ class Federation:
     def initial_state(self, client: int) -> State:
         """Return a client's state before the first round. Clients of one architecture start with equal weights."""
         setup = self.clients[client]
-        return _on(self.server.device, self.method.init(setup, _init_rng(self.config, setup.blueprint)))
+        return _on(self.server.device, self.method.init(setup, _init_rng(self.config)))
 
 
 def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Tensor | None]:
@@ -137,7 +137,7 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
     options = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
     names = family(config.models)
-    width = config.width or default_width(config.models)
+    width = config.width or default_width(config.models, data.dataset.image_shape)
     blueprints = tuple(
         Blueprint(names[k % len(names)], data.dataset.image_shape, data.dataset.n_classes, width, config.mapping)
         for k in range(config.clients)
@@ -271,8 +271,7 @@ def _standing(
     newest = directory.newest_checkpoint()
     directory.cut_lines(newest or 0)
     if newest is None:
-        rng = _init_rng(config, federation.server.blueprint)
-        server, broadcast = federation.method.start(federation.server, rng)
+        server, broadcast = federation.method.start(federation.server, _init_rng(config))
         return 0, server, [federation.initial_state(k) for k in range(config.clients)], broadcast, {}
     found = directory.load_checkpoint(newest)
     states = [_on(device, state) for state in found.clients]
@@ -280,8 +279,8 @@ def _standing(
     return newest, _on(device, found.server), states, broadcast, dict(found.evaluation)
 
 
-def _init_rng(config: RunConfig, blueprint: Blueprint) -> torch.Generator:
-    return generator(config.seed, "initial-weights", blueprint.name)
+def _init_rng(config: RunConfig) -> torch.Generator:
+    return generator(config.seed, "initial-weights")
 
 
 def _on(device: torch.device, state: State) -> State:

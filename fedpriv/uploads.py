@@ -23,6 +23,7 @@ from torch import Tensor
 from fedpriv.errors import UserError
 
 FORMAT = "fedpriv-message-1"
+HEADER = "fedpriv"
 
 
 def tensor(shape: str, *, private: bool, paper: bool = True, integer: bool = False, optional: bool = False) -> Any:
@@ -54,7 +55,8 @@ class Payload:
         for spec in fields(self):
             value = getattr(self, spec.name)
             if isinstance(value, Mapping):
-                object.__setattr__(self, spec.name, types.MappingProxyType(dict(value)))
+                # Sorted, so that a payload is the same whether it was just made or read back.
+                object.__setattr__(self, spec.name, types.MappingProxyType(dict(sorted(value.items()))))
         self.check()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -300,8 +302,7 @@ def optional_part(message: Message, payload_type: type[P]) -> P | None:
 
 def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -> None:
     """Write a message atomically, with ``about`` (round, client, direction, ...) in the header."""
-    header = {"format": FORMAT, "kinds": json.dumps([payload.kind for payload in message])}
-    header |= {name: str(value) for name, value in about.items()}
+    header = {**about, "format": FORMAT, "kinds": [payload.kind for payload in message]}
     blocks = {
         f"{position}/{name}": value.detach().cpu().contiguous().clone()
         for position, payload in enumerate(message)
@@ -309,11 +310,12 @@ def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(blocks, temporary, metadata=header)
+    # One entry, because the library writes several in no fixed order and equal messages should be equal files.
+    save_file(blocks, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
     temporary.replace(path)
 
 
-def load_message(path: Path) -> tuple[Message, dict[str, str]]:
+def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     """Read a message and its header.
 
     Raises:
@@ -324,16 +326,17 @@ def load_message(path: Path) -> tuple[Message, dict[str, str]]:
         raise UserError(f"{path}: no such file; expected a stored message")
     try:
         with safe_open(path, framework="pt") as file:
-            header = dict(file.metadata() or {})
+            text = (file.metadata() or {}).get(HEADER, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        header = json.loads(text)
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: not a readable safetensors file ({error})") from error
-    if header.get("format") != FORMAT:
-        raise UserError(f"{path}: header says format {header.get('format')!r}, expected {FORMAT!r}")
-    try:
-        kinds = [str(kind) for kind in json.loads(header["kinds"])]
-    except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: header field 'kinds' is missing or no list of names") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        found = header.get("format") if isinstance(header, dict) else header
+        raise UserError(f"{path}: header says format {found!r}, expected {FORMAT!r}")
+    kinds = header.get("kinds")
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise UserError(f"{path}: header field 'kinds' is missing or no list of names")
     message = tuple(_read_payload(path, position, kind, blocks) for position, kind in enumerate(kinds))
     if blocks:
         raise UserError(f"{path}: unexpected tensor {min(blocks)!r}; the header names only {', '.join(kinds)}")

@@ -14,14 +14,12 @@ from typing import Literal
 
 import torch
 
-from fedpriv.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
+from fedpriv.entanglement import WEIGHTS, Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.methods import global_head, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.global_head import HeadTraining
 from fedpriv.methods.local_training import represent
 from fedpriv.uploads import Entangled, Message, part
-
-WEIGHTS = "entanglement.weights"
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,13 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     options: Options = setup.options
     trained = global_head.train_locally(setup, state, broadcast, rng)
     features = represent(setup.model, setup.train.images)
-    weights = state.get(WEIGHTS)
-    if weights is None:
+    if options.sampling == "fixed" and WEIGHTS in state:
+        weights = state[WEIGHTS]
+    else:
         weights = sample_weights(
             setup.train.labels, options.mechanism, rng, options.distribution, options.normalisation
         )
-    if options.sampling == "fixed":
-        trained[WEIGHTS] = weights
+    trained[WEIGHTS] = weights
     feature, encoding = entangle(features, setup.train.labels, weights, setup.n_classes)
     return trained, (Entangled(feature, encoding),)
 

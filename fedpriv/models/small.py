@@ -45,7 +45,20 @@ def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: 
         nn.Linear(second * (height // 2 // 2) * (width // 2 // 2), out),
         nn.ReLU(),
     )
-    return extractor, out
+    return start_for_relu(extractor), out
+
+
+def start_for_relu(extractor: nn.Module) -> nn.Module:
+    """Draw weights from N(0, 2 / fan_in) and set biases to zero: without it few rounds of plain SGD learn nothing.
+
+    Source: He, Zhang, Ren, Sun: Delving Deep into Rectifiers, ICCV 2015, equation 10.
+    """
+    for layer in extractor.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return extractor
 
 
 class ResidualBlock(nn.Module):
@@ -78,10 +91,10 @@ def small_cnn_deep(image_shape: ImageShape) -> tuple[nn.Module, int]:
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
     )
-    return extractor, 96
+    return start_for_relu(extractor), 96
 
 
 def small_mlp(image_shape: ImageShape) -> tuple[nn.Module, int]:
     """Two linear layers (128, 64) with ReLU on the flattened image; L = 64."""
     layers = [nn.Flatten(), nn.Linear(math.prod(image_shape), 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU()]
-    return nn.Sequential(*layers), 64
+    return start_for_relu(nn.Sequential(*layers)), 64
