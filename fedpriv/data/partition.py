@@ -124,21 +124,17 @@ def pathological_partition(
         raise UserError(
             f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}"
         )
+    takers_per_class = _takers_per_class(n_clients, classes_per_client, n_classes)
     stream = Stream(rng)
     lowest = (least_samples(len(labels), n_clients) if least is None else least) / n_classes
-    takers_per_class = -(-n_clients * classes_per_client // n_classes)
     quota = [classes_per_client] * n_clients
     parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
     for number, positions in enumerate(by_class):
         takers = [client for client in range(n_clients) if quota[client] > 0][:takers_per_class]
-        if not takers:
-            raise _uneven(n_clients, classes_per_client, n_classes)
         sizes = _sizes(len(positions), len(takers), lowest, balanced, stream, number)
         for client, part in zip(takers, np.split(positions, np.cumsum(sizes, dtype=int)), strict=True):
             parts[client].append(part)
             quota[client] -= 1
-    if any(quota):
-        raise _uneven(n_clients, classes_per_client, n_classes)
     return [np.concatenate(part) for part in parts]
 
 
@@ -158,11 +154,23 @@ def _sizes(n: int, takers: int, lowest: float, balanced: bool, stream: Stream, n
     return [high] * (takers - 1) if balanced else stream.integers(low, high, takers - 1)
 
 
-def _uneven(n_clients: int, classes_per_client: int, n_classes: int) -> UserError:
-    """Return the error for numbers of clients and classes that leave something over."""
-    return UserError(
-        f"{n_clients} clients with {classes_per_client} classes each cannot share {n_classes} classes evenly: "
-        f"clients x classes per client must be a multiple of {n_classes}"
+def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -> int:
+    """Return how many clients share a class, or raise where a class or a client would be left over.
+
+    The same clients take classes until their quotas are used up, then the next ones do: groups of that many clients
+    with ``classes_per_client`` classes each, which must be all classes.
+    """
+    takers = -(-n_clients * classes_per_client // n_classes)
+    groups = -(-n_clients // takers)
+    if groups * classes_per_client == n_classes:
+        return takers
+    if n_classes % classes_per_client:
+        raise UserError(
+            f"classes per client is {classes_per_client}: it must divide the number of classes, which is {n_classes}"
+        )
+    raise UserError(
+        f"{n_clients} clients cannot share {n_classes} classes with {classes_per_client} each: the number of clients "
+        f"must be a multiple of {n_classes // classes_per_client}"
     )
 
 
