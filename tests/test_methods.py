@@ -346,3 +346,39 @@ def test_fedproto_predicts_the_nearest_known_prototype():
     assert torch.allclose(scores[:, [1, 3]], -distance, atol=1e-5)
     assert scores[:, [0, 2]].isneginf().all()
     assert scores.argmax(1)[[3, 1]].tolist() == [1, 3]
+
+
+# ---------------------------------------------------------------- communication
+
+
+def facts_of(world, broadcast):
+    """Sizes of the world, as somebody would type them into ``fedpriv cost``."""
+    from fedpriv.communication import Facts
+    from fedpriv.models.build import count_parameters
+
+    known = {int(c) for setup in world.setups for c in setup.train.labels.unique()}
+    return Facts(
+        clients=len(SIZES),
+        classes=CLASSES,
+        width=WIDTH,
+        options=world.options,
+        pairs=sum(len(setup.train.labels.unique()) for setup in world.setups),
+        known_classes=len(known),
+        samples=sum(SIZES),
+        model_scalars=count_parameters(world.setups[0].model),
+        blueprint=world.setups[0].blueprint,
+        public=None if world.server.public is None else len(world.server.public),
+    )
+
+
+@pytest.mark.parametrize(("name", "options"), ROWS, ids=str)
+def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(name, options):
+    from fedpriv.communication import total
+
+    world = World(name, options, batch_size=4)
+    server, broadcast, states = world.start()
+    server, broadcast, states, _ = world.round(1, server, broadcast, states)
+    _, _, _, uploads = world.round(2, server, broadcast, states)
+    rows = [row for k in range(len(SIZES)) for row in entries(broadcast, 2, k, "broadcast")]
+    rows += [row for k, upload in uploads for row in entries(upload, 2, k, "upload")]
+    assert total(world.method.wire(facts_of(world, broadcast))) == count(rows)

@@ -14,6 +14,7 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
+from fedpriv.communication import Facts, Item
 from fedpriv.data.types import Samples
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.uploads import Message
@@ -132,6 +133,11 @@ def no_check(plan: Plan) -> None:
     """Accept every plan."""
 
 
+def no_wire(facts: Facts) -> tuple[Item, ...]:
+    """Send nothing."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Method:
     """A federated method.
@@ -157,6 +163,7 @@ class Method:
         check: raises UserError for a plan that the method cannot run, before anything is trained.
         homogeneous: whether all clients must share one architecture.
         needs_public: whether the server needs public images.
+        wire: what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
         also: further ways to predict, by name; their accuracy is recorded beside the main one.
     """
 
@@ -174,4 +181,5 @@ class Method:
     check: Callable[[Plan], None] = no_check
     homogeneous: bool = False
     needs_public: bool = False
+    wire: Callable[[Facts], tuple[Item, ...]] = no_wire
     also: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """FedAllRep: upload every representation with its label; the server trains the head on all of them.
 
 Source: the baseline of FedRE: A Representation Entanglement Framework for Model-Heterogeneous Federated Learning
-(table 4). The paper says only that the server trains the global classifier; here by mean cross-entropy over a batch, one
-epoch of plain SGD a round, the hyperparameters of its FedRE and FedGH.
+(table 4). The paper says only that the server trains the global classifier; here by mean cross-entropy over a batch,
+one epoch of plain SGD a round, the hyperparameters of its FedRE and FedGH.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fedpriv.communication import Facts, Item, labels
 from fedpriv.methods import global_head, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.global_head import HeadTraining
@@ -46,6 +47,16 @@ def server_step(
     return global_head.train_head(state, features, labels, setup.options.server, rng, "mean")
 
 
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return every training representation with its label, and a head per client."""
+    samples = facts.need("samples", "--samples")
+    return (
+        Item("upload", "representation.features", samples * facts.width),
+        labels("representation.labels", samples),
+        global_head.broadcast_item(facts),
+    )
+
+
 METHOD = Method(
     name="fedallrep",
     source="baseline of FedRE (Yao et al.)",
@@ -58,4 +69,5 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
+    wire=wire,
 )

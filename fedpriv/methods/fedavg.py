@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fedpriv.communication import Facts, Item, labels
 from fedpriv.methods import personal_model
 from fedpriv.methods.contract import ClientSetup, Method, NoOptions, ServerSetup, State
 from fedpriv.methods.local_training import classification_loss, train
@@ -56,6 +57,16 @@ def server_step(
     return outer(weights, "global"), (Model(weights),)
 
 
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return a model each way per client, and the number of samples."""
+    model = facts.clients * facts.need("model_scalars", "--model or --model-scalars")
+    return (
+        Item("upload", "model.state", model),
+        labels("sample-count.count", facts.clients),
+        Item("broadcast", "model.state", model),
+    )
+
+
 METHOD = Method(
     name="fedavg",
     source="McMahan et al., AISTATS 2017",
@@ -69,4 +80,5 @@ METHOD = Method(
     server_step=server_step,
     predict=personal_model.predict,
     homogeneous=True,
+    wire=wire,
 )

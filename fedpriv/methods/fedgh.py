@@ -1,8 +1,8 @@
 """FedGH: upload class prototypes; the server trains a global head on them.
 
 Source: Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, ACM MM 2023.
-Prototypes are exact class means taken in evaluation mode after training (the official code averages per-batch means of a
-network in training mode). Each prototype is one training row for the head, by mean cross-entropy over a batch.
+Prototypes are exact class means taken in evaluation mode after training (the official code averages per-batch means of
+a network in training mode). Each prototype is one training row for the head, by mean cross-entropy over a batch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fedpriv.communication import Facts, Item, labels
 from fedpriv.methods import global_head, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.global_head import HeadTraining
@@ -47,6 +48,16 @@ def server_step(
     return global_head.train_head(state, features, classes, setup.options.server, rng, "mean")
 
 
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return one prototype for every (client, class) pair, and a head per client."""
+    pairs = facts.need("pairs", "--pairs")
+    return (
+        Item("upload", "prototype.features", pairs * facts.width),
+        labels("prototype.classes", pairs),
+        global_head.broadcast_item(facts),
+    )
+
+
 METHOD = Method(
     name="fedgh",
     source="Yi et al., ACM MM 2023",
@@ -59,4 +70,5 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
+    wire=wire,
 )

@@ -19,6 +19,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedpriv.communication import INTEGER, Facts, Item, labels
 from fedpriv.methods import personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.local_training import class_means, represent, train
@@ -124,6 +125,20 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return (-distance).masked_fill(~state[KNOWN], -torch.inf)
 
 
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return one prototype for every (client, class) pair, and every known class's to every client."""
+    pairs = facts.need("pairs", "--pairs")
+    known = facts.clients * (facts.known_classes or facts.classes)
+    sent = [Item("upload", "prototype.features", pairs * facts.width), labels("prototype.classes", pairs)]
+    if facts.options is not None and facts.options.averaging == "counts":
+        sent.append(labels("prototype.counts", pairs))
+    return (
+        *sent,
+        Item("broadcast", "prototype.features", known * facts.width),
+        Item("broadcast", "prototype.classes", known, in_paper_count=False, itemsize=INTEGER),
+    )
+
+
 METHOD = Method(
     name="fedproto",
     source="Tan et al., AAAI 2022",
@@ -136,5 +151,6 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=predict,
+    wire=wire,
     also={"head": personal_model.predict},
 )

@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from fedpriv.communication import Facts, Item
 from fedpriv.entanglement import WEIGHTS, Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.methods import global_head, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
@@ -67,6 +68,15 @@ def server_step(
     return global_head.train_head(state, features, encodings, setup.options.server, rng, "sum")
 
 
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return one entangled representation with its label encoding, and a head per client."""
+    return (
+        Item("upload", "entangled.feature", facts.clients * facts.width),
+        Item("upload", "entangled.label_encoding", facts.clients * facts.classes, in_paper_count=False),
+        global_head.broadcast_item(facts),
+    )
+
+
 METHOD = Method(
     name="fedre",
     source="Yao et al., FedRE",
@@ -79,4 +89,5 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
+    wire=wire,
 )

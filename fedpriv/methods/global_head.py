@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
+from fedpriv.communication import Facts, Item
 from fedpriv.methods.contract import ClientSetup, ServerSetup, State
 from fedpriv.methods.local_training import classification_loss, train
 from fedpriv.methods.personal_model import draw_seed
@@ -56,6 +57,11 @@ def train_locally(setup: ClientSetup, state: State, broadcast: Message, rng: tor
     put(setup.model, receive(setup, state, broadcast), "model")
     train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model))
     return take(setup.model, "model")
+
+
+def broadcast_item(facts: Facts) -> Item:
+    """Return one head per client."""
+    return Item("broadcast", "classifier.state", facts.clients * facts.head_scalars)
 
 
 def train_head(

@@ -1,0 +1,410 @@
+"""``fedpriv attack``: invert what clients upload, and show what that is worth beside a blind guess."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from fedpriv.cli import common
+from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
+from fedpriv.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.observation import Attack, KnowledgeCard
+    from fedpriv.runs import RunConfig
+
+QUICK: dict[str, dict[str, Any]] = {
+    "representation": {"rounds": 10, "lr": 0.1},
+    "prototype": {"rounds": 10, "lr": 0.1},
+    "entangled": {"rounds": 20, "lr": 0.1},
+    "model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "lenet-sigmoid"},
+}
+"""Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""
+
+
+@click.command()
+@click.option("--target", required=True, help="Kind of upload to attack: fedpriv list targets.")
+@click.option(
+    "--attack",
+    "attacks",
+    multiple=True,
+    metavar="NAME",
+    help="Only this attack (repeat for more); default: all that fit.",
+)
+@click.option(
+    "--run",
+    "run_path",
+    type=click.Path(path_type=Path),
+    help="A finished run of fedpriv train; default: train one first.",
+)
+@click.option("--method", help="Method to train when there is no --run (default: the usual one for the target).")
+@click.option("--targets", "n_targets", type=int, default=16, show_default=True, help="How many targets at most.")
+@click.option("--round", "round_", type=int, help="Attack the uploads of this round (default: the last stored).")
+@click.option(
+    "--rounds-seen", type=int, default=1, show_default=True, help="How many rounds of uploads the attacker uses."
+)
+@click.option(
+    "--knowledge",
+    multiple=True,
+    metavar="GRANT=VALUE",
+    help="Change the knowledge card: extractor, labels, batch, batch_norm, attacker_data.",
+)
+@click.option("--iterations", type=int, help="Budget of the attack.")
+@click.option("--restarts", type=int, help="Independent starts a target; the attack's own objective chooses.")
+@click.option("--attack-option", multiple=True, metavar="KEY=VALUE", help="An attack's own hyperparameter.")
+@click.option("--chunk-rows", type=int, help="Rows (targets x restarts) at a time; bounds memory, changes no result.")
+@click.option("--control/--no-control", default=True, show_default=True, help="Also attack permuted uploads.")
+@data_options
+@training_options
+@common.device_option
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: results/TARGET).")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted attack in --out; repeat the other flags.")
+@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.common_options
+@click.pass_context
+def attack(
+    ctx: click.Context,
+    target: str,
+    attacks: tuple[str, ...],
+    run_path: Path | None,
+    method: str | None,
+    n_targets: int,
+    round_: int | None,
+    rounds_seen: int,
+    knowledge: tuple[str, ...],
+    iterations: int | None,
+    restarts: int | None,
+    attack_option: tuple[str, ...],
+    chunk_rows: int | None,
+    control: bool,
+    seed: int,
+    download: bool,
+    device: str,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> None:
+    """Attack one kind of upload; write image grids, tables and a report."""
+    _check_numbers(n_targets, rounds_seen, chunk_rows)
+    names = _attack_names(target, attacks)
+    card = parse_card(knowledge, rounds_seen)
+    own = _own_options(attack_option, iterations, restarts)
+    chosen = {name: _build(name, card, own) for name in names}
+    common.pick_device(device)
+    request = {
+        "target": target,
+        "attacks": {name: _describe(made) for name, made in chosen.items()},
+        "knowledge": _describe(card),
+        "n_targets": n_targets,
+        "round": round_,
+        "control": control,
+        "seed": seed,
+    }
+    config = None
+    if run_path is None:
+        config = _quick_config(ctx, target, method, flags, seed)
+        request["run"] = None
+    else:
+        extra = common.given(ctx) & {*FLAG_NAMES, "method"}
+        if extra:
+            listed = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
+            raise UserError(f"--run {run_path}: the run is trained already; drop {listed}")
+        request["run"] = str(run_path.resolve())
+    folder = _folder(out, target, resume, force, request, config)
+    common.hint["resume"] = _resume_command(folder, out)
+    if config is not None:
+        run_path = folder / "run"
+        _train(run_path, config, device=device, download=download, quiet=quiet, as_json=as_json)
+    assert run_path is not None
+    results = _attack_all(
+        folder,
+        run_path,
+        target,
+        chosen,
+        card,
+        request,
+        n_targets,
+        round_,
+        device,
+        chunk_rows,
+        control,
+        seed,
+        quiet,
+        download,
+    )
+    common.hint.pop("resume", None)
+    _finish(folder, results, as_json=as_json, quiet=quiet)
+
+
+# ---------------------------------------------------------------- what to run
+
+
+def _check_numbers(n_targets: int, rounds_seen: int, chunk_rows: int | None) -> None:
+    for flag, value in (("--targets", n_targets), ("--rounds-seen", rounds_seen), ("--chunk-rows", chunk_rows)):
+        if value is not None and value < 1:
+            raise UserError(f"{flag} {value}: expected at least 1")
+
+
+def _attack_names(target: str, attacks: tuple[str, ...]) -> tuple[str, ...]:
+    from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
+
+    if target not in TARGET_NAMES:
+        raise unknown_name("target", target, TARGET_NAMES)
+    fitting = attacks_for(target)
+    if not fitting:
+        raise UserError(f"--target {target}: no attack on this kind of upload yet; see: fedpriv list targets")
+    for name in attacks:
+        if name not in ATTACKS:
+            raise unknown_name("attack", name, ATTACKS)
+        if name not in fitting:
+            raise UserError(
+                f"--attack {name}: attacks {' or '.join(TARGETS[name])}, not {target}; for {target}: {', '.join(fitting)}"
+            )
+    return tuple(dict.fromkeys(attacks)) or fitting
+
+
+def parse_card(pairs: tuple[str, ...], rounds_seen: int) -> KnowledgeCard:
+    """Return the knowledge card that flags describe.
+
+    Raises:
+        UserError: for an unknown grant or value.
+    """
+    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.config import parse
+
+    values = common.key_values(pairs, "--knowledge")
+    batch = values.get("batch", "known")
+    if batch not in ("known", "none"):
+        raise UserError(f"--knowledge batch={batch}: expected known or none")
+    if "rounds_seen" in values:
+        raise UserError("--knowledge rounds_seen: use --rounds-seen")
+    return parse(KnowledgeCard, values | {"batch": batch == "known", "rounds_seen": rounds_seen}, "--knowledge")
+
+
+def _own_options(pairs: tuple[str, ...], iterations: int | None, restarts: int | None) -> dict[str, Any]:
+    options = common.key_values(pairs, "--attack-option")
+    for name, value in (("iterations", iterations), ("restarts", restarts)):
+        if value is not None:
+            options[name] = value
+    return options
+
+
+def _build(name: str, card: KnowledgeCard, options: Mapping[str, Any]) -> Attack:
+    from fedpriv.attacks import ATTACKS
+    from fedpriv.config import parse
+    from fedpriv.registry import resolve
+
+    made: Attack = parse(resolve("attack", name, ATTACKS), options, f"options of attack {name}")
+    made.needs.refuse(name, card)
+    return made
+
+
+def _describe(value: Any) -> dict[str, Any]:
+    from fedpriv.config import plain
+
+    described: dict[str, Any] = plain(value)
+    return described
+
+
+def _quick_config(
+    ctx: click.Context, target: str, method: str | None, flags: Mapping[str, Any], seed: int
+) -> RunConfig:
+    from fedpriv.methods import DEFAULT_METHOD
+
+    if method is None and target not in DEFAULT_METHOD:
+        raise UserError(f"--target {target}: no method uploads this by default; pass --run or --method")
+    chosen = common.given(ctx)
+    quick = {name: value for name, value in QUICK.get(target, {}).items() if name not in chosen}
+    # Every round's uploads are needed only by attacks across rounds, but they are small where such attacks exist.
+    return run_config(method or DEFAULT_METHOD[target], {name: flags[name] for name in FLAG_NAMES} | quick, seed)
+
+
+# ---------------------------------------------------------------- where to
+
+
+def _folder(
+    out: Path | None, target: str, resume: bool, force: bool, request: Mapping[str, Any], config: RunConfig | None
+) -> Path:
+    from fedpriv.config import plain
+    from fedpriv.files import read_json, write_json
+
+    described = {**request, "config": None if config is None else plain(config)}
+    if resume:
+        if out is None:
+            raise UserError("--resume needs --out, the folder of the interrupted attack")
+        before = read_json(out / "request.json")
+        if before != described:
+            changed = [key for key in described if before.get(key) != described[key]]
+            raise UserError(f"{out}: was made with another {', '.join(changed)}; resume with the same flags")
+        return out
+    folder = out or common.numbered(Path("results") / target)
+    common.fresh_folder(folder, force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "request.json", described)
+    return folder
+
+
+def _resume_command(folder: Path, out: Path | None) -> str:
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume")]
+    return common.command_line(*arguments, *(() if out else ("--out", folder)), "--resume")
+
+
+def _train(path: Path, config: RunConfig, *, device: str, download: bool, quiet: bool, as_json: bool) -> None:
+    from fedpriv.cli.train import train_into
+    from fedpriv.runs import RunDirectory
+
+    resume = path.exists()
+    if resume and RunDirectory.open(path).complete:
+        return
+    common.say(
+        f"no --run: training {config.method} on {config.dataset}, {config.clients} clients, {config.rounds} rounds",
+        quiet=quiet,
+        as_json=as_json,
+    )
+    train_into(
+        path,
+        config,
+        device=device,
+        download=download,
+        resume=resume,
+        quiet=quiet,
+        resume_command=common.hint["resume"],
+    )
+
+
+# ---------------------------------------------------------------- attacking
+
+
+def _attack_all(
+    folder: Path,
+    run_path: Path,
+    target: str,
+    chosen: Mapping[str, Attack],
+    card: KnowledgeCard,
+    request: Mapping[str, Any],
+    n_targets: int,
+    round_: int | None,
+    device: str,
+    chunk_rows: int | None,
+    control: bool,
+    seed: int,
+    quiet: bool,
+    download: bool,
+) -> dict[Path, dict[str, Any]]:
+    from fedpriv.eval.evidence import gather, truths
+    from fedpriv.eval.grid import grid_png
+    from fedpriv.eval.score import score
+    from fedpriv.eval.storage import is_attack_directory, load_metrics, save_attack
+    from fedpriv.eval.suite import Execution, attack_in_pieces, forget_pieces
+    from fedpriv.federation import prepare
+    from fedpriv.runs import RunDirectory
+
+    run = RunDirectory.open(run_path)
+    run.require_complete()
+    picked = common.pick_device(device)
+    federation = prepare(run.config, picked, download=download)
+    evidence = gather(run, federation, target, card, n_targets=n_targets, seed=seed, round_=round_)
+    execution = Execution(seed, picked, chunk_rows)
+    results: dict[Path, dict[str, Any]] = {}
+    truth = None
+    for name, made in chosen.items():
+        directory = folder / name
+        if is_attack_directory(directory):
+            results[directory] = load_metrics(directory)
+            continue
+        with common.progress(f"{name} on {target}", quiet=quiet) as report:
+            reconstruction = attack_in_pieces(
+                made,
+                evidence.observations,
+                evidence.targets,
+                evidence.knowledge,
+                execution,
+                directory,
+                "reconstruction",
+                report,
+            )
+        permuted = None
+        if control and evidence.permuted is not None:
+            with common.progress(f"{name} on permuted uploads", quiet=quiet) as report:
+                permuted = attack_in_pieces(
+                    made,
+                    evidence.permuted,
+                    evidence.targets,
+                    evidence.knowledge,
+                    execution,
+                    directory,
+                    "permuted",
+                    report,
+                )
+        if truth is None:  # looked up only now: no attack ran with it in reach
+            truth = truths(run, federation, target, evidence.targets, seed=seed)
+        about = {
+            "target": target,
+            "attack": name,
+            "method": run.config.method,
+            "dataset": run.config.dataset,
+            "knowledge": request["knowledge"],
+            "seed": seed,
+            "options": request["attacks"][name],
+            "run": _describe(run.config),
+            "run_accuracy": run.summary["accuracy"],
+            "communication": run.summary["communication"],
+            "command": common.command_line(*sys.argv[1:]),
+            "device": str(picked),
+        }
+        record = score(reconstruction, truth, permuted, seed=seed, about=about)
+        save_attack(
+            directory, reconstruction=reconstruction, truths=truth, about=about, permuted=permuted, metrics=record
+        )
+        (directory / "grid.png").write_bytes(grid_png(record, reconstruction, truth, permuted))
+        forget_pieces(directory)
+        results[directory] = record
+    return results
+
+
+def _finish(folder: Path, results: Mapping[Path, dict[str, Any]], *, as_json: bool, quiet: bool) -> None:
+    from fedpriv.eval.report import write_report
+    from fedpriv.eval.verdict import verdict
+
+    write_report(list(results), folder)
+    if as_json:
+        common.print_json({"out": str(folder), "attacks": {path.name: record for path, record in results.items()}})
+        return
+    if quiet:
+        return
+    common.print_table(
+        "leakage (dB of PSNR, mean over targets)", [summary_row(record) for record in results.values()], as_json=False
+    )
+    for record in results.values():
+        click.echo(f"{record['attack']}: {verdict(record)}")
+    click.echo("")
+    for path in results:
+        click.echo(f"image grid: {path / 'grid.png'}")
+    click.echo(f"report:     {folder / 'report.html'}")
+
+
+def summary_row(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return one line of the table that a person reads."""
+    found = record["metrics"]["psnr_db"]
+    low, high = record["advantage_db"]["ci95"]
+    best = record["advantage_db"]["best_floor"]
+    floors = {name: values["psnr_db"] for name, values in record["floors"].items()}
+    permuted = floors.get("permuted")
+    return {
+        "attack": record["attack"],
+        "targets": str(record["n_targets"]),
+        "attack PSNR": f"{found['mean']:.2f}",
+        "best blind guess": f"{floors[best]:.2f} ({best.replace('_', ' ')})",
+        "permuted uploads": "not run" if permuted is None else f"{permuted:.2f}",
+        "advantage [95 %]": f"{record['advantage_db']['mean']:+.2f} [{low:+.2f}, {high:+.2f}]",
+        "beat it by 3 dB": f"{100 * record['advantage_db']['share_3db']:.0f} %",
+        "identified": f"{100 * record['metrics']['identification_top1']['mean']:.0f} %",
+        "seconds": f"{record['cost']['seconds']:.0f}",
+    }

@@ -1,0 +1,43 @@
+"""``fedpriv data``: what each client would hold, before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from fedpriv.cli import common
+from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config
+
+
+@click.command()
+@data_options
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the picture and the table (default: results/data-DATASET).",
+)
+@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.common_options
+def data(seed: int, download: bool, out: Path | None, force: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Show what each client holds, as a table and a picture."""
+    from fedpriv.data.holdings import draw_holdings, holdings_table
+    from fedpriv.federation import load_data
+    from fedpriv.files import write_json
+
+    config = run_config("local", {name: flags[name] for name in FLAG_NAMES if name in flags}, seed)
+    folder = out or common.numbered(Path("results") / f"data-{config.dataset}")
+    common.fresh_folder(folder, force=False) if not force else None
+    federated, _ = load_data(config, download=download)
+    common.fresh_folder(folder, force=force)
+    rows = holdings_table(federated)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "about.json", {"dataset": config.dataset, "seed": seed, "clients": rows})
+    picture = folder / "holdings.png"
+    draw_holdings(federated, picture)
+    if as_json:
+        common.print_json({"out": str(folder), "clients": rows})
+    elif not quiet:
+        common.print_table(f"{config.dataset}: who holds what", rows, as_json=False)
+        click.echo(f"picture: {picture}")

@@ -1,0 +1,69 @@
+"""``fedpriv score``: score a saved reconstruction again, without attacking again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from fedpriv.cli import common
+from fedpriv.cli.attack import summary_row
+from fedpriv.errors import UserError
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--seed", type=int, help="Seed of floors, decoys and resamples (default: the attack's own).")
+@common.common_options
+def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet: bool) -> None:
+    """Score attack directories again; rewrites metrics.json and the image grid."""
+    from fedpriv.eval.score import score as score_attack
+    from fedpriv.eval.storage import TRUTH, load_attack, save_metrics
+    from fedpriv.eval.verdict import verdict
+
+    if seed is not None and seed < 0:
+        raise UserError(f"--seed {seed}: expected at least 0")
+    records: dict[Path, dict[str, Any]] = {}
+    for directory in attack_directories(directories):
+        saved = load_attack(directory)
+        if saved.truths is None:
+            raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
+        used = saved.about["seed"] if seed is None else seed
+        record = score_attack(saved.reconstruction, saved.truths, saved.permuted, seed=used, about=saved.about)
+        save_metrics(directory, record)
+        draw(directory, record, saved)
+        records[directory] = record
+    if as_json:
+        common.print_json({str(path): record for path, record in records.items()})
+    elif not quiet:
+        rows = [summary_row(record) for record in records.values()]
+        common.print_table("leakage (dB of PSNR, mean over targets)", rows, as_json=False)
+        for path, record in records.items():
+            click.echo(f"{path}: {verdict(record)}")
+
+
+def draw(directory: Path, record: dict[str, Any], saved: Any) -> None:
+    """Draw the image grid of an attack directory."""
+    from fedpriv.eval.grid import grid_png
+
+    (directory / "grid.png").write_bytes(grid_png(record, saved.reconstruction, saved.truths, saved.permuted))
+
+
+def attack_directories(paths: tuple[Path, ...]) -> list[Path]:
+    """Return the attack directories among and directly below the given folders, in order.
+
+    Raises:
+        UserError: for a folder that is missing or holds none.
+    """
+    from fedpriv.eval.storage import is_attack_directory
+
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path}: no such folder; expected an attack directory made by fedpriv attack")
+        inside = [path] if is_attack_directory(path) else [p for p in sorted(path.iterdir()) if is_attack_directory(p)]
+        if not inside:
+            raise UserError(f"{path}: holds no attack result (about.json of an attack is missing)")
+        found += [directory for directory in inside if directory not in found]
+    return found
