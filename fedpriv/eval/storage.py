@@ -182,6 +182,17 @@ def load_attack(directory: Path) -> AttackRecord:
     return AttackRecord(directory, reconstruction, permuted, truths, about, metrics)
 
 
+def scored(attack: AttackRecord) -> dict[str, Any]:
+    """Return the record of an attack.
+
+    Raises:
+        UserError: when it was not scored; the message says how to.
+    """
+    if attack.metrics is None:
+        raise UserError(f"{attack.directory / METRICS}: no such file; run fedpriv score {attack.directory}")
+    return attack.metrics
+
+
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 

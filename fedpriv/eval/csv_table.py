@@ -1,0 +1,92 @@
+"""One line an attack, for spreadsheets: the numbers of ``metrics.json`` without the per-target lists."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.eval.verdict import verdict
+
+_MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1")
+_CSV = (
+    "directory",
+    "target",
+    "attack",
+    "method",
+    "dataset",
+    "knowledge",
+    "n_targets",
+    "n_clients",
+    "psnr_db",
+    "psnr_db_low",
+    "psnr_db_high",
+    "psnr_db_median",
+    "psnr_of_mean_mse_db",
+    "mse_255",
+    "ssim",
+    "lpips",
+    "identification_top1",
+    "identification_chance",
+    "best_floor",
+    "best_floor_psnr_db",
+    "advantage_db",
+    "advantage_db_low",
+    "advantage_db_high",
+    "share_3db",
+    "permuted_psnr_db",
+    "control_passes",
+    "n_diverged",
+    "seconds",
+    "iterations",
+    "rows",
+    "device",
+    "seed",
+    "verdict",
+)
+
+
+def csv_text(found: Sequence[AttackRecord]) -> str:
+    """Return the table with a header line; empty cells were not measured.
+
+    Raises:
+        UserError: when an attack was not scored.
+    """
+    buffer = io.StringIO()
+    table = csv.DictWriter(buffer, _CSV, lineterminator="\n")
+    table.writeheader()
+    for attack in found:
+        table.writerow(_csv_row(attack))
+    return buffer.getvalue()
+
+
+def _csv_row(attack: AttackRecord) -> dict[str, Any]:
+    record = scored(attack)
+    metrics, gain, cost = record["metrics"], record["advantage_db"], record["cost"]
+    reached, gained = metrics["psnr_db"]["ci95"] or (None, None), gain["ci95"] or (None, None)
+    return {
+        **{
+            key: record[key]
+            for key in ("target", "attack", "method", "dataset", "n_targets", "n_clients", "n_diverged")
+        },
+        **{key: metrics[key]["mean"] for key in _MEASURES if key in metrics},
+        **{key: cost[key] for key in ("seconds", "iterations", "rows", "device")},
+        "directory": attack.directory.name,
+        "knowledge": ";".join(f"{key}={value}" for key, value in record["knowledge"].items()),
+        "psnr_db_low": reached[0],
+        "psnr_db_high": reached[1],
+        "psnr_db_median": metrics["psnr_db"]["median"],
+        "identification_chance": metrics["identification_top1"]["chance"],
+        "best_floor": gain["best_floor"],
+        "best_floor_psnr_db": record["floors"][gain["best_floor"]]["psnr_db"],
+        "advantage_db": gain["mean"],
+        "advantage_db_low": gained[0],
+        "advantage_db_high": gained[1],
+        "share_3db": gain["share_3db"],
+        "permuted_psnr_db": record["floors"].get("permuted", {}).get("psnr_db"),
+        "control_passes": record["control"]["passes"],
+        "seed": record["seed"],
+        "verdict": verdict(record),
+    }
