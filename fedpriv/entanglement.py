@@ -102,7 +102,8 @@ def sample_weights(
         class_weights = torch.full((len(classes),), 1.0 / len(classes))
     else:
         class_weights = normalised_draws(len(classes), generator, distribution, normalisation)
-    return (class_weights / counts)[of_class]
+    spread: Tensor = (class_weights / counts)[of_class]
+    return spread
 
 
 def entangle(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:

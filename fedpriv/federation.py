@@ -69,7 +69,9 @@ class Workshop:
     def __call__(self, blueprint: Blueprint) -> SplitModel:
         """Return the module of an architecture; its weights are whatever was last loaded."""
         if blueprint not in self._modules:
-            self._modules[blueprint] = build_model(blueprint, 0).to(self.device)
+            # Convolutions are about a quarter faster on a CPU in this memory layout.
+            model = build_model(blueprint, 0).to(self.device, memory_format=torch.channels_last)
+            self._modules[blueprint] = model
         return self._modules[blueprint]
 
 
@@ -134,7 +136,7 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
         UserError: for anything in the configuration that cannot run, before anything is trained.
     """
     method: Method = resolve("method", config.method, METHODS)
-    options = parse(method.options, config.options, f"options of {method.name}")
+    options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
     names = family(config.models)
     width = config.width or default_width(config.models, data.dataset.image_shape)

@@ -68,6 +68,7 @@ QUICK: dict[str, dict[str, Any]] = {
 @click.pass_context
 def attack(
     ctx: click.Context,
+    /,
     target: str,
     attacks: tuple[str, ...],
     run_path: Path | None,
@@ -165,7 +166,8 @@ def _attack_names(target: str, attacks: tuple[str, ...]) -> tuple[str, ...]:
             raise unknown_name("attack", name, ATTACKS)
         if name not in fitting:
             raise UserError(
-                f"--attack {name}: attacks {' or '.join(TARGETS[name])}, not {target}; for {target}: {', '.join(fitting)}"
+                f"--attack {name}: attacks {' or '.join(TARGETS[name])}, not {target}; "
+                f"for {target} there are: {', '.join(fitting)}"
             )
     return tuple(dict.fromkeys(attacks)) or fitting
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import shlex
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,10 +46,10 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | N
             raise unknown_name(f"key in {value}:", key, (n.replace("_", "-") for n in known))
         found = known[name]
         if isinstance(entry, dict):
-            if not found.multiple:  # type: ignore[attr-defined]
+            if not found.multiple:
                 raise UserError(f"{value}: {key}: expected a value, got a table")
             entry = [f"{inner}={_toml_text(item)}" for inner, item in entry.items()]
-        elif found.multiple and not isinstance(entry, list):  # type: ignore[attr-defined]
+        elif found.multiple and not isinstance(entry, list):
             entry = [entry]
         defaults[str(found.name)] = entry
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
@@ -241,7 +240,7 @@ def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int, str], N
             click.echo(f"{title}: done in {bar.tasks[0].elapsed or 0:.0f} s", err=True)
 
 
-def print_table(title: str, rows: list[Mapping[str, Any]], *, as_json: bool) -> None:
+def print_table(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Print rows as a table whose columns are the keys of the first row."""
     if not rows:
         return
@@ -265,14 +264,3 @@ def given(ctx: click.Context) -> set[str]:
 
     chosen = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
     return {str(p.name) for p in ctx.command.params if p.name and ctx.get_parameter_source(p.name) in chosen}
-
-
-def collect(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
-    """Hand a command's parameters ``names`` over as one mapping called ``flags``."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        flags = {name: kwargs.pop(name) for name in names if name in kwargs}
-        return function(*args, flags=flags, **kwargs)
-
-    return wrapper

@@ -82,10 +82,11 @@ def training_options(command: F) -> F:
 
 
 FLAG_NAMES = (
-    "dataset data_dir per_class image_size partition alpha classes_per_client imbalance train_fraction clients public "
-    "rounds participation models width mapping lr batch_size epochs momentum weight_decay drop_last local_steps option "
-    "capture checkpoint_every keep"
-).split()
+    *("dataset", "data_dir", "per_class", "image_size", "partition", "alpha", "classes_per_client", "imbalance"),
+    *("train_fraction", "clients", "public", "rounds", "participation", "models", "width", "mapping", "lr"),
+    *("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "local_steps", "option", "capture"),
+    *("checkpoint_every", "keep"),
+)
 """Parameters that describe a federation (``seed``, ``download`` and ``method`` are handled by the commands)."""
 
 
@@ -103,7 +104,10 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     from fedpriv.config import parse
     from fedpriv.runs import RunConfig
 
-    direct = "dataset per_class image_size clients public rounds participation models width mapping capture".split()
+    direct = (
+        *("dataset", "per_class", "image_size", "clients", "public", "rounds", "participation", "models", "width"),
+        *("mapping", "capture"),
+    )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": key_values(tuple(flags.get("option", ())), "--option")}
     if flags.get("data_dir") is not None:

@@ -60,11 +60,10 @@ def run(arguments: list[str]) -> int:
     from fedpriv.cli import common
 
     common.hint.clear()
+    if not arguments:
+        arguments = ["--help"]
     try:
         result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return 2
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         usage = f" (see: {where.command_path} --help)" if where is not None else ""

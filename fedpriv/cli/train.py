@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def train(
     ctx: click.Context,
+    /,
     method: str,
     seed: int,
     download: bool,

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fedpriv.attacks.observation import Attack, Knowledge, Observation, Reconstruction, TargetId
-from fedpriv.eval.storage import load_reconstruction, save_reconstruction
+from fedpriv.eval.tensor_files import load_reconstruction, save_reconstruction
 
 PIECE = 32
 """Targets attacked between two savings."""

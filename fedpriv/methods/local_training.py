@@ -90,7 +90,7 @@ def train(
         for index in batches:
             value = loss(*samples.batch(index.to(samples.labels.device)))
             optimiser.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             optimiser.step()
             total += value.detach()
     return float(total) / len(batches) if batches else float("nan")
