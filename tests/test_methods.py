@@ -30,8 +30,27 @@ ROWS: list[tuple[str, dict]] = [
     ("fedproto", {}),
     ("fedproto", {"averaging": "counts"}),
     ("fedgh", {}),
+    ("fedtgp", {"server": {"epochs": 3}}),
+    ("fpl", {}),
+    *[("fedhenn", {"kernel": name, "rad_batch": size}) for name, size in (("linear", None), ("rbf", 4))],
+    ("fedhenn-kernel", {}),
+    ("fedhenn-homogeneous", {"schedule": "constant"}),
     *[("fedre", {"mechanism": name}) for name in ("RSR", "VAR", "RAR", "RSP", "VAP", "RAP")],
     ("fedre", {"sampling": "fixed", "distribution": "laplace"}),
+    ("fedmrl", {}),
+    ("fedmrl", {"averaging": "uniform", "small_width": 16, "small_model": "small-mlp"}),
+    ("fml", {}),
+    ("fml", {"parity": True, "small_model": "small-cnn-deep"}),
+    ("lg-fedavg", {}),
+    ("fedprox", {}),
+    ("fedrep", {"head_epochs": 2}),
+    ("fedala", {}),
+    ("fedala", {"layer_idx": 4}),
+    ("fedavgdbe", {}),
+    ("fedgen", {}),
+    ("fedgen", {"noise": 5, "hidden": 7, "learning_rate": 0.005, "steps": 3, "batch_size": 4}),
+    *[("fd", {"targets": name}) for name in ("softmax", "logits_mse", "raw")],
+    ("fd", {"collect": "training"}),
 ]
 
 
@@ -57,7 +76,14 @@ class World:
             )
         public = torch.rand(12, *SHAPE, generator=rng)
         self.server = ServerSetup(
-            3, self.setups[0].blueprint, self.options, self.scratch, torch.device("cpu"), public, rounds=5
+            n_clients=3,
+            blueprint=self.setups[0].blueprint,
+            options=self.options,
+            scratch=self.scratch,
+            device=torch.device("cpu"),
+            public=public,
+            rounds=5,
+            blueprints=tuple(setup.blueprint for setup in self.setups),
         )
 
     def rng(self, k: int):
@@ -123,7 +149,8 @@ def test_the_contract(name, options):
             assert same_message(one, other)
         server, broadcast, states, uploads = result
         for k, upload in uploads:
-            assert tuple(payload.kind for payload in upload) == method.uploads[: len(upload)]
+            kinds = [payload.kind for payload in upload]
+            assert kinds == [kind for kind in method.uploads if kind in kinds]
             assert all(payload.non_finite() is None for payload in upload)
             total = count(entries(upload, number, k, "upload"))
             assert total["full"].upload_scalars == sum(t.numel() for p in upload for t in p.tensors().values())
@@ -366,7 +393,9 @@ def facts_of(world, broadcast):
         known_classes=len(known),
         samples=sum(SIZES),
         model_scalars=count_parameters(world.setups[0].model),
+        all_model_scalars=sum(count_parameters(setup.model) for setup in world.setups),
         blueprint=world.setups[0].blueprint,
+        clusters=sum(len(payload.features) for payload in broadcast if isinstance(payload, Prototypes)),
         public=None if world.server.public is None else len(world.server.public),
     )
 

@@ -8,7 +8,21 @@ METHODS: dict[str, str] = {
     "fedallrep": "fedpriv.methods.fedallrep:METHOD",
     "fedproto": "fedpriv.methods.fedproto:METHOD",
     "fedgh": "fedpriv.methods.fedgh:METHOD",
+    "fedtgp": "fedpriv.methods.fedtgp:METHOD",
+    "fpl": "fedpriv.methods.fpl:METHOD",
+    "fedhenn": "fedpriv.methods.fedhenn:METHOD",
+    "fedhenn-kernel": "fedpriv.methods.fedhenn_kernel:METHOD",
+    "fedhenn-homogeneous": "fedpriv.methods.fedhenn_homogeneous:METHOD",
     "fedre": "fedpriv.methods.fedre:METHOD",
+    "fedmrl": "fedpriv.methods.fedmrl:METHOD",
+    "fml": "fedpriv.methods.fml:METHOD",
+    "lg-fedavg": "fedpriv.methods.lg_fedavg:METHOD",
+    "fedprox": "fedpriv.methods.fedprox:METHOD",
+    "fedrep": "fedpriv.methods.fedrep:METHOD",
+    "fedala": "fedpriv.methods.fedala:METHOD",
+    "fedavgdbe": "fedpriv.methods.fedavgdbe:METHOD",
+    "fedgen": "fedpriv.methods.fedgen:METHOD",
+    "fd": "fedpriv.methods.fd:METHOD",
 }
 
 DEFAULT_METHOD: dict[str, str] = {
@@ -16,5 +30,6 @@ DEFAULT_METHOD: dict[str, str] = {
     "prototype": "fedgh",
     "entangled": "fedre",
     "model": "fedavg",
+    "kernel": "fedhenn-kernel",
 }
 """The method that is trained when an attack on a kind of upload is asked for without a run."""

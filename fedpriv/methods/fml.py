@@ -1,0 +1,149 @@
+"""FML: a private model and a shared "meme" model learn from the labels and from each other.
+
+Source: Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning, arXiv 2006.16765, 2020. With p_l
+and p_s the predictions of the private and of the shared small model:
+
+    loss_private = alpha CE(p_l, y) + (1 - alpha) KL(p_s || p_l)
+    loss_shared  = beta  CE(p_s, y) + (1 - beta)  KL(p_l || p_s)
+
+The teacher of each loss is held constant and KL is the mean over the batch. With ``parity`` the losses are HtFLlib's:
+KL also divided by the number of classes, no teacher held constant (each model then descends the sum of both losses),
+and each model's gradient clipped to norm 10. alpha = beta = 0.5 are HtFLlib's tuned values; its command line's default
+of 1 switches mutual learning off. The server takes the plain mean of the shared models. The private model predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.communication import Facts, Item
+from fedpriv.methods import personal_model
+from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.methods.local_training import train
+from fedpriv.methods.mutual import clip_each, divergence
+from fedpriv.methods.small_model import (
+    AUTO,
+    broadcast_small,
+    buffers,
+    check_small,
+    initial_small,
+    received,
+    small_blueprint,
+    small_items,
+    small_scratch,
+    start_small,
+    uploaded,
+)
+from fedpriv.methods.states import parameters, put, take, weighted_mean
+from fedpriv.models.build import build_model
+from fedpriv.uploads import Message, SmallModel, part
+
+PARITY_CLIP = 10.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FML.
+
+    Attributes:
+        small_model: architecture of the shared small model; ``auto`` for CNN-5, or small-cnn for tiny images.
+        alpha: share of the labels in the private model's loss; 1 is local training.
+        beta: share of the labels in the shared model's loss.
+        parity: train as HtFLlib does.
+    """
+
+    small_model: str = AUTO
+    alpha: Annotated[float, Ge(0), Le(1)] = 0.5
+    beta: Annotated[float, Ge(0), Le(1)] = 0.5
+    parity: bool = False
+
+
+def init(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial private model, and buffers for the small model, which arrives with every broadcast."""
+    seed = personal_model.draw_seed(rng)
+    small = initial_small(small_blueprint(setup.blueprint, setup.options.small_model), seed)
+    return take(build_model(setup.blueprint, seed), "model") | buffers(small, "small")
+
+
+def mutual_loss(private: Tensor, shared: Tensor, labels: Tensor, options: Options) -> Tensor:
+    """Return the sum of both models' losses.
+
+    Args:
+        private: logits ``(b, C)`` of the private model.
+        shared: logits ``(b, C)`` of the shared model.
+        labels: ``(b,)``.
+        options: alpha, beta and parity.
+    """
+    if options.parity:
+        taught_private, taught_shared = divergence(private, shared, "mean"), divergence(shared, private, "mean")
+    else:
+        taught_private, taught_shared = divergence(private, shared.detach()), divergence(shared, private.detach())
+    return (
+        options.alpha * cross_entropy(private, labels)
+        + (1 - options.alpha) * taught_private
+        + options.beta * cross_entropy(shared, labels)
+        + (1 - options.beta) * taught_shared
+    )
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train both models on the same batches; upload the shared one."""
+    options: Options = setup.options
+    model, small = setup.model, small_scratch(setup, small_blueprint(setup.blueprint, options.small_model))
+    put(model, state, "model")
+    put(small, received(state, part(broadcast, SmallModel).state), "small")
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        value = mutual_loss(model(images), small(images), labels, options)
+        return clip_each(value, (model, small), PARITY_CLIP) if options.parity else value
+
+    train(nn.ModuleList([model, small]), setup.train, setup.training, rng, loss)
+    return take(model, "model") | buffers(small, "small"), (SmallModel(parameters(small)),)
+
+
+def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial shared model and broadcast it."""
+    blueprint = small_blueprint(setup.blueprint, setup.options.small_model)
+    return start_small(setup, blueprint, personal_model.draw_seed(rng))
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Take the plain mean of the shared models."""
+    return broadcast_small(weighted_mean(uploaded(uploads), [1] * len(uploads)))
+
+
+def check(plan: Plan) -> None:
+    """Refuse a small model that does not exist or does not fit the images."""
+    check_small(plan, plan.options.small_model)
+
+
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return one small model each way per client."""
+    return small_items(facts, (facts.options or Options()).small_model)
+
+
+METHOD = Method(
+    name="fml",
+    source="Shen et al., arXiv 2020",
+    options=Options,
+    uploads=("small-model",),
+    broadcasts=("small-model",),
+    start=start,
+    init=init,
+    # The broadcast is taken up at the start of training; the private model, which predicts, does not change.
+    receive=personal_model.receive_nothing,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+    check=check,
+    wire=wire,
+)

@@ -1,0 +1,57 @@
+"""What two models teach each other: divergences, and gradients clipped model by model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+
+Reduction = Literal["batchmean", "mean"]
+
+
+def divergence(student: Tensor, teacher: Tensor, reduction: Reduction = "batchmean") -> Tensor:
+    """Return KL(teacher || student) = sum_c p_teacher log(p_teacher / p_student).
+
+    Args:
+        student: logits ``(b, C)``.
+        teacher: logits ``(b, C)``; detach them for a teacher that is not taught.
+        reduction: ``batchmean`` divides the sum by b; ``mean`` by b C, as the reference libraries do.
+    """
+    total = kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="sum", log_target=True)
+    return total / (len(student) if reduction == "batchmean" else student.numel())
+
+
+class _WithGradients(torch.autograd.Function):
+    """A value whose gradients with respect to some parameters are given."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Any, ...]:
+        return (None, None, *(gradient * outer for gradient in ctx.gradients))
+
+
+def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor:
+    """Return the loss with a backward pass that clips each module's gradient to an L2 norm.
+
+    Args:
+        loss: scalar.
+        modules: whose parameters get gradients; one norm for each module.
+        norm: the largest norm, > 0.
+    """
+    groups = [list(module.parameters()) for module in modules]
+    together = [parameter for group in groups for parameter in group]
+    found = torch.autograd.grad(loss, together, allow_unused=True, materialize_grads=True)
+    clipped: list[Tensor] = []
+    for group in groups:
+        mine = found[len(clipped) : len(clipped) + len(group)]
+        size = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in mine]))
+        clipped += [gradient * (norm / size.clamp(min=norm)) for gradient in mine]
+    result: Tensor = _WithGradients.apply(loss.detach(), clipped, *together)
+    return result

@@ -1,0 +1,260 @@
+"""Methods that share a small model beside the private ones: FedMRL, FML, FedAPEN, FedKD."""
+
+import math
+
+import pytest
+import torch
+from test_methods import CLASSES, SHAPE, WIDTH, World, copies, same
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.communication import Facts
+from fedpriv.errors import UserError
+from fedpriv.methods import fedmrl, fml
+from fedpriv.methods.contract import LocalTraining, Plan
+from fedpriv.methods.mutual import clip_each, divergence
+from fedpriv.methods.small_model import small_blueprint, small_scratch
+from fedpriv.methods.states import inner
+from fedpriv.models.split import Blueprint
+from fedpriv.seeds import generator
+from fedpriv.uploads import SampleCount, SmallModel, part
+
+
+def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
+    blueprint = Blueprint(name, shape, CLASSES, width)
+    return Plan((blueprint,) * len(sizes), options, False, sizes, LocalTraining())
+
+
+def played(world, rounds=2):
+    server, broadcast, states = world.start()
+    uploads = []
+    for number in range(1, rounds + 1):
+        server, broadcast, states, uploads = world.round(number, server, broadcast, states)
+    return server, broadcast, states, uploads
+
+
+# ---------------------------------------------------------------- the small model
+
+
+def test_the_small_model_is_the_same_for_all_clients_whatever_their_own():
+    own = [Blueprint(name, (3, 32, 32), 10, 512, mapping) for name, mapping in (("cnn4", "ap"), ("resnet18", "fc"))]
+    assert small_blueprint(own[0], "auto") == small_blueprint(own[1], "auto")
+    assert small_blueprint(own[0], "auto") == Blueprint("cnn-5", (3, 32, 32), 10, 512)
+    assert small_blueprint(Blueprint("small-mlp", (1, 8, 8), 10, 64), "auto").name == "small-cnn"
+    assert small_blueprint(own[0], "cnn4", 128) == Blueprint("cnn4", (3, 32, 32), 10, 128)
+
+
+def test_the_small_model_is_never_the_private_models_module():
+    world = World("fml")
+    setup = world.setups[0]
+    assert small_blueprint(setup.blueprint, "auto") == setup.blueprint
+    assert small_scratch(setup, setup.blueprint) is not setup.model
+
+
+@pytest.mark.parametrize("name", ["fedmrl", "fml"])
+def test_private_and_small_model_of_one_architecture_start_different(name):
+    world = World(name)
+    _, broadcast, states = world.start()
+    small = part(broadcast, SmallModel).state["extractor.0.weight"]
+    assert not torch.equal(small, states[0]["model.extractor.0.weight"])
+
+
+def test_before_any_broadcast_a_client_holds_the_small_model_that_the_server_will_send():
+    world = World("fedmrl")
+    _, broadcast, states = world.start()
+    for state in states:
+        assert all(torch.equal(state[f"small.{n}"], value) for n, value in part(broadcast, SmallModel).state.items())
+
+
+@pytest.mark.parametrize("name", ["fedmrl", "fml"])
+def test_clients_upload_small_models_of_their_own(name):
+    _, _, _, uploads = played(World(name), 1)
+    weights = [part(upload, SmallModel).state["head.weight"] for _, upload in uploads]
+    assert not torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_small_models_are_averaged_uniformly_or_by_counts():
+    models = [SmallModel({"w": torch.tensor([1.0])}), SmallModel({"w": torch.tensor([5.0])})]
+    counts = [SampleCount(torch.tensor([1])), SampleCount(torch.tensor([3]))]
+    uploads = [(k, (model, count)) for k, (model, count) in enumerate(zip(models, counts, strict=True))]
+    for name, options, mean in (
+        ("fedmrl", {}, 4.0),
+        ("fedmrl", {"averaging": "uniform"}, 3.0),
+        ("fml", {}, 3.0),
+    ):
+        world = World(name, options)
+        state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
+        assert part(broadcast, SmallModel).state["w"].tolist() == [mean]
+        assert state["small.w"].tolist() == [mean]
+
+
+@pytest.mark.parametrize("method", [fedmrl, fml])
+def test_unusable_small_models_are_refused_before_training(method):
+    method.METHOD.check(plan(method.Options()))
+    with pytest.raises(UserError, match="unknown model 'small-cmm'"):
+        method.METHOD.check(plan(method.Options(small_model="small-cmm")))
+    with pytest.raises(UserError, match="model cnn4 cannot take images of 1x8x8"):
+        method.METHOD.check(plan(method.Options(small_model="cnn4")))
+    batch_norm = method.Options(small_model="resnet18")
+    method.METHOD.check(plan(batch_norm, shape=(3, 32, 32)))
+    with pytest.raises(UserError, match=r"client 1 holds one training image.*small_model=small-cnn"):
+        method.METHOD.check(plan(batch_norm, shape=(3, 32, 32), sizes=(9, 1, 9)))
+
+
+def test_batch_norm_statistics_of_the_small_model_stay_with_the_client():
+    world = World("fml", {"small_model": "resnet18"}, batch_size=4)
+    _, _, states, uploads = played(world, 1)
+    name = "small.extractor.bn1.running_mean"
+    assert not torch.equal(states[0][name], torch.zeros_like(states[0][name]))
+    assert not any("running" in entry or "batches" in entry for _, u in uploads for entry in part(u, SmallModel).state)
+
+
+# ---------------------------------------------------------------- mutual learning
+
+
+def test_divergence_is_kl_from_teacher_to_student():
+    student, teacher = torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([[math.log(3), 0.0], [0.0, 0.0]])
+    by_hand = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert float(divergence(student, teacher)) == pytest.approx(by_hand / 2, abs=1e-6)
+    assert float(divergence(student, teacher, "mean")) == pytest.approx(by_hand / 4, abs=1e-6)
+    assert float(divergence(teacher, teacher)) == pytest.approx(0, abs=1e-7)
+
+
+def test_gradients_are_clipped_model_by_model():
+    first, second = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+    # Gradients (30, 40) of norm 50, and (3, 4) of norm 5.
+    loss = first(torch.tensor([30.0, 40.0])).sum() + second(torch.tensor([3.0, 4.0])).sum()
+    value = clip_each(loss, (first, second), 10.0)
+    value.backward()
+    assert torch.equal(value.detach(), loss.detach())
+    assert torch.allclose(first.weight.grad, torch.tensor([[6.0, 8.0]]))
+    assert torch.allclose(second.weight.grad, torch.tensor([[3.0, 4.0]]))
+
+
+def test_a_model_that_the_loss_leaves_out_gets_no_gradient():
+    used, unused = nn.Linear(2, 1), nn.Linear(2, 1)
+    clip_each(used(torch.ones(2)).sum(), (used, unused), 1.0).backward()
+    assert torch.equal(unused.weight.grad, torch.zeros(1, 2))
+
+
+# ---------------------------------------------------------------- FML
+
+
+def test_fml_loss_by_hand():
+    private, shared = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[0.0, 0.0]])
+    labels = torch.tensor([0])
+    to_private = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    cross_private, cross_shared = -math.log(0.75), -math.log(0.5)
+    options = fml.Options(alpha=0.2, beta=0.7)
+    expected = 0.2 * cross_private + 0.8 * to_private + 0.7 * cross_shared + 0.3 * to_shared
+    assert float(fml.mutual_loss(private, shared, labels, options)) == pytest.approx(expected, abs=1e-6)
+    parity = fml.Options(alpha=0.2, beta=0.7, parity=True)
+    expected = 0.2 * cross_private + 0.4 * to_private + 0.7 * cross_shared + 0.15 * to_shared
+    assert float(fml.mutual_loss(private, shared, labels, parity)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_fml_teachers_are_constant_unless_parity_is_asked_for():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 3, 4), torch.tensor([0, 1, 3])
+    for parity in (False, True):
+        private, shared = logits.clone().requires_grad_().unbind()
+        options = fml.Options(alpha=1.0, beta=0.0, parity=parity)  # only the shared model is taught
+        (slope,) = torch.autograd.grad(fml.mutual_loss(private, shared, labels, options), private)
+        (alone,) = torch.autograd.grad(cross_entropy(private, labels), private)
+        assert torch.allclose(slope, alone, atol=1e-7) is not parity
+
+
+def test_fml_without_mutual_terms_is_local_training():
+    alone, mutual = World("local"), World("fml", {"alpha": 1.0, "beta": 1.0, "small_model": "small-mlp"})
+    for one, other in zip(played(alone, 3)[2], played(mutual, 3)[2], strict=True):
+        assert same(inner(one, "model"), inner(other, "model"))
+
+
+def test_fml_predicts_with_the_private_model_alone():
+    world = World("fml")
+    _, broadcast, states, _ = played(world)
+    assert world.method.receive(world.setups[0], states[0], broadcast) is states[0]
+    other = states[0] | {name: value + 1 for name, value in states[0].items() if name.startswith("small.")}
+    images = torch.rand(3, *SHAPE)
+    predict = world.method.predict
+    assert torch.equal(predict(world.setups[0], states[0], images), predict(world.setups[0], other, images))
+
+
+# ---------------------------------------------------------------- FedMRL
+
+
+def test_fedmrl_loss_by_hand():
+    world = World("fedmrl", {"small_width": 3, "small_weight": 0.5, "private_weight": 2.0})
+    _, _, states = world.start()
+    setup, state = world.setups[1], states[1]
+    fusion = fedmrl.load(setup, state)
+    images, labels = torch.rand(4, *SHAPE), torch.tensor([0, 1, 2, 3])
+    both = torch.cat([fusion.small.represent(images), fusion.model.represent(images)], 1)
+    assert both.shape == (4, 3 + WIDTH)
+    z = both @ state["projector.weight"].T + state["projector.bias"]
+    assert z.shape == (4, WIDTH)
+    coarse = z[:, :3] @ state["small.head.weight"].T + state["small.head.bias"]
+    fine = z @ state["model.head.weight"].T + state["model.head.bias"]
+    expected = 0.5 * cross_entropy(coarse, labels) + 2 * cross_entropy(fine, labels)
+    assert torch.allclose(fedmrl.nested_loss(fusion, images, labels, world.options), expected, atol=1e-6)
+    assert torch.allclose(world.method.predict(setup, state, images), fine, atol=1e-5)
+
+
+def test_fedmrl_keeps_its_projector_between_rounds_and_uses_it():
+    world = World("fedmrl")
+    server, broadcast, first = world.start()
+    server, broadcast, second, _ = world.round(1, server, broadcast, first)
+    assert not torch.equal(first[0]["projector.weight"], second[0]["projector.weight"])
+    received = world.method.receive(world.setups[0], second[0], broadcast)
+    assert torch.equal(received["projector.weight"], second[0]["projector.weight"])
+    # The next round starts from it: with another projector the same step ends elsewhere.
+    other = copies(second[0]) | {"projector.weight": first[0]["projector.weight"]}
+    step = [
+        world.method.client_step(world.setups[0], state, broadcast, generator(0, "step"))[0]
+        for state in (second[0], other)
+    ]
+    assert not torch.equal(step[0]["model.head.weight"], step[1]["model.head.weight"])
+    images = torch.rand(3, *SHAPE)
+    scores = [world.method.predict(world.setups[0], state, images) for state in (second[0], other)]
+    assert not torch.equal(*scores)
+
+
+def test_fedmrl_drops_the_small_head_at_inference_but_not_the_small_extractor():
+    world = World("fedmrl")
+    _, _, states, _ = played(world)
+    images = torch.rand(3, *SHAPE)
+
+    def scores(changed):
+        state = states[0] | {name: value + 0.1 for name, value in states[0].items() if name.startswith(changed)}
+        return world.method.predict(world.setups[0], state, images)
+
+    assert torch.equal(scores("small.head."), scores("nothing"))
+    assert not torch.equal(scores("small.extractor."), scores("nothing"))
+
+
+def test_fedmrl_trains_all_three_parts():
+    world = World("fedmrl")
+    _, broadcast, before = world.start()
+    after, upload = world.method.client_step(world.setups[1], before[1], broadcast, generator(0))
+    for name in ("model.head.weight", "small.head.weight", "small.extractor.0.weight", "projector.bias"):
+        assert not torch.equal(before[1][name], after[name])
+    assert same(inner(after, "small"), dict(part(upload, SmallModel).state))
+
+
+def test_fedmrl_refuses_a_small_representation_that_is_wider_than_the_private_one():
+    fedmrl.METHOD.check(plan(fedmrl.Options(small_width=WIDTH)))
+    with pytest.raises(UserError, match=r"small_width is 17.*N <= 16"):
+        fedmrl.METHOD.check(plan(fedmrl.Options(small_width=17)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "scalars"),
+    [((3, 32, 32), 10, 874_698), ((3, 32, 32), 100, 886_308), ((3, 64, 64), 200, 5_617_800)],
+)
+def test_fedmrls_communication_is_that_of_table_11_of_fedre(shape, classes, scalars):
+    blueprint = Blueprint("resnet18", shape, classes, 512)
+    facts = Facts(10, classes, 512, fedmrl.Options(small_model="cnn4"), blueprint=blueprint)
+    upload, broadcast, _ = fedmrl.METHOD.wire(facts)
+    assert (upload.scalars, broadcast.scalars) == (10 * scalars, 10 * scalars)
