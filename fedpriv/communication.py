@@ -30,6 +30,7 @@ class Facts:
         known_classes: classes that at least one client holds; None for all C.
         samples: training images of the participants together; None if unknown.
         model_scalars: learnable parameters of one client's whole model; None if unknown.
+        all_model_scalars: of all participants' models together, where they differ; None for K times ``model_scalars``.
         blueprint: one client's architecture, for methods that build others of the same image shape; None if unknown.
         options: the method's own options.
         clusters: cluster prototypes over all classes, Q (FPL); None if unknown.
@@ -45,6 +46,7 @@ class Facts:
     known_classes: int | None = None
     samples: int | None = None
     model_scalars: int | None = None
+    all_model_scalars: int | None = None
     blueprint: Blueprint | None = None
     clusters: int | None = None
     compressed_scalars: int | None = None
@@ -54,6 +56,12 @@ class Facts:
     def head_scalars(self) -> int:
         """Parameters of the head: d C weights and C biases."""
         return self.width * self.classes + self.classes
+
+    def all_models(self) -> int:
+        """Return the parameters of all participants' models together."""
+        if self.all_model_scalars is not None:
+            return self.all_model_scalars
+        return self.clients * int(self.need("model_scalars", "--model or --model-scalars"))
 
     def need(self, name: str, flag: str) -> Any:
         """Return a fact that a method cannot do without.

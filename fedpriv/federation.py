@@ -166,6 +166,7 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
         device=device,
         public=None if public is None else public.to(device),
         rounds=config.rounds,
+        blueprints=blueprints,
     )
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
     return Federation(config, method, data, setups, server, tests)

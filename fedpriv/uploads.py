@@ -247,6 +247,14 @@ class PublicImages(Payload):
 
 
 @dataclass(frozen=True)
+class Coefficient(Payload):
+    """A hyperparameter that the server schedules (FedHeNN's weight of the alignment term)."""
+
+    kind: ClassVar[str] = "coefficient"
+    value: Tensor = tensor("1", private=False, paper=False)
+
+
+@dataclass(frozen=True)
 class FeatureMean(Payload):
     """Mean representation (FedAvgDBE, once)."""
 
@@ -272,6 +280,7 @@ KINDS: dict[str, type[Payload]] = {
         LowRankModel,
         Generator,
         PublicImages,
+        Coefficient,
         FeatureMean,
     )
 }

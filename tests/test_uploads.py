@@ -11,6 +11,7 @@ from fedpriv.uploads import (
     AngleMatrix,
     Classifier,
     ClassLogits,
+    Coefficient,
     Entangled,
     Extractor,
     FeatureMean,
@@ -48,6 +49,7 @@ EXAMPLES = [
     LowRankModel(STATE),
     Generator(STATE),
     PublicImages(torch.rand(2, 1, 8, 8)),
+    Coefficient(torch.tensor([0.5])),
     FeatureMean(torch.randn(5)),
 ]
 

@@ -22,7 +22,9 @@ METHODS: dict[str, str] = {
     "fedala": "fedpriv.methods.fedala:METHOD",
     "fedavgdbe": "fedpriv.methods.fedavgdbe:METHOD",
     "fedgen": "fedpriv.methods.fedgen:METHOD",
+    "fedgen-homogeneous": "fedpriv.methods.fedgen_homogeneous:METHOD",
     "fd": "fedpriv.methods.fd:METHOD",
+    "fedral": "fedpriv.methods.fedral:METHOD",
 }
 
 DEFAULT_METHOD: dict[str, str] = {

@@ -94,6 +94,7 @@ class ServerSetup:
         device: where the server computes.
         public: unlabelled public images ``(p, c, h, w)`` in [0, 1], or None.
         rounds: number of rounds planned (schedules need it).
+        blueprints: the architecture of every client, for servers that rebuild private models.
     """
 
     n_clients: int
@@ -103,6 +104,7 @@ class ServerSetup:
     device: torch.device
     public: Tensor | None = None
     rounds: int = 1
+    blueprints: tuple[Blueprint, ...] = ()
 
 
 @dataclass(frozen=True)

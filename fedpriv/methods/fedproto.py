@@ -69,7 +69,13 @@ def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy + lambda * mean squared distance to the class's global prototype; upload prototypes."""
     options: Options = setup.options
-    state = receive(setup, state, broadcast)
+    trained = train_towards_prototypes(setup, receive(setup, state, broadcast), rng, options.weight)
+    means, classes, counts = class_means(represent(setup.model, setup.train.images), setup.train.labels)
+    return trained, (Prototypes(means, classes, counts if options.averaging == "counts" else None),)
+
+
+def train_towards_prototypes(setup: ClientSetup, state: State, rng: torch.Generator, weight: float) -> State:
+    """Train by cross-entropy + weight * mean squared distance; leaves the result in ``setup.model`` too."""
     model, anchors, known = setup.model, state[FEATURES], state[KNOWN]
     put(model, state, "model")
 
@@ -77,12 +83,10 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         features = model.represent(images)
         # A class without a global prototype contributes zero but stays in the mean, as in the reference libraries.
         distance = (features - anchors[labels]).square().mean(1) * known[labels]
-        return cross_entropy(model.head(features), labels) + options.weight * distance.mean()
+        return cross_entropy(model.head(features), labels) + weight * distance.mean()
 
     train(model, setup.train, setup.training, rng, loss)
-    means, classes, counts = class_means(represent(model, setup.train.images), setup.train.labels)
-    upload = Prototypes(means, classes, counts if options.averaging == "counts" else None)
-    return state | take(model, "model"), (upload,)
+    return state | take(model, "model")
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:

@@ -1,0 +1,70 @@
+"""First-neighbour clustering, without a number of clusters to choose.
+
+Source of the idea: Sarfraz, Sharma, Stiefelhagen: Efficient Parameter-free Clustering Using First Neighbor Relations
+(FINCH), CVPR 2019, equation 1. Written from that description.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+
+def first_neighbour_groups(points: Tensor) -> Tensor:
+    """Return a group number for every point, counted from 0 in the order of first members.
+
+    Points i and j are linked when j is i's nearest other point, i is j's, or both have the same nearest one; groups are
+    the connected components. Nearness is cosine similarity, ties go to the earlier point.
+
+    Args:
+        points: ``(n, d)``, n >= 1.
+    """
+    n = len(points)
+    if n == 1:
+        return torch.zeros(1, dtype=torch.int64)
+    directions = normalize(points.double().cpu(), dim=1)
+    similarity = directions @ directions.T
+    nearest = similarity.fill_diagonal_(-torch.inf).argmax(1).tolist()
+    # Two points with one nearest neighbour are both linked to it, so linking everybody to its own suffices.
+    root = list(range(n))
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            i = root[i]
+        return i
+
+    for i, j in enumerate(nearest):
+        low, high = sorted((find(i), find(j)))
+        root[high] = low
+    numbers: dict[int, int] = {}
+    return torch.tensor([numbers.setdefault(find(i), len(numbers)) for i in range(n)])
+
+
+def coarsest_groups(points: Tensor) -> Tensor:
+    """Return the groups of the last level that is not a single group, or of the first level if that is one already.
+
+    Every level joins the first neighbours among the means of the groups before; means are of the original points.
+
+    Args:
+        points: ``(n, d)``, n >= 1.
+
+    Returns:
+        ``(n,)`` int64 on the CPU, numbered in the order of first members.
+    """
+    groups = first_neighbour_groups(points)
+    while True:
+        n_groups = int(groups.max()) + 1
+        joined = first_neighbour_groups(group_means(points, groups))[groups]
+        if int(joined.max()) + 1 in (1, n_groups):
+            return groups
+        groups = joined
+
+
+def group_means(points: Tensor, groups: Tensor) -> Tensor:
+    """Return the mean ``(g, d)`` of the points ``(n, d)`` of every group ``(n,)``, summed in float64."""
+    groups = groups.to(points.device)
+    n_groups = int(groups.max()) + 1
+    sums = torch.zeros(n_groups, points.shape[1], dtype=torch.float64, device=points.device)
+    sums.index_add_(0, groups, points.double())
+    return (sums / torch.bincount(groups, minlength=n_groups)[:, None]).to(points.dtype)

@@ -1,0 +1,85 @@
+"""FedHeNN for homogeneous clients: FedAvg, with local representations pulled towards the global model's.
+
+Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Neural Networks, ICML 2022, algorithm 1
+and equation 5. K_ref is the kernel of the global model that the client just received, over the round's public images;
+the client computes it itself. With weight 0 this is FedAvg. See :mod:`fedpriv.methods.alignment` for the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fedpriv.communication import Facts, Item
+from fedpriv.methods import fedavg, personal_model
+from fedpriv.methods.alignment import (
+    Options,
+    aligned_loss,
+    coefficient,
+    coefficient_item,
+    images_item,
+    public_kernel,
+    rad_images,
+    sample_images,
+)
+from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.local_training import train
+from fedpriv.methods.states import parameters, put, take
+from fedpriv.uploads import Coefficient, Message, Model, PublicImages, part
+
+ROUND = "round"
+
+
+def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Broadcast the initial global model with the first public images."""
+    state, message = fedavg.start(setup, rng)
+    return state | {ROUND: torch.tensor([1])}, (
+        *message,
+        PublicImages(sample_images(setup, rng)),
+        coefficient(setup, 1),
+    )
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train the global model by cross-entropy and alignment with where it came from; upload it."""
+    images = part(broadcast, PublicImages).images
+    put(setup.model, fedavg.receive(setup, state, broadcast), "model")
+    with torch.no_grad():
+        reference = public_kernel(setup.model, images, setup.options)
+    loss = aligned_loss(setup, images, reference, float(part(broadcast, Coefficient).value), rng)
+    train(setup.model, setup.train, setup.training, rng, loss)
+    return take(setup.model, "model"), (Model(parameters(setup.model)), fedavg.sample_count(setup))
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Average by numbers of samples; sample new public images."""
+    averaged, message = fedavg.server_step(setup, state, uploads, rng)
+    round_ = state[ROUND] + 1
+    images = PublicImages(sample_images(setup, rng))
+    return averaged | {ROUND: round_}, (*message, images, coefficient(setup, int(round_)))
+
+
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return what FedAvg sends, and public images and eta down to every client."""
+    return (*fedavg.wire(facts), images_item(facts, rad_images(facts)), coefficient_item(facts))
+
+
+METHOD = Method(
+    name="fedhenn-homogeneous",
+    source="Makhija et al., ICML 2022",
+    options=Options,
+    uploads=("model", "sample-count"),
+    broadcasts=("model", "public-images", "coefficient"),
+    start=start,
+    init=personal_model.init,
+    receive=fedavg.receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+    homogeneous=True,
+    needs_public=True,
+    wire=wire,
+)

@@ -1,0 +1,168 @@
+"""FedTGP: a small network on the server generates class prototypes that keep a margin from each other.
+
+Source: Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for
+Data and Model Heterogeneity in Federated Learning, AAAI 2024. Clients train as in FedProto, towards generated instead
+of averaged prototypes. The server generates T_c = F(e_c) for every class from a trainable embedding e_c, and trains e
+and F on the uploaded prototypes p_i of class y_i by
+
+    mean_i cross-entropy(-(||p_i - T_c|| + margin [c = y_i])_c, y_i)
+
+where the margin of a round is min(max_c min_c' ||m_c - m_c'||, bound), and m_c is the mean of the class's uploads.
+Uploaded prototypes are class means of the client's newly trained model (the reference code's are one round old).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, relu
+
+from fedpriv.communication import INTEGER, Facts, Item, labels
+from fedpriv.methods import fedproto, personal_model
+from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.local_training import class_means, represent
+from fedpriv.methods.states import take
+from fedpriv.seeds import global_seed
+from fedpriv.uploads import Message, Prototypes, part
+
+
+@dataclass(frozen=True)
+class GeneratorTraining:
+    """How the server trains the prototypes: plain SGD, started afresh every round.
+
+    Attributes:
+        learning_rate: step size; the reference code takes the clients'.
+        batch_size: uploaded prototypes a step; the reference code takes the clients'.
+        epochs: passes over the round's prototypes.
+    """
+
+    learning_rate: Annotated[float, Gt(0)] = 0.01
+    batch_size: Annotated[int, Ge(1)] = 10
+    epochs: Annotated[int, Ge(1)] = 100
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedTGP.
+
+    Attributes:
+        weight: lambda, the weight of the clients' regulariser; 0 gives local training.
+        margin: upper bound of the margin, in units of the representation.
+        server: how the server trains the prototypes.
+    """
+
+    weight: Annotated[float, Ge(0)] = 10.0
+    margin: Annotated[float, Ge(0)] = 100.0
+    server: GeneratorTraining = field(default_factory=GeneratorTraining)
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train towards the generated prototypes; upload the mean representation of every class the client holds."""
+    received = fedproto.receive(setup, state, broadcast)
+    trained = fedproto.train_towards_prototypes(setup, received, rng, setup.options.weight)
+    means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
+    return trained, (Prototypes(means, classes),)
+
+
+def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the generator; the first broadcast is empty, so that nobody trains towards random prototypes."""
+    classes, width = setup.blueprint.n_classes, setup.blueprint.width
+    with global_seed(personal_model.draw_seed(rng)), torch.device("cpu"):
+        layers = {"embedding": nn.Embedding(classes, width), "first": nn.Linear(width, width)}
+        layers["second"] = nn.Linear(width, width)
+    state: State = {}
+    for name, layer in layers.items():
+        state |= {key: value.to(setup.device) for key, value in take(layer, name).items()}
+    return state, ()
+
+
+def generate(state: State) -> Tensor:
+    """Return the prototypes ``(C, d)`` of all classes: second(relu(first(embedding)))."""
+    hidden = relu(linear(state["embedding.weight"], state["first.weight"], state["first.bias"]))
+    return linear(hidden, state["second.weight"], state["second.bias"])
+
+
+def adaptive_margin(features: Tensor, classes: Tensor, bound: float) -> float:
+    """Return the largest distance between a class's mean prototype and its nearest other, at most ``bound``.
+
+    Args:
+        features: ``(n, d)`` uploaded prototypes.
+        classes: ``(n,)`` their classes; with a single class there is no distance and the margin is the bound.
+        bound: upper bound.
+    """
+    means, present, _ = class_means(features, classes)
+    if len(present) < 2:
+        return bound
+    gaps = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = gaps.fill_diagonal_(torch.inf).min(1).values
+    return min(float(nearest.max()), bound)
+
+
+def separation_loss(features: Tensor, classes: Tensor, prototypes: Tensor, margin: float) -> Tensor:
+    """Return mean cross-entropy of minus the distances, the margin added to that of the true class.
+
+    Args:
+        features: ``(n, d)`` uploaded prototypes.
+        classes: ``(n,)`` their classes.
+        prototypes: ``(C, d)`` generated ones.
+        margin: what the true class is handicapped by.
+    """
+    squares = features.square().sum(1)[:, None] + prototypes.square().sum(1) - 2 * features @ prototypes.T
+    # The root's slope is infinite at zero, where rounding may even make the square negative.
+    distance = squares.clamp(min=1e-12).sqrt()
+    handicap = torch.zeros_like(distance).scatter_(1, classes[:, None], margin)
+    return cross_entropy(-(distance + handicap), classes)
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Train the generator on the uploads and broadcast a prototype for every class."""
+    options: Options = setup.options
+    rows = [part(upload, Prototypes) for _, upload in uploads]
+    features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
+    margin = adaptive_margin(features, classes, options.margin)
+    trained = {name: value.clone().requires_grad_() for name, value in state.items()}
+    weights = list(trained.values())
+    for _ in range(options.server.epochs):
+        order = torch.randperm(len(features), generator=rng).to(features.device)
+        for index in order.split(options.server.batch_size):
+            loss = separation_loss(features[index], classes[index], generate(trained), margin)
+            for weight, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                weight.data.add_(slope, alpha=-options.server.learning_rate)
+    found = {name: value.detach() for name, value in trained.items()}
+    prototypes = generate(found)
+    return found, (Prototypes(prototypes, torch.arange(len(prototypes), device=prototypes.device)),)
+
+
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return one prototype for every (client, class) pair, and every class's to every client."""
+    pairs, sent = facts.need("pairs", "--pairs"), facts.clients * facts.classes
+    return (
+        Item("upload", "prototype.features", pairs * facts.width),
+        labels("prototype.classes", pairs),
+        Item("broadcast", "prototype.features", sent * facts.width),
+        Item("broadcast", "prototype.classes", sent, in_paper_count=False, itemsize=INTEGER),
+    )
+
+
+METHOD = Method(
+    name="fedtgp",
+    source="Zhang et al., AAAI 2024",
+    options=Options,
+    uploads=("prototype",),
+    broadcasts=("prototype",),
+    start=start,
+    init=fedproto.init,
+    receive=fedproto.receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=fedproto.predict,
+    wire=wire,
+    also={"head": personal_model.predict},
+)

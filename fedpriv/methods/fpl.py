@@ -1,0 +1,165 @@
+"""FPL: several prototypes a class, found by clustering what the clients uploaded.
+
+Source: Huang, Ye, Shi, Li, Du: Rethinking Federated Learning with Domain Shift: A Prototype View, CVPR 2023, equations
+5-12. With the cluster prototypes P_c of each class c, P their union and m_c the mean of P_c, a client minimises
+cross-entropy plus the mean over its batch of
+
+    -log(sum_{p in P_y} exp(cos(r, p) / T) / sum_{p in P} exp(cos(r, p) / T))  +  mean((r - m_y)^2)
+
+Samples of a class without prototypes add nothing but stay in the denominator. The server clusters the prototypes of a
+class by first neighbours (:mod:`fedpriv.finch`); a class with one holder passes through as its one cluster. The
+published method also averages whole models; this is the model-heterogeneous use of it, which exchanges prototypes only.
+Uploaded prototypes are exact class means in evaluation mode after training (the official code sums them up in training
+mode during the last epoch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from fedpriv.communication import INTEGER, Facts, Item, labels
+from fedpriv.finch import coarsest_groups, group_means
+from fedpriv.methods import personal_model
+from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.local_training import class_means, represent, train
+from fedpriv.methods.states import put, take
+from fedpriv.uploads import Message, Prototypes, optional_part, part
+
+FEATURES, CLASSES = "clusters.features", "clusters.classes"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FPL.
+
+    Attributes:
+        temperature: T of the contrastive term.
+        contrast: weight of the contrastive term; the paper's is 1.
+        consistency: weight of the squared distance to the class's mean prototype; the paper's is 1.
+    """
+
+    temperature: Annotated[float, Gt(0)] = 0.02
+    contrast: Annotated[float, Ge(0)] = 1.0
+    consistency: Annotated[float, Ge(0)] = 1.0
+
+
+def init(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial model; there are no cluster prototypes yet."""
+    device = setup.train.labels.device
+    return personal_model.init(setup, rng) | {
+        FEATURES: torch.zeros(0, setup.width, device=device),
+        CLASSES: torch.zeros(0, dtype=torch.int64, device=device),
+    }
+
+
+def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Take over the broadcast cluster prototypes."""
+    received = optional_part(broadcast, Prototypes)
+    if received is None:
+        return state
+    return state | {FEATURES: received.features.clone(), CLASSES: received.classes.clone()}
+
+
+def contrastive_terms(features: Tensor, targets: Tensor, clusters: Tensor, classes: Tensor, t: float) -> Tensor:
+    """Return the contrastive term of every sample ``(n,)``.
+
+    Args:
+        features: ``(n, d)`` representations.
+        targets: ``(n,)`` their classes, each with at least one cluster.
+        clusters: ``(Q, d)`` cluster prototypes.
+        classes: ``(Q,)`` their classes.
+        t: temperature.
+    """
+    scores = normalize(features, dim=1) @ normalize(clusters, dim=1).T / t
+    own = scores.masked_fill(classes != targets[:, None], -torch.inf)
+    return scores.logsumexp(1) - own.logsumexp(1)
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train with the cluster prototypes; upload the mean representation of every class the client holds."""
+    options: Options = setup.options
+    state = receive(setup, state, broadcast)
+    model, clusters, classes = setup.model, state[FEATURES], state[CLASSES]
+    known = torch.zeros(setup.n_classes, dtype=torch.bool, device=classes.device).index_fill_(0, classes, True)
+    anchors = torch.zeros(setup.n_classes, setup.width, device=classes.device)
+    if len(classes):
+        means, present, _ = class_means(clusters, classes)
+        anchors[present] = means
+    put(model, state, "model")
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        features = model.represent(images)
+        value = cross_entropy(model.head(features), labels)
+        seen = known[labels]
+        if not seen.any():
+            return value
+        some, targets = features[seen], labels[seen]
+        extra = options.consistency * (some - anchors[targets]).square().mean(1)
+        extra = extra + options.contrast * contrastive_terms(some, targets, clusters, classes, options.temperature)
+        return value + extra.sum() / len(labels)
+
+    train(model, setup.train, setup.training, rng, loss)
+    means, held, _ = class_means(represent(model, setup.train.images), setup.train.labels)
+    return state | take(model, "model"), (Prototypes(means, held),)
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Cluster each class's prototypes; only this round's clients count, as in the paper."""
+    rows = [part(upload, Prototypes) for _, upload in uploads]
+    features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
+    return {}, (cluster_prototypes(features, classes),)
+
+
+def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
+    """Return one prototype for every cluster of every class, classes ascending.
+
+    Args:
+        features: ``(n, d)`` uploaded prototypes.
+        classes: ``(n,)`` their classes.
+    """
+    found, of_class = [], []
+    for c in classes.unique().tolist():
+        points = features[classes == c]
+        found.append(group_means(points, coarsest_groups(points)))
+        of_class += [c] * len(found[-1])
+    return Prototypes(torch.cat(found), torch.tensor(of_class, device=features.device))
+
+
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return one prototype for every (client, class) pair, and all Q clusters' to every client.
+
+    Q depends on the prototypes: at least the number of classes held, at most half the pairs beyond single holders.
+    """
+    pairs = facts.need("pairs", "--pairs")
+    sent = facts.clients * facts.need("clusters", "--clusters")
+    return (
+        Item("upload", "prototype.features", pairs * facts.width),
+        labels("prototype.classes", pairs),
+        Item("broadcast", "prototype.features", sent * facts.width),
+        Item("broadcast", "prototype.classes", sent, in_paper_count=False, itemsize=INTEGER),
+    )
+
+
+METHOD = Method(
+    name="fpl",
+    source="Huang et al., CVPR 2023",
+    options=Options,
+    uploads=("prototype",),
+    broadcasts=("prototype",),
+    start=personal_model.start_empty,
+    init=init,
+    receive=receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+    wire=wire,
+)
