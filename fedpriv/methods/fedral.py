@@ -1,0 +1,191 @@
+"""FedRAL: share a square matrix that turns representations, trained with every client's private model.
+
+Source: Yi, Yu, Wang, Liu, Li: Federated Representation Angle Learning, algorithm 1. With r = g(x) in R^d and the angle
+matrix A, d x d, not constrained to be orthogonal:
+
+    logits = head(r + r A)                                                          (equations 3, 4)
+    model and A take the same SGD steps on cross-entropy, A from the broadcast      (equation 5)
+    client k uploads the m_k diagonal blocks of its A_k, zeros elsewhere            (equation 6)
+    A = sum_k n_k / n A_k, element by element, over the round's clients             (equation 7)
+
+An entry that some client left out therefore shrinks. The broadcast is the dense A; it also replaces the client's own.
+
+The paper leaves open: the distribution of the random start, here N(0, 1 / d), so that r A is about as long as r; and
+whether the returned client models predict with or without A. The head was only ever trained on r + r A, so that is what
+predicts, with the client's own A_k after training; ``without_matrix`` is recorded beside it. Table 4's smallest upload,
+400 scalars at d = 500, is below the 500 of the diagonal alone and cannot be reproduced.
+
+The ablations of table 7: case B, no sparsification, is ``blocks = [1]``; case C, the unweighted mean of each element
+over the clients that sent it, is ``aggregation = "naive"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
+from fedpriv.communication import Facts, Item, labels
+from fedpriv.errors import UserError
+from fedpriv.methods import personal_model
+from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.methods.fedavg import sample_count
+from fedpriv.methods.local_training import represent, train
+from fedpriv.methods.states import put, take, weighted_mean
+from fedpriv.models.build import build_model
+from fedpriv.seeds import generator
+from fedpriv.uploads import AngleMatrix, Message, SampleCount, part
+
+ANGLE = "angle"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedRAL.
+
+    Attributes:
+        blocks: m, how many diagonal blocks a client uploads, each a divisor of the width d; client k takes entry
+            k mod length. 1 is the dense matrix, d the diagonal. Empty for blocks of side 5 or the next smaller divisor
+            of d, about what the paper's communication costs amount to.
+        aggregation: ``weighted`` by sample counts with zeros for what was not sent (the paper, counts are uploaded), or
+            ``naive``, the plain mean of each element over the clients that sent it.
+        scale: the initial entries' standard deviation times sqrt(d); 0 starts from r alone.
+    """
+
+    blocks: tuple[Annotated[int, Ge(1)], ...] = ()
+    aggregation: Literal["weighted", "naive"] = "weighted"
+    scale: Annotated[float, Ge(0)] = 1.0
+
+
+def blocks_of(client: int, width: int, options: Options) -> int:
+    """Return how many blocks m_k a client uploads."""
+    return options.blocks[client % len(options.blocks)] if options.blocks else published_blocks(width)
+
+
+def initial_angle(width: int, seed: int, scale: float) -> Tensor:
+    """Return the initial matrix ``(d, d)`` with entries from N(0, scale^2 / d)."""
+    return torch.randn(width, width, generator=generator(seed, "angle matrix")) * (scale / width**0.5)
+
+
+def init(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial private model and the matrix that the server will send first."""
+    seed = personal_model.draw_seed(rng)
+    angle = initial_angle(setup.width, seed, setup.options.scale)
+    return take(build_model(setup.blueprint, seed), "model") | {ANGLE: angle}
+
+
+def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Replace the client's matrix by the broadcast one."""
+    return state | {ANGLE: dense(part(broadcast, AngleMatrix).blocks)}
+
+
+def turned(features: Tensor, angle: Tensor) -> Tensor:
+    """Return r + r A for representations ``(n, d)`` and a matrix ``(d, d)``."""
+    return features + features @ angle
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train model and matrix together; upload the matrix's diagonal blocks."""
+    options: Options = setup.options
+    state = receive(setup, state, broadcast)
+    model, angle = setup.model, nn.Parameter(state[ANGLE].clone())
+    put(model, state, "model")
+
+    def loss(images: Tensor, classes: Tensor) -> Tensor:
+        return cross_entropy(model.head(turned(model.represent(images), angle)), classes)
+
+    train(model, setup.train, setup.training, rng, loss, (*model.parameters(), angle))
+    trained = angle.detach()
+    upload: Message = (AngleMatrix(diagonal_blocks(trained, blocks_of(setup.client, setup.width, options))),)
+    if options.aggregation == "weighted":
+        upload += (sample_count(setup),)
+    return take(model, "model") | {ANGLE: trained}, upload
+
+
+def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Draw the initial matrix and broadcast it."""
+    seed = personal_model.draw_seed(rng)
+    return _announce(initial_angle(setup.blueprint.width, seed, setup.options.scale).to(setup.device))
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Average the matrices element by element and broadcast the dense result."""
+    blocks = [part(upload, AngleMatrix).blocks for _, upload in uploads]
+    if setup.options.aggregation == "naive":
+        return _announce(naive_mean(blocks))
+    counts = [int(part(upload, SampleCount).count) for _, upload in uploads]
+    return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], counts)[ANGLE])
+
+
+def naive_mean(blocks: Sequence[Tensor]) -> Tensor:
+    """Return the mean of each element over the clients that sent it, zero where nobody did.
+
+    Args:
+        blocks: ``(m_k, d / m_k, d / m_k)`` of each client.
+    """
+    width = blocks[0].shape[0] * blocks[0].shape[1]
+    total = torch.stack([dense(block).double() for block in blocks]).sum(0)
+    senders = torch.stack([support(len(block), width, block.device) for block in blocks]).sum(0)
+    return (total / senders.clamp(min=1)).float()
+
+
+def _announce(angle: Tensor) -> tuple[State, Message]:
+    return {ANGLE: angle}, (AngleMatrix(angle[None].clone()),)
+
+
+@torch.no_grad()
+def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
+    """Return the logits ``(n, C)`` of the turned representations, head(r + r A_k)."""
+    put(setup.model, state, "model")
+    logits: Tensor = setup.model.head(turned(represent(setup.model, images), state[ANGLE]))
+    return logits
+
+
+def check(plan: Plan) -> None:
+    """Refuse numbers of blocks that do not divide the representation width."""
+    for n_blocks in plan.options.blocks:
+        try:
+            check_divides(n_blocks, plan.blueprints[0].width)
+        except UserError as error:
+            raise UserError(f"method 'fedral', option blocks: {error}; or change --width") from None
+
+
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return d^2 / m_k scalars up and the dense matrix down per client, and sample counts where the mean needs them.
+
+    Where not all clients take part, the first ``facts.clients`` of them are counted.
+    """
+    options = Options() if facts.options is None else facts.options
+    square = facts.width**2
+    sent = sum(square // blocks_of(k, facts.width, options) for k in range(facts.clients))
+    items = (
+        Item("upload", "angle-matrix.blocks", sent),
+        Item("broadcast", "angle-matrix.blocks", facts.clients * square),
+    )
+    return (*items, labels("sample-count.count", facts.clients)) if options.aggregation == "weighted" else items
+
+
+METHOD = Method(
+    name="fedral",
+    source="Yi et al., FedRAL",
+    options=Options,
+    uploads=("angle-matrix", "sample-count"),
+    broadcasts=("angle-matrix",),
+    start=start,
+    init=init,
+    receive=receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=predict,
+    check=check,
+    wire=wire,
+    also={"without_matrix": personal_model.predict},
+)
