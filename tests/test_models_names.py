@@ -56,8 +56,8 @@ def test_unknown_names_are_answered_in_one_line(name):
         ("lenet-sigmoid", (3, 32, 32), 768),
         ("lenet-sigmoid", (1, 8, 8), 48),
         ("lenet-sigmoid", (1, 9, 10), 108),
-        ("small", (1, 8, 8), 64),
-        ("small-cnn,cnn4", (3, 32, 32), 64),
+        ("small", (1, 8, 8), 128),
+        ("small-cnn,cnn4", (3, 32, 32), 128),
     ],
 )
 def test_default_widths(name, image_shape, width):

@@ -1,1 +1,37 @@
 """A semi-honest server: it sees what the protocol gives it, and inverts it."""
+
+from __future__ import annotations
+
+ATTACKS: dict[str, str] = {
+    "dip": "fedpriv.attacks.inversion:DipInversion",
+    "pixels": "fedpriv.attacks.inversion:PixelInversion",
+    "dlg": "fedpriv.attacks.gradients:DeepLeakage",
+}
+"""Names of attacks and where they are."""
+
+TARGETS: dict[str, tuple[str, ...]] = {
+    "dip": ("representation", "prototype", "entangled"),
+    "pixels": ("representation", "prototype", "entangled"),
+    "dlg": ("model",),
+}
+"""Which kinds of payload each attack inverts."""
+
+
+TARGET_NAMES: tuple[str, ...] = (
+    "representation",
+    "prototype",
+    "entangled",
+    "angle-matrix",
+    "small-model",
+    "classifier",
+    "extractor",
+    "model",
+    "logits",
+    "kernel",
+)
+"""Kinds of upload that a target can be named by, whether an attack on them is there yet or not."""
+
+
+def attacks_for(target_kind: str) -> tuple[str, ...]:
+    """Return the names of the attacks that invert a kind of payload, the strongest first."""
+    return tuple(name for name, kinds in TARGETS.items() if target_kind in kinds)

@@ -98,7 +98,7 @@ def default_width(name: str, image_shape: tuple[int, int, int] = (3, 32, 32)) ->
     """Return the representation width d that a family, model or list of them uses unless told otherwise.
 
     The published widths: 512 for cnn4 and the large networks (FedRE), 500 for CNN-1..5, or 50 in their single-channel
-    layout (FedMRL), 64 for the small family, and for ``lenet-sigmoid`` the width of its own vectors, so that nothing
+    layout (FedMRL), 128 for the small family, and for ``lenet-sigmoid`` the width of its own vectors, so that nothing
     is pooled (DLG). A list takes the least width of its members, so that no member has to repeat values.
 
     Args:
@@ -116,4 +116,4 @@ def _model_width(model: str, image_shape: tuple[int, int, int]) -> int:
         return lenet_width(image_shape)
     if model in FAMILIES["fedmrl-5"]:
         return 50 if image_shape[0] == 1 else 500
-    return 64 if model in FAMILIES["small"] else 512
+    return 128 if model in FAMILIES["small"] else 512

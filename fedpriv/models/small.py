@@ -14,21 +14,21 @@ from fedpriv.models.shapes import ImageShape, require_sides
 
 
 def small_cnn(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """Two 3x3 convolutions (16, 32) with ReLU and 2x2 max pooling, a linear layer with ReLU; L = 64.
+    """Two 3x3 convolutions (16, 32) with ReLU and 2x2 max pooling, a linear layer with ReLU; L = 128.
 
     Raises:
         UnfitShape: for sides below 4.
     """
-    return _two_convolutions(image_shape, 16, 32, 3, 64)
+    return _two_convolutions(image_shape, 16, 32, 3, 128)
 
 
 def small_cnn_wide(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """As :func:`small_cnn` with 5x5 convolutions of 32 and 64 channels; L = 128.
+    """As :func:`small_cnn` with 5x5 convolutions of 32 and 64 channels; L = 256.
 
     Raises:
         UnfitShape: for sides below 4.
     """
-    return _two_convolutions(image_shape, 32, 64, 5, 128)
+    return _two_convolutions(image_shape, 32, 64, 5, 256)
 
 
 def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: int, out: int) -> tuple[nn.Module, int]:
@@ -82,19 +82,19 @@ class ResidualBlock(nn.Module):
 
 
 def small_cnn_deep(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """A 3x3 convolution (24), residual blocks (48, 96), global average pooling; L = 96."""
+    """A 3x3 convolution (24), residual blocks (32, 64), average pooling to 2x2; L = 256."""
     extractor = nn.Sequential(
         nn.Conv2d(image_shape[0], 24, 3, padding=1),
         nn.ReLU(),
-        ResidualBlock(24, 48),
-        ResidualBlock(48, 96),
-        nn.AdaptiveAvgPool2d(1),
+        ResidualBlock(24, 32),
+        ResidualBlock(32, 64),
+        nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
     )
-    return start_for_relu(extractor), 96
+    return start_for_relu(extractor), 256
 
 
 def small_mlp(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """Two linear layers (128, 64) with ReLU on the flattened image; L = 64."""
-    layers = [nn.Flatten(), nn.Linear(math.prod(image_shape), 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU()]
-    return start_for_relu(nn.Sequential(*layers)), 64
+    """Two linear layers (256, 128) with ReLU on the flattened image; L = 128."""
+    layers = [nn.Flatten(), nn.Linear(math.prod(image_shape), 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()]
+    return start_for_relu(nn.Sequential(*layers)), 128
