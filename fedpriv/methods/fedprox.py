@@ -1,0 +1,71 @@
+"""FedProx: FedAvg whose clients are held back by their distance to the global model.
+
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020,
+algorithm 2. A client minimises
+
+    CE(w) + mu/2 * |w - w_global|^2,    so that a step goes down  gradient + mu (w - w_global),
+
+where ``w_global`` is the broadcast it has just received. PFLlib's mu defaults to 0, which is FedAvg; here it is
+0.01, of the values that the paper tries (1, 0.1, 0.01, 0.001). The proximal term is part of the loss, while PFLlib
+reports the unsquared distance beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedpriv.methods import fedavg, personal_model
+from fedpriv.methods.contract import ClientSetup, Method, State
+from fedpriv.methods.local_training import train
+from fedpriv.methods.states import parameters, put, take
+from fedpriv.uploads import Message, Model
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedProx.
+
+    Attributes:
+        mu: weight of the proximal term; 0 is FedAvg.
+    """
+
+    mu: Annotated[float, Ge(0)] = 0.01
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train the global model by cross-entropy and proximal term; upload it with the number of samples."""
+    options: Options = setup.options
+    model = setup.model
+    put(model, fedavg.receive(setup, state, broadcast), "model")
+    anchors = list(parameters(model).values())
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        pairs = zip(model.parameters(), anchors, strict=True)
+        distance = torch.stack([(weight - anchor).square().sum() for weight, anchor in pairs]).sum()
+        return cross_entropy(model(images), labels) + options.mu / 2 * distance
+
+    train(model, setup.train, setup.training, rng, loss)
+    return take(model, "model"), (Model(parameters(model)), fedavg.sample_count(setup))
+
+
+METHOD = Method(
+    name="fedprox",
+    source="Li et al., MLSys 2020",
+    options=Options,
+    uploads=("model", "sample-count"),
+    broadcasts=("model",),
+    start=fedavg.start,
+    init=personal_model.init,
+    receive=fedavg.receive,
+    client_step=client_step,
+    server_step=fedavg.server_step,
+    predict=personal_model.predict,
+    homogeneous=True,
+    wire=fedavg.wire,
+)
