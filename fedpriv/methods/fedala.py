@@ -1,0 +1,188 @@
+"""FedALA: FedAvg whose clients learn, weight by weight, how much of the global model to take.
+
+Source: Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated
+Learning, AAAI 2023, algorithm 1. The last ``layer_idx`` parameter tensors of what a client received are merged with
+its own, the others are overwritten:
+
+    w = w_local + (w_global - w_local) * W,    W in [0, 1] of the shape of w, at first 1,
+
+and before it trains, a client learns W on a random contiguous part (80 %) of its training samples by
+
+    W <- clip(W - eta * dCE/dw * (w_global - w_local), 0, 1),
+
+one step a batch: the first time for passes until the standard deviation of the last ten passes' mean losses is
+below 0.1 (``first_passes`` bounds them), later for one pass. Where global and local tensors are equal, as in the
+first round, there is nothing to learn and the first time is yet to come.
+
+Three readings. W is learned in evaluation mode (no dropout, running batch-norm statistics). The loss of a pass is
+its mean over batches (PFLlib takes the last batch's). And W is learned at the beginning of a client's step, where
+its randomness is, so accuracy *after broadcast* is that of a merge with the W of the client's step before; PFLlib
+evaluates after learning.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedpriv.data.types import Samples
+from fedpriv.errors import UserError
+from fedpriv.methods import fedavg, personal_model
+from fedpriv.methods.contract import ClientSetup, Method, Plan, State
+from fedpriv.methods.local_training import classification_loss, represent, train
+from fedpriv.methods.side_generator import side_generator
+from fedpriv.methods.states import inner, outer, parameters, put, take
+from fedpriv.models.build import build_model
+from fedpriv.models.split import SplitModel
+from fedpriv.uploads import Message, Model, part
+
+SHARES = "ala"
+"""Prefix of W in a client's state; there is none before the first time."""
+LOSSES_COMPARED = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedALA.
+
+    Attributes:
+        layer_idx: how many parameter tensors, from the head downwards, are merged; 2 is the head, 0 all.
+        rate: eta, the step size of W; 0 keeps W at 1, which is FedAvg.
+        share: of the training samples that W is learned on.
+        threshold: the first time ends when the standard deviation of the last ten losses is below it.
+        first_passes: the most passes of the first time.
+    """
+
+    layer_idx: Annotated[int, Ge(0)] = 2
+    rate: Annotated[float, Ge(0)] = 1.0
+    share: Annotated[float, Gt(0), Le(1)] = 0.8
+    threshold: Annotated[float, Gt(0)] = 0.1
+    first_passes: Annotated[int, Ge(1)] = 50
+
+
+def check(plan: Plan) -> None:
+    """Refuse to merge more tensors than the model has."""
+    blueprint, options = plan.blueprints[0], plan.options
+    held = len(parameters(build_model(blueprint, 0)))
+    if options.layer_idx > held:
+        raise UserError(
+            f"method 'fedala': layer_idx is {options.layer_idx}, but {blueprint.name} has {held} parameter tensors; "
+            f"choose 1 to {held}, or 0 for all"
+        )
+
+
+def merged_names(names: Sequence[str], layer_idx: int) -> list[str]:
+    """Return the names of the tensors that are merged: the last ``layer_idx``, or all for 0."""
+    return list(names[-layer_idx:])
+
+
+def merge(local: Mapping[str, Tensor], received: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> State:
+    """Return ``local + (received - local) * W`` where there is a W, exactly ``received`` where it is 1 or none."""
+    return {
+        name: torch.lerp(local[name], value, shares[name]) if name in shares else value.clone()
+        for name, value in received.items()
+    }
+
+
+def step_shares(shares: State, slopes: State, local: State, received: State, rate: float) -> State:
+    """Return W after one step: ``clip(W - eta * slope * (received - local), 0, 1)``."""
+    return {
+        name: (share - rate * slopes[name] * (received[name] - local[name])).clamp(0, 1)
+        for name, share in shares.items()
+    }
+
+
+def settled(losses: Sequence[float], threshold: float) -> bool:
+    """Whether the last ten losses hardly differ (population standard deviation)."""
+    return len(losses) >= LOSSES_COMPARED and statistics.pstdev(losses[-LOSSES_COMPARED:]) < threshold
+
+
+def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Merge the global model into the client's with the W learned so far, at first 1."""
+    local, received = inner(state, "model"), part(broadcast, Model).state
+    return state | outer(merge(local, received, inner(state, SHARES)), "model")
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Learn W, merge, train; upload the model with the number of samples."""
+    shares = learn_shares(setup, state, broadcast, side_generator(rng))
+    known = outer(shares, SHARES)
+    put(setup.model, receive(setup, state | known, broadcast), "model")
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model))
+    upload = (Model(parameters(setup.model)), fedavg.sample_count(setup))
+    return known | take(setup.model, "model"), upload
+
+
+def learn_shares(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
+    """Return the learned W by parameter name, or the old W where there is nothing to learn."""
+    options: Options = setup.options
+    received, before = part(broadcast, Model).state, inner(state, SHARES)
+    names = merged_names([name for name, _ in setup.model.named_parameters()], options.layer_idx)
+    local = {name: state[f"model.{name}"] for name in names}
+    if all(torch.equal(local[name], received[name]) for name in names):
+        return before
+    shares = before or {name: torch.ones_like(value) for name, value in local.items()}
+    put(setup.model, state | outer(dict(received), "model"), "model")
+    inputs, labels, scores = merge_problem(setup.model, slice_of(setup.train, options.share, rng), names)
+    weights = dict(setup.model.named_parameters())
+    losses: list[float] = []
+    while True:
+        total = 0.0
+        batches = torch.randperm(len(labels), generator=rng).to(labels.device).split(setup.training.batch_size)
+        for index in batches:
+            with torch.no_grad():
+                for name, share in shares.items():
+                    weights[name].copy_(torch.lerp(local[name], received[name], share))
+            loss = cross_entropy(scores(inputs[index]), labels[index])
+            slopes = torch.autograd.grad(loss, [weights[name] for name in names])
+            shares = step_shares(shares, dict(zip(names, slopes, strict=True)), local, dict(received), options.rate)
+            total += float(loss.detach())
+        losses.append(total / len(batches))
+        if before or settled(losses, options.threshold) or len(losses) >= options.first_passes:
+            return shares
+
+
+def slice_of(samples: Samples, share: float, rng: torch.Generator) -> Samples:
+    """Return a random contiguous part of the samples, at least one."""
+    length = max(1, int(share * len(samples)))
+    first = int(torch.randint(len(samples) - length + 1, (1,), generator=rng))
+    return samples.subset(torch.arange(first, first + length))
+
+
+def merge_problem(
+    model: SplitModel, samples: Samples, names: Sequence[str]
+) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    """Return inputs ``(n, ...)``, labels ``(n,)`` and the function from inputs to logits, in evaluation mode.
+
+    Where only the head is merged the inputs are representations, computed once: nothing below the head changes.
+    """
+    model.eval()
+    if all(name.startswith("head.") for name in names):
+        return represent(model, samples.images), samples.labels, model.head
+    images, labels = samples.batch(torch.arange(len(samples), device=samples.labels.device))
+    return images, labels, model
+
+
+METHOD = Method(
+    name="fedala",
+    source="Zhang et al., AAAI 2023",
+    options=Options,
+    uploads=("model", "sample-count"),
+    broadcasts=("model",),
+    start=fedavg.start,
+    init=personal_model.init,
+    receive=receive,
+    client_step=client_step,
+    server_step=fedavg.server_step,
+    predict=personal_model.predict,
+    check=check,
+    homogeneous=True,
+    wire=fedavg.wire,
+)
