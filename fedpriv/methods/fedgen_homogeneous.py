@@ -1,0 +1,67 @@
+"""FedGen for homogeneous clients: FedAvg, whose clients also train their heads on generated representations.
+
+Source: Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021, algorithm
+1, as PFLlib has it. All is as in :mod:`fedpriv.methods.fedgen`, but whole models are uploaded, averaged by n_k / n
+and broadcast; the generator is trained on the averaged model's head. With weight 0 this is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fedpriv.communication import Facts, Item
+from fedpriv.methods import feature_generator, fedavg, personal_model
+from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.states import parameters
+from fedpriv.uploads import Message, Model
+
+
+def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial model, which is broadcast, and the initial generator, which is not yet."""
+    weights, sent = fedavg.start(setup, rng)
+    return weights | feature_generator.start(setup, rng), sent
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train; upload the model with the number of samples, and the first time the label histogram."""
+    received = fedavg.receive(setup, state, broadcast)
+    trained = feature_generator.train_with_generator(setup, received, broadcast, rng)
+    model = Model(parameters(setup.model))
+    return trained, (model, fedavg.sample_count(setup), *feature_generator.first_report(setup, state))
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Average the models, train the generator on the average's head; broadcast both, and the label histogram."""
+    weights, sent = fedavg.server_step(setup, state, uploads, rng)
+    pair = weights["global.head.weight"], weights["global.head.bias"]
+    rest, more = feature_generator.server_step(setup, state, uploads, pair, rng)
+    return weights | rest, (*sent, *more)
+
+
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return FedAvg's, and generator and histogram to every client.
+
+    In the first round clients upload their histograms, and the server sends neither generator nor histogram.
+    """
+    return (*fedavg.wire(facts), *feature_generator.broadcast_items(facts))
+
+
+METHOD = Method(
+    name="fedgen-homogeneous",
+    source="Zhu et al., ICML 2021",
+    options=feature_generator.Options,
+    uploads=("model", "sample-count", "label-counts"),
+    broadcasts=("model", "generator", "label-counts"),
+    start=start,
+    init=feature_generator.init,
+    receive=fedavg.receive,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+    homogeneous=True,
+    wire=wire,
+)
