@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedpriv.computation import local_training_flops
 from fedpriv.config import parse, plain
 from fedpriv.data import load_dataset
 from fedpriv.data.federated import federate, public_split
@@ -392,6 +393,7 @@ def summarise(directory: RunDirectory, federation: Federation) -> dict[str, Any]
             | {"total": plain(total)}
             for kind, total in totals.items()
         },
+        "flops": local_training_flops(federation.clients),
         "seconds": sum(sum(line["seconds"].values()) for line in timings),
         "seed": federation.config.seed,
     }
