@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from fedpriv.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Attack, KnowledgeCard
-    from fedpriv.runs import RunConfig
+    from fedpriv.eval.evidence import Evidence
+    from fedpriv.federation import Federation
+    from fedpriv.runs import RunConfig, RunDirectory
 
 QUICK: dict[str, dict[str, Any]] = {
     "representation": {"rounds": 10, "lr": 0.1},
@@ -118,28 +121,16 @@ def attack(
             listed = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
             raise UserError(f"--run {run_path}: the run is trained already; drop {listed}")
         request["run"] = str(run_path.resolve())
+    plan = AttackPlan(target, chosen, card, n_targets, round_, seed, control, chunk_rows, device, download)
+    # What an existing run cannot give is refused before a folder is made.
+    ground = None if run_path is None else prepare_ground(run_path, plan)
     folder = _folder(out, target, resume, force, request, config)
     common.hint["resume"] = _resume_command(folder, out)
     if config is not None:
-        run_path = folder / "run"
-        _train(run_path, config, device=device, download=download, quiet=quiet, as_json=as_json)
-    assert run_path is not None
-    results = _attack_all(
-        folder,
-        run_path,
-        target,
-        chosen,
-        card,
-        request,
-        n_targets,
-        round_,
-        device,
-        chunk_rows,
-        control,
-        seed,
-        quiet,
-        download,
-    )
+        _train(folder / "run", config, device=device, download=download, quiet=quiet, as_json=as_json)
+    if ground is None:
+        ground = prepare_ground(folder / "run", plan)
+    results = _attack_all(folder, ground, plan, request, quiet=quiet)
     common.hint.pop("resume", None)
     _finish(folder, results, as_json=as_json, quiet=quiet)
 
@@ -284,39 +275,65 @@ def _train(path: Path, config: RunConfig, *, device: str, download: bool, quiet:
 # ---------------------------------------------------------------- attacking
 
 
-def _attack_all(
-    folder: Path,
-    run_path: Path,
-    target: str,
-    chosen: Mapping[str, Attack],
-    card: KnowledgeCard,
-    request: Mapping[str, Any],
-    n_targets: int,
-    round_: int | None,
-    device: str,
-    chunk_rows: int | None,
-    control: bool,
-    seed: int,
-    quiet: bool,
-    download: bool,
-) -> dict[Path, dict[str, Any]]:
-    from fedpriv.eval.evidence import gather, truths
-    from fedpriv.eval.grid import grid_png
-    from fedpriv.eval.score import score
-    from fedpriv.eval.storage import is_attack_directory, load_metrics, save_attack
-    from fedpriv.eval.suite import Execution, attack_in_pieces, forget_pieces
+@dataclass(frozen=True)
+class AttackPlan:
+    """What to attack, with what, under which knowledge, and how to run it."""
+
+    target: str
+    attacks: Mapping[str, Attack]
+    card: KnowledgeCard
+    n_targets: int
+    round: int | None
+    seed: int
+    control: bool
+    chunk_rows: int | None
+    device: str
+    download: bool
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A finished run, prepared again, and the evidence that it gives."""
+
+    run: RunDirectory
+    federation: Federation
+    evidence: Evidence
+
+
+def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
+    """Open a run and collect its evidence.
+
+    Raises:
+        UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
+    """
+    from fedpriv.eval.evidence import gather
     from fedpriv.federation import prepare
     from fedpriv.runs import RunDirectory
 
     run = RunDirectory.open(run_path)
     run.require_complete()
-    picked = common.pick_device(device)
-    federation = prepare(run.config, picked, download=download)
-    evidence = gather(run, federation, target, card, n_targets=n_targets, seed=seed, round_=round_)
-    execution = Execution(seed, picked, chunk_rows)
+    federation = prepare(run.config, common.pick_device(plan.device), download=plan.download)
+    evidence = gather(
+        run, federation, plan.target, plan.card, n_targets=plan.n_targets, seed=plan.seed, round_=plan.round
+    )
+    return Ground(run, federation, evidence)
+
+
+def _attack_all(
+    folder: Path, ground: Ground, plan: AttackPlan, request: Mapping[str, Any], *, quiet: bool
+) -> dict[Path, dict[str, Any]]:
+    from fedpriv.eval.evidence import truths
+    from fedpriv.eval.grid import grid_png
+    from fedpriv.eval.score import score
+    from fedpriv.eval.storage import is_attack_directory, load_metrics, save_attack
+    from fedpriv.eval.suite import Execution, attack_in_pieces, forget_pieces
+
+    run, federation, evidence = ground.run, ground.federation, ground.evidence
+    target, seed, picked = plan.target, plan.seed, federation.server.device
+    execution = Execution(seed, picked, plan.chunk_rows)
     results: dict[Path, dict[str, Any]] = {}
     truth = None
-    for name, made in chosen.items():
+    for name, made in plan.attacks.items():
         directory = folder / name
         if is_attack_directory(directory):
             results[directory] = load_metrics(directory)
@@ -333,7 +350,7 @@ def _attack_all(
                 report,
             )
         permuted = None
-        if control and evidence.permuted is not None:
+        if plan.control and evidence.permuted is not None:
             with common.progress(f"{name} on permuted uploads", quiet=quiet) as report:
                 permuted = attack_in_pieces(
                     made,
