@@ -239,6 +239,14 @@ class Generator(Payload):
 
 
 @dataclass(frozen=True)
+class Energy(Payload):
+    """Share of the squared singular values that uploads should keep (FedKD's broadcast)."""
+
+    kind: ClassVar[str] = "energy"
+    share: Tensor = tensor("1", private=False, paper=False)  # in (0, 1]
+
+
+@dataclass(frozen=True)
 class PublicImages(Payload):
     """Unlabelled public images that every client represents (FedHeNN's broadcast)."""
 
@@ -279,6 +287,7 @@ KINDS: dict[str, type[Payload]] = {
         SmallModel,
         LowRankModel,
         Generator,
+        Energy,
         PublicImages,
         Coefficient,
         FeatureMean,

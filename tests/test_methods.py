@@ -55,6 +55,8 @@ ROWS: list[tuple[str, dict]] = [
     ("fedral", {}),
     ("fedral", {"blocks": [1, 4, 16]}),
     ("fedral", {"blocks": [2], "aggregation": "naive"}),
+    ("fedkd", {"energy_start": 0.01, "energy_end": 0.01}),
+    ("fedkd", {"energy_start": 0.01, "energy_end": 0.01, "parity": True, "small_model": "small-mlp"}),
 ]
 
 
@@ -400,6 +402,7 @@ def facts_of(world, broadcast):
         blueprint=world.setups[0].blueprint,
         clusters=sum(len(payload.features) for payload in broadcast if isinstance(payload, Prototypes)),
         public=None if world.server.public is None else len(world.server.public),
+        compressed_scalars=sum(v.numel() for p in broadcast if p.kind == "low-rank-model" for v in p.factors.values()),
     )
 
 

@@ -25,6 +25,7 @@ METHODS: dict[str, str] = {
     "fedgen-homogeneous": "fedpriv.methods.fedgen_homogeneous:METHOD",
     "fd": "fedpriv.methods.fd:METHOD",
     "fedral": "fedpriv.methods.fedral:METHOD",
+    "fedkd": "fedpriv.methods.fedkd:METHOD",
 }
 
 DEFAULT_METHOD: dict[str, str] = {

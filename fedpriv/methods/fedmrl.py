@@ -56,7 +56,7 @@ class Options:
     """Hyperparameters of FedMRL.
 
     Attributes:
-        small_model: architecture of the shared small model; ``auto`` for CNN-5, or small-cnn for tiny images.
+        small_model: architecture of the shared small model; ``auto`` for cnn4, or small-cnn for tiny images.
         small_width: d1, at most the shared width d2; 0 for a quarter of d2, which is HtFLlib's 128 of 512.
         small_weight: m_G, the weight of the small head's loss.
         private_weight: m_F, the weight of the private head's loss.

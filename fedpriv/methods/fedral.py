@@ -21,6 +21,7 @@ over the clients that sent it, is ``aggregation = "naive"``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -70,7 +71,8 @@ def blocks_of(client: int, width: int, options: Options) -> int:
 
 def initial_angle(width: int, seed: int, scale: float) -> Tensor:
     """Return the initial matrix ``(d, d)`` with entries from N(0, scale^2 / d)."""
-    return torch.randn(width, width, generator=generator(seed, "angle matrix")) * (scale / width**0.5)
+    entries = torch.randn(width, width, generator=generator(seed, "angle matrix"))
+    return entries.mul_(scale / math.sqrt(width))
 
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:

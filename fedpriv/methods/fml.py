@@ -53,7 +53,7 @@ class Options:
     """Hyperparameters of FML.
 
     Attributes:
-        small_model: architecture of the shared small model; ``auto`` for CNN-5, or small-cnn for tiny images.
+        small_model: architecture of the shared small model; ``auto`` for cnn4, or small-cnn for tiny images.
         alpha: share of the labels in the private model's loss; 1 is local training.
         beta: share of the labels in the shared model's loss.
         parity: train as HtFLlib does.

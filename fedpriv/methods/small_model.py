@@ -1,9 +1,9 @@
 """A small homogeneous model that travels while every client keeps a private model of any architecture.
 
-Shared by FedMRL, FML, FedAPEN and FedKD. The option ``small_model`` names its architecture. Left at ``auto`` it is
-CNN-5, as in the model-heterogeneous experiments of FedMRL, or ``small-cnn`` for images too small for that: a client
-knows the image shape but not its neighbours' models. Small models end in average pooling to their width, which has no
-parameters, whatever the private models use.
+Shared by FedMRL, FML, FedAPEN and FedKD. The option ``small_model`` names its architecture. Left at ``auto`` it is the
+4-layer CNN, which HtFLlib and the tables of FedRE share, or ``small-cnn`` for images too small for that: a client knows
+the image shape but not its neighbours' models. FedMRL's own experiments share ``cnn-5``. Small models end in average
+pooling to their width, which has no parameters, whatever the private models use.
 
 Initial weights of the small model and of a client's own model come from different seeds: started equal, two models of
 one architecture would see the same batches, stay equal, and teach each other nothing.
@@ -40,7 +40,7 @@ def small_blueprint(own: Blueprint, name: str, width: int | None = None) -> Blue
         width: its representation width; None for the shared one.
     """
     if name == AUTO:
-        name = "cnn-5" if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
+        name = "cnn4" if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
     return dataclasses.replace(own, name=name, width=width or own.width, mapping="ap")
 
 

@@ -1,0 +1,83 @@
+"""Truncated singular value decompositions of a model's parameters, by share of energy kept.
+
+Source: Wu, Wu, Lyu, Huang, Xie: Communication-efficient federated learning via knowledge distillation (FedKD), Nature
+Communications 2022: keep the fewest singular values whose squares sum to a share T of all squares. A matrix a x b then
+travels as t (a + 1 + b) scalars. A convolution kernel (o, i, h, w) is decomposed slice by slice, h x w, with one t for
+all slices, from their pooled energy.
+
+The reference library keeps t = 0, an all-zero parameter, where all values are needed to pass the threshold, and sends
+factors that are larger than the parameter. Here t is the smallest count that reaches the threshold, at least 1 and at
+most all, and a parameter travels as it is where its factors would be no smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+LEFT, VALUES, RIGHT = ".u", ".s", ".v"
+
+
+def rank_for_energy(values: Tensor, energy: float) -> int:
+    """Return the smallest count t with sum of the first t squares >= energy * sum of all squares.
+
+    Args:
+        values: singular values ``(..., r)``, largest first; leading axes are pooled.
+        energy: share in (0, 1].
+
+    Returns:
+        1..r.
+    """
+    squares = values.double().square().reshape(-1, values.shape[-1]).sum(0)
+    reached = (squares.cumsum(0) < energy * squares.sum()).sum()
+    return min(int(reached) + 1, len(squares))
+
+
+def factorise(tensor: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return the truncated factors of the last two axes, or None where they would be no smaller.
+
+    Args:
+        tensor: any shape; below two axes, or with one row only, there is nothing to gain.
+        energy: share in (0, 1].
+
+    Returns:
+        ``(..., a, t)``, ``(..., t)`` and ``(..., t, b)``.
+    """
+    if tensor.dim() < 2 or len(tensor) == 1 or _size(tensor, 1) >= tensor.numel() or not tensor.isfinite().all():
+        return None
+    left, values, right = torch.linalg.svd(tensor, full_matrices=False)
+    rank = rank_for_energy(values, energy)
+    if _size(tensor, rank) >= tensor.numel():
+        return None
+    return left[..., :rank].contiguous(), values[..., :rank].contiguous(), right[..., :rank, :].contiguous()
+
+
+def _size(tensor: Tensor, rank: int) -> int:
+    rows, columns = tensor.shape[-2:]
+    return tensor.numel() // (rows * columns) * rank * (rows + 1 + columns)
+
+
+def compress(state: Mapping[str, Tensor], energy: float) -> dict[str, Tensor]:
+    """Return every parameter as ``name.u``, ``name.s``, ``name.v``, or as ``name`` where factors save nothing."""
+    factors: dict[str, Tensor] = {}
+    for name, value in state.items():
+        found = factorise(value, energy)
+        if found is None:
+            factors[name] = value.clone()
+        else:
+            factors |= {name + end: factor for end, factor in zip((LEFT, VALUES, RIGHT), found, strict=True)}
+    return factors
+
+
+def recover(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters behind what :func:`compress` returned, ``(u s) v`` each."""
+    state: dict[str, Tensor] = {}
+    for name, value in factors.items():
+        stem, end = name[:-2], name[-2:]
+        if end not in (LEFT, VALUES, RIGHT) or not all(stem + other in factors for other in (LEFT, VALUES, RIGHT)):
+            state[name] = value
+        elif end == LEFT:
+            state[stem] = (value * factors[stem + VALUES][..., None, :]) @ factors[stem + RIGHT]
+    return state

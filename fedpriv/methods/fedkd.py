@@ -1,0 +1,200 @@
+"""FedKD: a private mentor and a shared mentee distil into each other; the mentee travels as truncated factors.
+
+Source: Wu, Wu, Lyu, Huang, Xie: Communication-efficient federated learning via knowledge distillation, Nature
+Communications 2022. With the cross-entropies CE_m and CE_s of mentor and mentee, D = CE_m + CE_s, representations r_m
+and r_s, and a private bridge W, d x d:
+
+    loss_mentor = CE_m + [KL(p_s || p_m) + MSE(r_m, W r_s)] / D
+    loss_mentee = CE_s + [KL(p_m || p_s) + MSE(r_m, W r_s)] / D
+
+The teacher of each loss, and D, are held constant; KL is the mean over the batch. So W learns from the mentee's loss.
+With ``parity`` the losses are HtFLlib's: nothing is held constant and KL is also divided by the number of classes. Both
+ways the gradient of mentor, mentee and bridge is clipped to a norm each, because 1 / D grows without bound as a client
+comes to fit its data; D itself is kept above 0.001.
+
+Up and down travel the mentee's parameters as truncated singular value decompositions (:mod:`fedpriv.low_rank`, which
+names the departures from the reference library). The share of energy kept is T_start in the first round, then T_start +
+(i + 1) / R (T_end - T_start) in round i of 0..R-1; the server announces it with every broadcast. The server recovers
+the mentees, takes the plain mean, and compresses it at the share of the round. The mentor predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt, Le
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, mse_loss
+
+from fedpriv.communication import Facts, Item
+from fedpriv.low_rank import compress, recover
+from fedpriv.methods import personal_model
+from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.methods.local_training import train
+from fedpriv.methods.mutual import clip_each, divergence
+from fedpriv.methods.small_model import (
+    AUTO,
+    buffers,
+    check_small,
+    initial_small,
+    received,
+    small_blueprint,
+    small_scratch,
+)
+from fedpriv.methods.states import outer, parameters, put, take, weighted_mean
+from fedpriv.models.build import build_model
+from fedpriv.seeds import derive_seed, global_seed
+from fedpriv.uploads import Energy, LowRankModel, Message, part
+
+LEAST_DIVISOR = 1e-3
+DONE = "rounds-done"
+ENERGY = "energy"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyperparameters of FedKD.
+
+    Attributes:
+        small_model: architecture of the mentee; ``auto`` for cnn4, or small-cnn for tiny images.
+        energy_start: T_start, share of the squared singular values kept in the first round.
+        energy_end: T_end, share kept in the last round.
+        clip_norm: largest norm of the gradient of mentor, mentee and bridge, each.
+        parity: compute the losses as HtFLlib does.
+    """
+
+    small_model: str = AUTO
+    energy_start: Annotated[float, Gt(0), Le(1)] = 0.95
+    energy_end: Annotated[float, Gt(0), Le(1)] = 0.98
+    clip_norm: Annotated[float, Gt(0)] = 10.0
+    parity: bool = False
+
+
+def bridge(width: int, seed: int) -> nn.Linear:
+    """Return W, from mentee to mentor representations, with initial weights from a seed."""
+    with global_seed(seed):
+        return nn.Linear(width, width, bias=False)
+
+
+def init(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial mentor and bridge, and buffers for the mentee, which arrives with every broadcast."""
+    seed = personal_model.draw_seed(rng)
+    mentee = initial_small(small_blueprint(setup.blueprint, setup.options.small_model), seed)
+    between = bridge(setup.width, derive_seed(seed, "bridge"))
+    return take(build_model(setup.blueprint, seed), "model") | take(between, "bridge") | buffers(mentee, "small")
+
+
+def distillation_loss(
+    mentor: tuple[Tensor, Tensor], mentee: tuple[Tensor, Tensor], weight: Tensor, labels: Tensor, *, parity: bool
+) -> Tensor:
+    """Return the sum of both models' losses.
+
+    Args:
+        mentor: its representations ``(b, d)`` and logits ``(b, C)``.
+        mentee: the same.
+        weight: W ``(d, d)``.
+        labels: ``(b,)``.
+        parity: whether nothing is held constant and KL is also divided by C.
+    """
+    (mentor_features, mentor_logits), (mentee_features, mentee_logits) = mentor, mentee
+    mentor_alone, mentee_alone = cross_entropy(mentor_logits, labels), cross_entropy(mentee_logits, labels)
+    divisor = (mentor_alone + mentee_alone).clamp(min=LEAST_DIVISOR)
+    bridged = linear(mentee_features, weight)
+    if parity:
+        taught = divergence(mentor_logits, mentee_logits, "mean") + divergence(mentee_logits, mentor_logits, "mean")
+        hidden = 2 * mse_loss(bridged, mentor_features)
+    else:
+        divisor = divisor.detach()
+        taught = divergence(mentor_logits, mentee_logits.detach()) + divergence(mentee_logits, mentor_logits.detach())
+        hidden = mse_loss(mentor_features, bridged.detach()) + mse_loss(bridged, mentor_features.detach())
+    return mentor_alone + mentee_alone + (taught + hidden) / divisor
+
+
+def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train mentor, mentee and bridge on the same batches; upload the compressed mentee."""
+    options: Options = setup.options
+    mentor, mentee = setup.model, small_scratch(setup, small_blueprint(setup.blueprint, options.small_model))
+    between = bridge(setup.width, 0).to(setup.train.labels.device)
+    put(mentor, state, "model")
+    put(mentee, received(state, recover(part(broadcast, LowRankModel).factors)), "small")
+    put(between, state, "bridge")
+    modules = (mentor, mentee, between)
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        features = [model.represent(images) for model in (mentor, mentee)]
+        seen = [(row, model.head(row)) for row, model in zip(features, (mentor, mentee), strict=True)]
+        value = distillation_loss(seen[0], seen[1], between.weight, labels, parity=options.parity)
+        return clip_each(value, modules, options.clip_norm)
+
+    train(nn.ModuleList(modules), setup.train, setup.training, rng, loss)
+    factors = compress(parameters(mentee), float(part(broadcast, Energy).share))
+    return take(mentor, "model") | take(between, "bridge") | buffers(mentee, "small"), (LowRankModel(factors),)
+
+
+def energy_of_round(index: int, rounds: int, options: Options) -> float:
+    """Return the share of energy kept in round ``index`` of 0..rounds-1."""
+    if index == 0:
+        return options.energy_start
+    return options.energy_start + min((index + 1) / rounds, 1.0) * (options.energy_end - options.energy_start)
+
+
+def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial mentee, compress and broadcast it."""
+    blueprint = small_blueprint(setup.blueprint, setup.options.small_model)
+    mentee = initial_small(blueprint, personal_model.draw_seed(rng)).to(setup.device)
+    return _announce(setup, parameters(mentee), 0, setup.options.energy_start)
+
+
+def server_step(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Take the plain mean of the recovered mentees, compress and broadcast it with the next round's share."""
+    mentees = [recover(part(upload, LowRankModel).factors) for _, upload in uploads]
+    mean = weighted_mean(mentees, [1] * len(mentees))
+    return _announce(setup, mean, int(state[DONE]) + 1, float(state[ENERGY]))
+
+
+def _announce(setup: ServerSetup, weights: State, done: int, energy: float) -> tuple[State, Message]:
+    share = torch.tensor([energy_of_round(done, setup.rounds, setup.options)], device=setup.device)
+    state = outer(weights, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
+    return state, (LowRankModel(compress(weights, energy)), Energy(share.clone()))
+
+
+def check(plan: Plan) -> None:
+    """Refuse a mentee that does not exist or does not fit the images."""
+    check_small(plan, plan.options.small_model)
+
+
+def wire(facts: Facts) -> tuple[Item, ...]:
+    """Return one compressed mentee each way per client, and the share of energy.
+
+    What a compressed model weighs depends on its weights, and differs a little from client to client; here all weigh
+    the same.
+    """
+    compressed = facts.clients * facts.need("compressed_scalars", "--compressed-scalars")
+    return (
+        Item("upload", "low-rank-model.factors", compressed),
+        Item("broadcast", "low-rank-model.factors", compressed),
+        Item("broadcast", "energy.share", facts.clients, in_paper_count=False),
+    )
+
+
+METHOD = Method(
+    name="fedkd",
+    source="Wu et al., Nature Communications 2022",
+    options=Options,
+    uploads=("low-rank-model",),
+    broadcasts=("low-rank-model", "energy"),
+    start=start,
+    init=init,
+    # The broadcast is taken up at the start of training; the mentor, which predicts, does not change.
+    receive=personal_model.receive_nothing,
+    client_step=client_step,
+    server_step=server_step,
+    predict=personal_model.predict,
+    check=check,
+    wire=wire,
+)
