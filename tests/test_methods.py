@@ -57,6 +57,8 @@ ROWS: list[tuple[str, dict]] = [
     ("fedral", {"blocks": [2], "aggregation": "naive"}),
     ("fedkd", {"energy_start": 0.01, "energy_end": 0.01}),
     ("fedkd", {"energy_start": 0.01, "energy_end": 0.01, "parity": True, "small_model": "small-mlp"}),
+    ("fedapen", {"set_learning_rate": 0.5, "set_share": 0.4}),
+    ("fedapen", {"mixture": "equal", "small_model": "small-mlp"}),
 ]
 
 

@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 from fedpriv.communication import Facts, total
 from fedpriv.errors import UserError
 from fedpriv.low_rank import compress, recover
-from fedpriv.methods import fedkd, fedmrl, fml
+from fedpriv.methods import fedapen, fedkd, fedmrl, fml
 from fedpriv.methods.contract import LocalTraining, Plan
+from fedpriv.methods.local_training import classify
 from fedpriv.methods.mutual import clip_each, divergence
 from fedpriv.methods.small_model import small_blueprint, small_scratch
 from fedpriv.methods.states import inner
@@ -52,7 +53,7 @@ def test_the_small_model_is_never_the_private_models_module():
     assert small_scratch(setup, setup.blueprint) is not setup.model
 
 
-@pytest.mark.parametrize("name", ["fedmrl", "fml"])
+@pytest.mark.parametrize("name", ["fedmrl", "fml", "fedapen"])
 def test_private_and_small_model_of_one_architecture_start_different(name):
     world = World(name)
     _, broadcast, states = world.start()
@@ -67,7 +68,7 @@ def test_before_any_broadcast_a_client_holds_the_small_model_that_the_server_wil
         assert all(torch.equal(state[f"small.{n}"], value) for n, value in part(broadcast, SmallModel).state.items())
 
 
-@pytest.mark.parametrize("name", ["fedmrl", "fml"])
+@pytest.mark.parametrize("name", ["fedmrl", "fml", "fedapen"])
 def test_clients_upload_small_models_of_their_own(name):
     _, _, _, uploads = played(World(name), 1)
     weights = [part(upload, SmallModel).state["head.weight"] for _, upload in uploads]
@@ -90,7 +91,7 @@ def test_small_models_are_averaged_uniformly_or_by_counts():
         assert state["small.w"].tolist() == [mean]
 
 
-@pytest.mark.parametrize("method", [fedmrl, fml, fedkd])
+@pytest.mark.parametrize("method", [fedmrl, fml, fedkd, fedapen])
 def test_unusable_small_models_are_refused_before_training(method):
     method.METHOD.check(plan(method.Options()))
     with pytest.raises(UserError, match="unknown model 'small-cmm'"):
@@ -371,3 +372,89 @@ def test_fedkds_communication_needs_the_size_of_a_compressed_model():
     counts = total(fedkd.METHOD.wire(Facts(10, 10, 512, compressed_scalars=337_428)))
     assert counts["paper"].upload_scalars == counts["paper"].broadcast_scalars == 3_374_280
     assert counts["full"].broadcast_scalars == 3_374_290
+
+
+# ---------------------------------------------------------------- FedAPEN
+
+
+def test_fedapen_loss_by_hand():
+    private, shared = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[0.0, 0.0]])
+    to_private = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    to_shared = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    mixed = math.log(1 + 3**-0.25)  # w P = (log 3 / 4, 0)
+    expected = -math.log(0.75) + to_private - math.log(0.5) + to_shared + 2 * mixed
+    loss = fedapen.mutual_loss(private, shared, torch.tensor([0]), torch.tensor([0.25]))
+    assert float(loss) == pytest.approx(expected, abs=1e-6)
+
+
+def test_fedapen_holds_the_other_model_constant():
+    torch.manual_seed(0)
+    private, shared = torch.randn(2, 3, 4).unbind()
+    labels, weight = torch.tensor([0, 1, 3]), torch.tensor([0.3])
+    private.requires_grad_()
+    (slope,) = torch.autograd.grad(fedapen.mutual_loss(private, shared, labels, weight), private)
+    truth, p, s = torch.eye(4)[labels], private.softmax(1), shared.softmax(1)
+    mixed = (0.3 * private + 0.7 * shared).softmax(1)
+    assert torch.allclose(slope, ((p - truth) + (p - s) + 0.3 * (mixed - truth)) / 3, atol=1e-6)
+
+
+def test_fedapens_weight_descends_the_cross_entropy_of_the_mixture():
+    torch.manual_seed(0)
+    private, shared, labels = torch.randn(5, 4), torch.randn(5, 4), torch.tensor([0, 1, 3, 2, 2])
+    options = fedapen.Options(set_learning_rate=0.1, set_epochs=1)
+    weight = torch.tensor([0.5], requires_grad=True)
+    loss = cross_entropy(fedapen.mix(private, shared, weight), labels)
+    (slope,) = torch.autograd.grad(loss, weight)
+    learned = fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
+    assert torch.allclose(learned, 0.5 - 0.1 * slope, atol=1e-6)
+    first = fedapen.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
+    both = fedapen.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
+    assert torch.allclose(fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
+
+
+def test_fedapens_weight_stays_between_zero_and_one():
+    right, wrong = torch.tensor([[9.0, 0.0]]), torch.tensor([[0.0, 9.0]])
+    options = fedapen.Options(set_learning_rate=10)
+    for private, shared, end in ((right, wrong, 1.0), (wrong, right, 0.0)):
+        learned = fedapen.learn_weight(torch.tensor([0.5]), private, shared, torch.tensor([0]), options, 1)
+        assert learned.tolist() == [end]
+
+
+def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
+    world = World("fedapen", {"set_learning_rate": 1.0, "set_share": 0.5})
+    server, broadcast, states = world.start()
+    setup = world.setups[0]
+    # Nothing is learned from untrained models.
+    assert world.method.receive(setup, states[0], broadcast)["ensemble.weight"].tolist() == [0.5]
+    _, broadcast, states, _ = world.round(1, server, broadcast, states)
+    assert states[0]["ensemble.weight"].tolist() == [0.5]
+    received = world.method.receive(setup, states[0], broadcast)
+    assert same(inner(received, "small"), dict(part(broadcast, SmallModel).state))
+    chosen = states[0]["ensemble.set"]
+    assert len(chosen) == round(0.5 * len(setup.train)) == len(chosen.unique())
+    logits = [classify(model, setup.train.images[chosen]) for model in fedapen.load(setup, received)]
+    expected = fedapen.learn_weight(
+        torch.tensor([0.5]), *logits, setup.train.labels[chosen], world.options, setup.training.batch_size
+    )
+    assert torch.equal(received["ensemble.weight"], expected)
+    assert expected.tolist() != [0.5]
+    images = torch.rand(4, *SHAPE)
+    private, shared = (classify(model, images) for model in fedapen.load(setup, received))
+    w = float(expected)
+    assert torch.allclose(world.method.predict(setup, received, images), w * private + (1 - w) * shared, atol=1e-6)
+    # The next training mixes by the learned weight, and keeps it.
+    after, _ = world.method.client_step(setup, states[0], broadcast, generator(0))
+    assert torch.equal(after["ensemble.weight"], expected)
+
+
+def test_fedapen_with_equal_weights_never_learns_them():
+    for mixture, stays in (("equal", True), ("learned", False)):
+        world = World("fedapen", {"mixture": mixture})
+        _, broadcast, states, _ = played(world)
+        received = world.method.receive(world.setups[0], states[0], broadcast)
+        assert all((state["ensemble.weight"].tolist() == [0.5]) is stays for state in (states[0], received))
+
+
+def test_fedapens_set_holds_at_least_one_image():
+    _, _, states = World("fedapen").start()
+    assert [len(state["ensemble.set"]) for state in states] == [1, 1, 1]

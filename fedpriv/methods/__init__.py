@@ -26,6 +26,7 @@ METHODS: dict[str, str] = {
     "fd": "fedpriv.methods.fd:METHOD",
     "fedral": "fedpriv.methods.fedral:METHOD",
     "fedkd": "fedpriv.methods.fedkd:METHOD",
+    "fedapen": "fedpriv.methods.fedapen:METHOD",
 }
 
 DEFAULT_METHOD: dict[str, str] = {
