@@ -16,13 +16,13 @@ PERMUTED = "permuted"
 
 def mean_colour(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
     """Return the non-members' mean of each channel as flat images ``(M, c, h, w)``."""
-    colour = truth.nonmembers.mean(dim=(0, 2, 3), dtype=torch.float64).float()
+    colour = truth.pool_mean.mean(dim=(1, 2)).float().clamp(0, 1)
     return colour[None, :, None, None].expand(n_guesses, *truth.image_shape).clone()
 
 
 def mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
     """Return the non-members' mean image, M times."""
-    return _mean(truth.nonmembers).expand(n_guesses, *truth.image_shape).clone()
+    return truth.pool_mean.float().clamp(0, 1).expand(n_guesses, *truth.image_shape).clone()
 
 
 def class_mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
@@ -105,10 +105,6 @@ def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) 
     return FLOORS[name](truth, n_guesses, rng)
 
 
-def _mean(images: Tensor) -> Tensor:
-    return images.mean(dim=0, dtype=torch.float64).float().clamp(0, 1)
-
-
 def _class_mean(truth: Truth, label: int) -> Tensor:
     of_class = truth.nonmembers[truth.nonmember_labels == label]
-    return _mean(of_class if len(of_class) else truth.nonmembers)
+    return (of_class.mean(dim=0, dtype=torch.float64) if len(of_class) else truth.pool_mean).float().clamp(0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -86,6 +87,11 @@ class Truth:
         channels, height, width = self.members.shape[1:]
         return channels, height, width
 
+    @cached_property
+    def pool_mean(self) -> Tensor:
+        """The mean of the non-members ``(c, h, w)``, float64."""
+        return self.nonmembers.mean(dim=0, dtype=torch.float64)
+
     def mean_image(self) -> Tensor:
         """Return the weighted mean of the members ``(c, h, w)``, float64."""
         return torch.einsum("m,mchw->chw", self.weights.double(), self.members.double())
@@ -100,5 +106,8 @@ class Truth:
     def to_cpu(self) -> Truth:
         """Return the same on the CPU."""
         names = ("members", "weights", "labels", "nonmembers", "nonmember_labels")
+        held = [getattr(self, name) for name in names] + ([] if self.feature is None else [self.feature])
+        if not any(value.device.type != "cpu" or value.requires_grad for value in held):
+            return self
         feature = None if self.feature is None else self.feature.detach().cpu()
         return replace(self, **{name: getattr(self, name).detach().cpu() for name in names}, feature=feature)
