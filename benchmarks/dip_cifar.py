@@ -1,0 +1,69 @@
+"""DIP inversion of single representations of a trained CNN, beside the mean-image floor.
+
+OMP_NUM_THREADS=1 python benchmarks/dip_cifar.py --data DIR/cifar10-jpeg
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from cifar import Clock, load, psnr, trained_cnn
+
+from fedpriv.attacks.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.target_features import list_targets
+from fedpriv.uploads import Representations
+
+
+def main() -> None:
+    """Train, attack, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train/ and test/, one folder a class")
+    parser.add_argument("--images", type=int, default=2, help="attacked training images a class")
+    parser.add_argument("--train-per-class", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--iterations", type=int, default=800)
+    parser.add_argument("--attack", choices=("dip", "pixels"), default="dip")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--chunk-rows", type=int, default=None)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+
+    images, labels = load(options.data / "train", options.train_per_class)
+    held_out, _ = load(options.data / "test", 50)
+    model = trained_cnn(images, labels, options.epochs, options.seed)
+    with torch.no_grad():
+        accuracy = (model(images).argmax(1) == labels).float().mean().item()
+        chosen = torch.cat([(labels == label).nonzero().flatten()[: options.images] for label in range(10)])
+        upload = Representations(model.represent(images[chosen]), labels[chosen])
+    observations = (Observation(0, 0, (upload,), ()),)
+    knowledge = Knowledge(KnowledgeCard(), (3, 32, 32), 10, extractors={0: model.represent})
+    if options.attack == "dip":
+        attack: DipInversion | PixelInversion = DipInversion(iterations=options.iterations)
+    else:
+        attack = PixelInversion(iterations=options.iterations)
+    clock = Clock()
+    found = attack.run(
+        observations,
+        list_targets(observations, "representation"),
+        knowledge,
+        seed=options.seed,
+        device=torch.device("cpu"),
+        chunk_rows=options.chunk_rows,
+    )
+    seconds = clock.seconds()
+    scores = psnr(found.images[:, 0], images[chosen])
+    # The floor is a guess without the upload: the mean of images that are not attacked and were not trained on.
+    floor = psnr(held_out.mean(0, keepdim=True).expand_as(images[chosen]), images[chosen])
+    print(f"{attack.name}: {len(chosen)} images, training accuracy {accuracy:.3f}, {options.iterations} iterations")
+    print(
+        f"PSNR mean {scores.mean():.2f} median {scores.median():.2f} min {scores.min():.2f} max {scores.max():.2f} dB"
+    )
+    print(f"mean-image floor {floor.mean():.2f} dB; relative distance median {found.objective.median():.2e}")
+    print(f"converged {int(found.converged.sum())} of {len(chosen)}; {seconds / len(chosen):.2f} CPU s an image")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Inversion of vectors: find an image whose representation is the one that was uploaded.
+
+``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
+box). A prototype or an entangled vector is fitted as if it were one image's; that is what published evaluations do, and
+it understates what such an upload gives away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.fitting import Prior, Schedule, fit
+from fedpriv.attacks.objectives import relative_feature_distance
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.rows import Row, Solved, solve_rows
+from fedpriv.attacks.target_features import target_feature
+from fedpriv.errors import UserError
+
+_NEEDS = Needs(extractor=("white_box",))
+
+
+@dataclass(frozen=True)
+class DipInversion:
+    """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images).
+
+    Attributes:
+        iterations: most steps of a row.
+        learning_rate: Adam's step size.
+        restarts: rows a target; the one with the lowest objective is kept.
+        average: decay of the running mean of the images.
+        tolerance: relative feature distance below which a row is finished, and converged.
+        patience: steps without 1 % gain after which a row is finished.
+        generator: shape of the generator network.
+    """
+
+    iterations: int = 800
+    learning_rate: float = 5e-3
+    restarts: int = 1
+    average: float = 0.99
+    tolerance: float = 5e-4
+    patience: int = 300
+    generator: Hourglass = Hourglass()
+
+    name = "dip"
+    targets = TARGETS["dip"]
+    needs = _NEEDS
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the card grants no white-box access, an extractor is missing, or a target is not there.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        schedule = Schedule(
+            self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
+        )
+
+        def prior(generators: Sequence[torch.Generator]) -> Prior:
+            return DeepImagePrior(generators, knowledge.image_shape, self.generator, device)
+
+        _, height, width = knowledge.image_shape
+        # Weights with gradient and Adam's moments, and every map once forward and once backward.
+        weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in _pairs(self.generator.channels))
+        maps = 2 * 12 * height * width * (self.generator.input_channels + self.generator.channels[0])
+        return _invert(
+            _Problem(observations, targets, knowledge, seed, device),
+            prior,
+            schedule,
+            restarts=self.restarts,
+            bytes_per_row=4 * (weights + maps),
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+
+
+def _pairs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(zip((*channels[1:], channels[-1]), channels, strict=True))
+
+
+@dataclass(frozen=True)
+class PixelInversion:
+    """Inversion over pixels with total variation (Mahendran and Vedaldi 2015): the control without a learned prior.
+
+    Attributes:
+        iterations: steps of a row.
+        learning_rate: Adam's first step size; it falls to zero along half a cosine.
+        restarts: rows a target; the one with the lowest objective is kept.
+        tolerance: relative feature distance plus penalties below which a row is finished, and converged.
+        patience: steps without 1 % gain after which a row is finished.
+        pixels: what holds pixels back.
+    """
+
+    iterations: int = 800
+    learning_rate: float = 0.05
+    restarts: int = 1
+    tolerance: float = 5e-4
+    patience: int = 300
+    pixels: PixelSettings = PixelSettings()
+
+    name = "pixels"
+    targets = TARGETS["pixels"]
+    needs = _NEEDS
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the card grants no white-box access, an extractor is missing, or a target is not there.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        schedule = Schedule(
+            self.iterations, self.learning_rate, anneal=True, tolerance=self.tolerance, patience=self.patience
+        )
+
+        def prior(generators: Sequence[torch.Generator]) -> Prior:
+            return PixelPrior(generators, knowledge.image_shape, self.pixels, device)
+
+        channels, height, width = knowledge.image_shape
+        return _invert(
+            _Problem(observations, targets, knowledge, seed, device),
+            prior,
+            schedule,
+            restarts=self.restarts,
+            bytes_per_row=4 * 200 * max(channels, 16) * height * width,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is to be inverted, with what, where."""
+
+    observations: tuple[Observation, ...]
+    targets: tuple[TargetId, ...]
+    knowledge: Knowledge
+    seed: int
+    device: torch.device
+
+
+def _invert(
+    problem: _Problem,
+    make_prior: Callable[[Sequence[torch.Generator]], Prior],
+    schedule: Schedule,
+    *,
+    restarts: int,
+    bytes_per_row: int,
+    chunk_rows: int | None,
+    progress: Progress | None,
+) -> Reconstruction:
+    knowledge, device = problem.knowledge, problem.device
+    for client in sorted({target.client for target in problem.targets} - set(knowledge.extractors)):
+        raise UserError(
+            f"no extractor of client {client} was handed over, though the knowledge card grants white-box access; "
+            f"expected one for each attacked client"
+        )
+    vectors = [target_feature(problem.observations, target).to(device) for target in problem.targets]
+
+    def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+        wanted = torch.stack([vectors[row.position] for row in rows])
+        owners = torch.tensor([row.target.client for row in rows])
+
+        def distance(images: Tensor, which: Tensor) -> Tensor:
+            return relative_feature_distance(_represent(knowledge, images, owners[which]), wanted[which.to(device)])
+
+        fitted = fit(make_prior([row.generator(problem.seed) for row in rows]), distance, schedule, tick)
+        return Solved(
+            images=fitted.images.unsqueeze(1),
+            objective=fitted.objective,
+            converged=fitted.objective < schedule.tolerance,
+            labels=torch.tensor([[row.target.label] for row in rows], device=device),
+            iterations=fitted.iterations,
+        )
+
+    best = solve_rows(
+        problem.targets,
+        solve,
+        restarts=restarts,
+        iterations=schedule.iterations,
+        bytes_per_row=bytes_per_row,
+        device=device,
+        chunk_rows=chunk_rows,
+        progress=progress,
+    )
+    fields = {name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")}
+    return Reconstruction(targets=problem.targets, features=torch.stack(vectors), **fields)
+
+
+def _represent(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:
+    """Return the representation ``(n, d)`` of each image by its own client's extractor, one batch a client."""
+    clients = sorted(set(owners.tolist()))
+    if len(clients) == 1:
+        return knowledge.extractors[clients[0]](images)
+    parts = []
+    places = []
+    for client in clients:
+        mine = (owners == client).nonzero().flatten()
+        places.append(mine)
+        parts.append(knowledge.extractors[client](images[mine.to(images.device)]))
+    back = torch.cat(places).argsort()
+    return torch.cat(parts)[back.to(images.device)]

@@ -1,0 +1,185 @@
+"""Deep image prior: an untrained network whose output is the image, one network a row, all computed as one.
+
+The network is the hourglass with skips of Ulyanov, Vedaldi and Lempitsky, "Deep Image Prior" (CVPR 2018), its input a
+fixed small noise. A level of the way down is convolution, pooling, batch norm, LeakyReLU, convolution, batch norm,
+LeakyReLU; a skip is a 1 x 1 convolution of the level's input to a few channels; the way up doubles the deeper map,
+joins the skip, and applies batch norm, convolution and 1 x 1 convolution; a last 1 x 1 convolution and a sigmoid give
+the image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, join, laid_out, normalise
+from fedpriv.errors import UserError
+
+_SLOPE = 0.2
+"""Negative slope of every LeakyReLU."""
+
+
+@dataclass(frozen=True)
+class Hourglass:
+    """Shape of the generator of one row.
+
+    Attributes:
+        channels: channels of each level, down and up alike. Levels that would leave a map of one position are left
+            out: batch norm of a single value is its shift, whatever the input.
+        kernel: odd side of the convolutions.
+        skip: channels of a skip.
+        input_channels: channels of the fixed input, drawn from U(0, ``input_scale``).
+        input_scale: upper end of that distribution.
+        input_noise: standard deviation of the Gaussian noise added to the input anew in each iteration.
+    """
+
+    channels: tuple[int, ...] = (16, 32, 64, 128)
+    kernel: int = 3
+    skip: int = 4
+    input_channels: int = 32
+    input_scale: float = 0.1
+    input_noise: float = 0.03
+
+
+def levels_that_fit(height: int, width: int) -> int:
+    """Return how many halvings (rounding up) leave at least 2 x 2 positions.
+
+    Raises:
+        UserError: when not even one does.
+    """
+    side = min(height, width)
+    levels = 0
+    while (side := (side + 1) // 2) >= 2:
+        levels += 1
+        if side == 2:
+            break
+    if not levels:
+        raise UserError(f"images of {height}x{width}: the deep image prior needs at least 3x3 positions")
+    return levels
+
+
+class DeepImagePrior:
+    """The generators of N rows: a prior for :func:`fedpriv.attacks.fitting.fit`.
+
+    Args:
+        generators: N CPU generators, one a row; each draws its row's weights, input and noise.
+        image_shape: (channels, height, width) of the images.
+        shape: shape of each generator.
+        device: where to compute. Draws are made on the CPU and moved.
+    """
+
+    def __init__(
+        self,
+        generators: Sequence[torch.Generator],
+        image_shape: tuple[int, int, int],
+        shape: Hourglass,
+        device: torch.device,
+    ) -> None:
+        self._generators = list(generators)
+        self._shape = shape
+        self._device = device
+        self._image_shape = image_shape
+        _, height, width = image_shape
+        self._widths = shape.channels[: levels_that_fit(height, width)]
+        self._names: list[str] = []
+        self.parameters: list[Tensor] = []
+        drawn = [self._draw(generator) for generator in self._generators]
+        for name in drawn[0]:
+            self._names.append(name)
+            stacked = torch.stack([row[name] for row in drawn]).to(device)
+            self.parameters.append(stacked.requires_grad_(name != "input"))
+        self._input = self.parameters.pop(self._names.index("input"))
+        self._names.remove("input")
+
+    def _draw(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw one row's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
+        shape = self._shape
+        image_channels, height, width = self._image_shape
+        found: dict[str, Tensor] = {}
+
+        def uniform(bound: float, *size: int) -> Tensor:
+            return torch.empty(size).uniform_(-bound, bound, generator=generator)
+
+        def convolution(name: str, inputs: int, outputs: int, kernel: int) -> None:
+            # No bias: the batch norm that follows takes it away again.
+            found[f"{name}.weight"] = uniform(1 / math.sqrt(inputs * kernel**2), outputs, inputs, kernel, kernel)
+
+        def norm(name: str, size: int) -> None:
+            found[f"{name}.scale"] = torch.ones(size)
+            found[f"{name}.shift"] = torch.zeros(size)
+
+        inputs = shape.input_channels
+        for level, size in enumerate(self._widths):
+            deeper = self._widths[min(level + 1, len(self._widths) - 1)]
+            for name, before, after, kernel in (
+                ("skip", inputs, shape.skip, 1),
+                ("down", inputs, size, shape.kernel),
+                ("inner", size, size, shape.kernel),
+                ("up", shape.skip + deeper, size, shape.kernel),
+                ("mix", size, size, 1),
+            ):
+                convolution(f"{level}.{name}", before, after, kernel)
+                norm(f"{level}.{name}", after)
+            norm(f"{level}.join", shape.skip + deeper)
+            inputs = size
+        bound = 1 / math.sqrt(self._widths[0])
+        found["image.weight"] = uniform(bound, image_channels, self._widths[0], 1, 1)
+        found["image.bias"] = uniform(bound, image_channels)
+        found["input"] = torch.rand(shape.input_channels, height, width, generator=generator) * shape.input_scale
+        return found
+
+    def shown(self, progress: float) -> Tensor:
+        """Return the images ``(N, c, h, w)`` of this iteration, made from the input with fresh noise."""
+        noise = torch.empty(self._input.shape)
+        for row, generator in zip(noise, self._generators, strict=True):
+            torch.randn(row.shape, generator=generator, out=row)
+        return self._images(torch.add(self._input, noise.to(self._device), alpha=self._shape.input_noise))
+
+    def clean(self) -> Tensor:
+        """Return the images ``(N, c, h, w)`` of the present weights, made from the input without noise."""
+        return self._images(self._input)
+
+    def penalty(self, images: Tensor) -> Tensor:
+        """Return zeros ``(N,)``: the network itself is the prior."""
+        return images.new_zeros(len(images))
+
+    def project(self) -> None:
+        """Leave the weights as they are: they are free."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
+        there = rows.to(self._device)
+        self._generators = [self._generators[row] for row in rows.tolist()]
+        self._input = self._input[there]
+        self.parameters = [values.detach()[there].requires_grad_() for values in self.parameters]
+
+    def _images(self, inputs: Tensor) -> Tensor:
+        weights = dict(zip(self._names, self.parameters, strict=True))
+        rows = len(inputs)
+        maps = self._level(laid_out(inputs.flatten(0, 1).unsqueeze(0)), 0, weights)
+        image = convolve(maps, weights["image.weight"], weights["image.bias"])
+        return torch.sigmoid(image).reshape(rows, *self._image_shape)
+
+    def _level(self, maps: Tensor, level: int, weights: dict[str, Tensor]) -> Tensor:
+        def activate(name: str, values: Tensor) -> Tensor:
+            scale, shift = weights[f"{level}.{name}.scale"], weights[f"{level}.{name}.shift"]
+            return functional.leaky_relu_(normalise(values, scale, shift), _SLOPE)
+
+        def weight(name: str) -> Tensor:
+            return weights[f"{level}.{name}.weight"]
+
+        rows = len(weight("skip"))
+        skip = activate("skip", convolve(maps, weight("skip")))
+        deep = activate("down", convolve_and_halve(maps, weight("down")))
+        deep = activate("inner", convolve(deep, weight("inner")))
+        if level + 1 < len(self._widths):
+            deep = self._level(deep, level + 1, weights)
+        deep = double(deep, *maps.shape[-2:])
+        joined = join(skip, deep, rows)
+        joined = normalise(joined, weights[f"{level}.join.scale"], weights[f"{level}.join.shift"])
+        return activate("mix", convolve(activate("up", convolve(joined, weight("up"))), weight("mix")))
