@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "attack": "fedpriv.cli.attack:attack",
     "score": "fedpriv.cli.score:score",
     "report": "fedpriv.cli.report:report",
+    "cost": "fedpriv.cli.cost:cost",
     "list": "fedpriv.cli.list:list_names",
     "data": "fedpriv.cli.data:data",
 }
