@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,3 +69,21 @@ def identify(
         chance += share / (len(against) + 1)
         counts.append(len(against))
     return Identification(top1, rank, chance, min(counts), all(same for _, same in drawn.values()))
+
+
+def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -> tuple[list[float], float]:
+    """Tell whether each recovered vector is nearest to its own true vector among those of the same client.
+
+    Args:
+        features: ``(T, d)`` recovered.
+        truth: ``(T, d)`` true.
+        clients: T numbers.
+
+    Returns:
+        1 or 0 for each target, and what a guess that knows nothing scores: the mean of 1 / (targets of the client).
+    """
+    owner = torch.tensor(list(clients))
+    distance = torch.cdist(features.double(), truth.double()).masked_fill(owner[:, None] != owner, torch.inf)
+    hits = (distance.argmin(1) == torch.arange(len(owner))).double()
+    chance = (1 / (owner[:, None] == owner).sum(1).double()).mean()
+    return hits.tolist(), float(chance)

@@ -18,7 +18,14 @@ from fedpriv.eval.storage import AttackRecord, load_attack, scored
 from fedpriv.eval.verdict import verdict, verdict_kind
 from fedpriv.files import write_text
 
-_KINDS = {"leaks": "leaks", "none": "no leak found", "worse": "attack fails", "single": "one target"}
+_KINDS = {
+    "leaks": "leaks",
+    "some": "leaks for some",
+    "features": "leaks representations",
+    "none": "no leak found",
+    "worse": "attack fails",
+    "single": "one target",
+}
 _NAMES = {
     "psnr_db": "PSNR (dB)",
     "psnr_of_mean_mse_db": "PSNR of the mean MSE (dB)",
@@ -29,6 +36,7 @@ _NAMES = {
     "relative_error": "relative error of the feature",
     "cosine": "cosine of the feature",
     "label_accuracy": "labels recovered",
+    "feature_identification": "feature nearest to its own",
 }
 
 
@@ -42,7 +50,7 @@ class Entry:
         record: ``metrics.json``.
         about: ``about.json``.
         verdict: the sentence.
-        kind: "leaks", "none", "worse" or "single".
+        kind: as :func:`fedpriv.eval.verdict.verdict_kind` has it.
         badge: the kind in two words.
         low, point, high: the advantage and its interval as positions in per cent of the group's scale; low and high are
             None without an interval.
@@ -171,6 +179,8 @@ def _measure_row(key: str, value: Mapping[str, Any]) -> tuple[str, ...]:
         remark = "higher leaks more" if METRICS[key].higher_is_better else "lower leaks more"
     if key == "identification_top1":
         remark = f"chance {value['chance']:.3f}, decoys {', '.join(str(n) for n in value['decoys'])}"
+    if key == "feature_identification":
+        remark = f"chance {value['chance']:.3f}, among the client's own"
     return (
         _NAMES.get(key, key),
         *(number(value[part]) for part in ("mean", "median", "sd")),

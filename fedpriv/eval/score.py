@@ -16,7 +16,7 @@ from fedpriv.attacks.observation import KnowledgeCard, Reconstruction
 from fedpriv.errors import UserError
 from fedpriv.eval.definitions import TEXTS, comparison
 from fedpriv.eval.floors import FLOORS, PERMUTED, guess
-from fedpriv.eval.identification import identify
+from fedpriv.eval.identification import identify, identify_features
 from fedpriv.eval.leakage import (
     cosine,
     lpips,
@@ -155,6 +155,8 @@ def _metrics(
         true = torch.stack([feature for feature in features if feature is not None])
         for name, function in (("relative_error", relative_error), ("cosine", cosine)):
             found[name] = means.summary(function(reconstruction.features, true).numpy(), name)
+        hits, chance = identify_features(reconstruction.features, true, [t.client for t in reconstruction.targets])
+        found["feature_identification"] = {**means.summary(hits, "feature identification"), "chance": chance}
     if all(reconstruction.labels.shape[1] == truth.n_c for truth in truths) and bool(
         (reconstruction.labels >= 0).all()
     ):

@@ -3,38 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fedpriv.eval.floors import LABELS
+
+SOME = 0.1
+"""Share of targets beyond 3 dB from which an attack that fails on average is still said to leak for some."""
+
+ABOVE_CHANCE = 0.05
+"""How far above chance the lower end of an identification interval must lie to count."""
+
+Kind = Literal["leaks", "some", "features", "none", "worse", "single"]
+
+
+def verdict_kind(record: Mapping[str, Any]) -> Kind:
+    """Return which case :func:`verdict` states.
+
+    ``leaks``: the mean advantage lies above zero. ``some``: it does not, but a tenth of the targets beat the best blind
+    guess by 3 dB, or targets are identified among decoys beyond chance. ``features``: no image does so, but the recovered
+    representations are told apart beyond chance. ``none``, ``worse``: the interval holds zero, lies below it. ``single``:
+    one target, so there is no interval.
+    """
+    interval = record["advantage_db"]["ci95"]
+    if interval is None:
+        return "single"
+    if interval[0] > 0:
+        return "leaks"
+    if record["advantage_db"]["share_3db"] >= SOME or _beyond_chance(record, "identification_top1"):
+        return "some"
+    if _beyond_chance(record, "feature_identification"):
+        return "features"
+    return "worse" if interval[1] < 0 else "none"
 
 
 def verdict(record: Mapping[str, Any]) -> str:
     """Return the verdict on an attack from its ``metrics.json`` record."""
+    kind = verdict_kind(record)
     advantage = record["advantage_db"]
-    mean, interval, share = advantage["mean"], advantage["ci95"], advantage["share_3db"]
-    n_targets = record["n_targets"]
+    mean = advantage["mean"]
     floor = LABELS.get(advantage["best_floor"], advantage["best_floor"])
     side = "above" if mean >= 0 else "below"
-    reached = record["metrics"]["psnr_db"]["mean"]
-    facts = f"mean PSNR {reached:.1f} dB, {abs(mean):.1f} dB {side} the best blind guess ({floor}"
-    if interval is None:
-        return f"One target, so no interval: {facts})."
-    low, high = interval
-    facts += f"; 95 % interval of the difference {low:.1f} to {high:.1f} dB)"
-    beaten = f"{100 * share:.0f} % of {n_targets} targets"
-    if low > 0:
-        return f"Leaks: {facts}; {beaten} beat it by 3 dB or more."
-    if high < 0:
-        tail = f", yet {beaten} beat it by 3 dB or more" if share > 0 else ""
-        return f"Worse than a blind guess: {facts}{tail}; a failing attack, not proof of a safe upload."
-    tail = f"; yet {beaten} beat it by 3 dB or more" if share > 0 else ""
-    lead = "No leak beyond a blind guess" + (" on average" if share > 0 else "")
-    return f"{lead}: {facts}{tail}."
+    facts = f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, {abs(mean):.1f} dB {side} the best blind guess"
+    if kind == "single":
+        return f"One target, so no interval: {facts} ({floor}).{_features(record)}"
+    low, high = advantage["ci95"]
+    facts += f" ({floor}; 95 % interval of the difference {low:.1f} to {high:.1f} dB)"
+    beaten = f"{100 * advantage['share_3db']:.0f} % of {record['n_targets']} targets beat it by 3 dB or more"
+    told = _identified(record)
+    if kind == "leaks":
+        text = f"Leaks: {facts}; {beaten}{told}."
+    elif kind == "some":
+        text = f"Leaks for some targets, not on average: {facts}; {beaten}{told}."
+    elif kind == "features":
+        text = f"Leaks representations, but no image beyond a blind guess: {facts}."
+    elif kind == "worse":
+        text = f"Worse than a blind guess: {facts}; a failing attack, not proof of a safe upload."
+    else:
+        text = f"No leak beyond a blind guess found: {facts}."
+    return text + _features(record)
 
 
-def verdict_kind(record: Mapping[str, Any]) -> str:
-    """Return "leaks", "none", "worse" or "single": which of the four cases :func:`verdict` states."""
-    interval = record["advantage_db"]["ci95"]
-    if interval is None:
-        return "single"
-    return "leaks" if interval[0] > 0 else "worse" if interval[1] < 0 else "none"
+def _beyond_chance(record: Mapping[str, Any], name: str) -> bool:
+    found = record["metrics"].get(name)
+    if not found or found.get("not_measured") or found["ci95"] is None:
+        return False
+    return bool(found["ci95"][0] > found["chance"] + ABOVE_CHANCE)
+
+
+def _identified(record: Mapping[str, Any]) -> str:
+    if not _beyond_chance(record, "identification_top1"):
+        return ""
+    found = record["metrics"]["identification_top1"]
+    return f", and {100 * found['mean']:.0f} % are identified among decoys (chance {100 * found['chance']:.0f} %)"
+
+
+def _features(record: Mapping[str, Any]) -> str:
+    found, error = record["metrics"].get("feature_identification"), record["metrics"].get("relative_error")
+    if not found or not error:
+        return ""
+    return (
+        f" Recovered representations: median relative error {100 * error['median']:.1f} %, "
+        f"{100 * found['mean']:.0f} % nearest to their own (chance {100 * found['chance']:.0f} %)."
+    )
