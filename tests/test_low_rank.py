@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.low_rank import compress, factorise, rank_for_energy, recover
+from fedpriv.low_rank import _decompose, compress, factorise, rank_for_energy, recover
 
 
 def test_the_smallest_count_that_reaches_the_energy_by_hand():
@@ -71,6 +71,26 @@ def test_biases_single_rows_and_tiny_kernels_travel_as_they_are():
     assert factors.keys() == state.keys()
     assert all(torch.equal(factors[name], value) for name, value in state.items())
     assert all(factors[name].data_ptr() != value.data_ptr() for name, value in state.items())
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 6), (2, 1), (3, 5)])
+def test_factors_agree_with_the_general_decomposition(shape):
+    value = torch.randn(shape, generator=torch.Generator().manual_seed(1)) * torch.logspace(0, -2, shape[1])
+    left, values, right = _decompose(value)
+    oracle = torch.linalg.svd(value, full_matrices=False)
+    assert [tuple(factor.shape) for factor in (left, values, right)] == [tuple(factor.shape) for factor in oracle]
+    assert torch.allclose(values, oracle.S, atol=1e-6)
+    # Singular vectors are unique up to a common sign.
+    signs = (left * oracle.U).sum(0).sign()
+    assert torch.allclose(left * signs, oracle.U, atol=1e-4)
+    assert torch.allclose(right * signs[:, None], oracle.Vh, atol=1e-4)
+
+
+def test_a_rank_deficient_matrix_has_finite_factors():
+    factors = _decompose(torch.zeros(3, 7))
+    assert all(factor.isfinite().all() for factor in factors)
+    one = torch.outer(torch.ones(6), torch.arange(8.0))
+    assert torch.allclose(recover(compress({"w": one}, 1.0))["w"], one, atol=1e-4)
 
 
 def test_a_convolution_is_decomposed_slice_by_slice():

@@ -134,6 +134,12 @@ def test_gradients_are_clipped_model_by_model():
     assert torch.allclose(second.weight.grad, torch.tensor([[3.0, 4.0]]))
 
 
+def test_clipped_gradients_scale_with_what_is_made_of_the_loss():
+    layer = nn.Linear(2, 1, bias=False)
+    (3 * clip_each(layer(torch.tensor([30.0, 40.0])).sum(), (layer,), 10.0)).backward()
+    assert torch.allclose(layer.weight.grad, torch.tensor([[18.0, 24.0]]))
+
+
 def test_a_model_that_the_loss_leaves_out_gets_no_gradient():
     used, unused = nn.Linear(2, 1), nn.Linear(2, 1)
     clip_each(used(torch.ones(2)).sum(), (used, unused), 1.0).backward()

@@ -34,7 +34,8 @@ class _WithGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Any, ...]:
-        return (None, None, *(gradient * outer for gradient in ctx.gradients))
+        # Called on the loss itself the factor is 1, and a pass over all parameters is saved.
+        return (None, None, *(ctx.gradients if float(outer) == 1 else [g * outer for g in ctx.gradients]))
 
 
 def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor:
@@ -52,6 +53,6 @@ def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor
     for group in groups:
         mine = found[len(clipped) : len(clipped) + len(group)]
         size = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in mine]))
-        clipped += [gradient * (norm / size.clamp(min=norm)) for gradient in mine]
+        clipped += [gradient * (norm / size) for gradient in mine] if float(size) > norm else mine
     result: Tensor = _WithGradients.apply(loss.detach(), clipped, *together)
     return result
