@@ -47,7 +47,7 @@ def test_what_does_not_fit_is_named(values, complaint):
 
 def test_registries_resolve_lazily_and_name_what_they_know():
     assert resolve("thing", "seed", {"seed": "fedpriv.seeds:derive_seed"}) is derive_seed
-    with pytest.raises(UserError, match="unknown thing 'sed'; did you mean 'seed'. known: seed"):
+    with pytest.raises(UserError, match=r"unknown thing .sed.; did you mean .seed.\? known: seed"):
         resolve("thing", "sed", {"seed": "fedpriv.seeds:derive_seed"})
 
 

@@ -50,7 +50,7 @@ def test_rap_is_a_mix_of_prototypes():
     assert weights[4] == weights[5]
     features = torch.randn(6, 4)
     feature, encoding = entangle(features, LABELS, weights, 3)
-    prototypes = torch.stack([features[LABELS == c].mean(0) for c in range(3)])
+    prototypes = torch.stack([features[c == LABELS].mean(0) for c in range(3)])
     assert torch.allclose(feature, encoding @ prototypes, atol=1e-6)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 ATTACKS: dict[str, str] = {
     "dip": "fedpriv.attacks.inversion:DipInversion",
     "pixels": "fedpriv.attacks.inversion:PixelInversion",
+    "unmix": "fedpriv.attacks.unmixed_inversion:UnmixedInversion",
     "dlg": "fedpriv.attacks.gradients:DeepLeakage",
 }
 """Names of attacks and where they are."""
@@ -12,6 +13,7 @@ ATTACKS: dict[str, str] = {
 TARGETS: dict[str, tuple[str, ...]] = {
     "dip": ("representation", "prototype", "entangled"),
     "pixels": ("representation", "prototype", "entangled"),
+    "unmix": ("entangled",),
     "dlg": ("model",),
 }
 """Which kinds of payload each attack inverts."""

@@ -97,12 +97,16 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Needs:
-    """What an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any."""
+    """What an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any.
+
+    ``min_rounds`` is how many rounds of uploads it takes; an attack that uses one round has 1.
+    """
 
     extractor: tuple[ExtractorAccess, ...] = ()
     labels: tuple[LabelAccess, ...] = ()
     batch: bool = False
     attacker_data: tuple[DataAccess, ...] = ()
+    min_rounds: int = 1
 
     def refuse(self, attack: str, card: KnowledgeCard) -> None:
         """Check a card.
@@ -117,6 +121,11 @@ class Needs:
                     f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the knowledge card grants "
                     f"{name}={getattr(card, name)}; pass --knowledge {name}={allowed[0]}"
                 )
+        if card.rounds_seen < self.min_rounds:
+            raise UserError(
+                f"attack {attack!r} needs at least {self.min_rounds} rounds of uploads, but the knowledge card grants "
+                f"rounds_seen={card.rounds_seen}; pass --rounds-seen N"
+            )
         if self.batch and not card.batch:
             raise UserError(
                 f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the knowledge card grants "
@@ -186,15 +195,20 @@ Progress = Callable[[int, int], None]
 """Called with (iterations done, iterations planned)."""
 
 
+Unit = Literal["upload", "class"]
+
+
 class Attack(Protocol):
     """An attack: a frozen dataclass of hyperparameters with one call.
 
-    ``targets`` lists kinds of payload; ``needs`` what the card must grant.
+    ``targets`` lists kinds of payload, ``needs`` what the card must grant, ``unit`` what one target is: the ``upload`` (or
+    a row of it), or each ``class`` that a client gave weight to.
     """
 
     name: str
     targets: tuple[str, ...]
     needs: Needs
+    unit: Unit
 
     def run(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ QUICK: dict[str, dict[str, Any]] = {
 @click.option("--targets", "n_targets", type=int, default=16, show_default=True, help="How many targets at most.")
 @click.option("--round", "round_", type=int, help="Attack the uploads of this round (default: the last stored).")
 @click.option(
-    "--rounds-seen", type=int, default=1, show_default=True, help="How many rounds of uploads the attacker uses."
+    "--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use (default: all that are stored)."
 )
 @click.option(
     "--knowledge",
@@ -78,7 +78,7 @@ def attack(
     method: str | None,
     n_targets: int,
     round_: int | None,
-    rounds_seen: int,
+    rounds_seen: int | None,
     knowledge: tuple[str, ...],
     iterations: int | None,
     restarts: int | None,
@@ -98,9 +98,13 @@ def attack(
     """Attack one kind of upload; write image grids, tables and a report."""
     _check_numbers(n_targets, rounds_seen, chunk_rows)
     names = _attack_names(target, attacks)
-    card = parse_card(knowledge, rounds_seen)
+    card = parse_card(knowledge)
     own = _own_options(attack_option, iterations, restarts)
-    chosen = {name: _build(name, card, own) for name in names}
+    chosen = {name: _build(name, own) for name in names}
+    for name in attacks:
+        _refuse_rounds(name, chosen[name], rounds_seen)
+    for name, made in chosen.items():
+        made.needs.refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
     common.pick_device(device)
     request = {
         "target": target,
@@ -108,6 +112,7 @@ def attack(
         "knowledge": _describe(card),
         "n_targets": n_targets,
         "round": round_,
+        "rounds_seen": rounds_seen,
         "control": control,
         "seed": seed,
     }
@@ -121,7 +126,7 @@ def attack(
             listed = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
             raise UserError(f"--run {run_path}: the run is trained already; drop {listed}")
         request["run"] = str(run_path.resolve())
-    plan = AttackPlan(target, chosen, card, n_targets, round_, seed, control, chunk_rows, device, download)
+    plan = AttackPlan(target, chosen, card, n_targets, round_, rounds_seen, seed, control, chunk_rows, device, download)
     # What an existing run cannot give is refused before a folder is made.
     ground = None if run_path is None else prepare_ground(run_path, plan)
     folder = _folder(out, target, resume, force, request, config)
@@ -138,7 +143,7 @@ def attack(
 # ---------------------------------------------------------------- what to run
 
 
-def _check_numbers(n_targets: int, rounds_seen: int, chunk_rows: int | None) -> None:
+def _check_numbers(n_targets: int, rounds_seen: int | None, chunk_rows: int | None) -> None:
     for flag, value in (("--targets", n_targets), ("--rounds-seen", rounds_seen), ("--chunk-rows", chunk_rows)):
         if value is not None and value < 1:
             raise UserError(f"{flag} {value}: expected at least 1")
@@ -163,8 +168,8 @@ def _attack_names(target: str, attacks: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(attacks)) or fitting
 
 
-def parse_card(pairs: tuple[str, ...], rounds_seen: int) -> KnowledgeCard:
-    """Return the knowledge card that flags describe.
+def parse_card(pairs: tuple[str, ...]) -> KnowledgeCard:
+    """Return the knowledge card that flags describe; the number of rounds is each attack's own.
 
     Raises:
         UserError: for an unknown grant or value.
@@ -178,7 +183,12 @@ def parse_card(pairs: tuple[str, ...], rounds_seen: int) -> KnowledgeCard:
         raise UserError(f"--knowledge batch={batch}: expected known or none")
     if "rounds_seen" in values:
         raise UserError("--knowledge rounds_seen: use --rounds-seen")
-    return parse(KnowledgeCard, values | {"batch": batch == "known", "rounds_seen": rounds_seen}, "--knowledge")
+    return parse(KnowledgeCard, values | {"batch": batch == "known"}, "--knowledge")
+
+
+def _refuse_rounds(name: str, made: Attack, rounds_seen: int | None) -> None:
+    if rounds_seen is not None and rounds_seen > 1 and made.needs.min_rounds == 1:
+        raise UserError(f"--rounds-seen {rounds_seen}: attack {name!r} uses one round; drop the flag or the attack")
 
 
 def _own_options(pairs: tuple[str, ...], iterations: int | None, restarts: int | None) -> dict[str, Any]:
@@ -189,13 +199,12 @@ def _own_options(pairs: tuple[str, ...], iterations: int | None, restarts: int |
     return options
 
 
-def _build(name: str, card: KnowledgeCard, options: Mapping[str, Any]) -> Attack:
+def _build(name: str, options: Mapping[str, Any]) -> Attack:
     from fedpriv.attacks import ATTACKS
     from fedpriv.config import parse
     from fedpriv.registry import resolve
 
     made: Attack = parse(resolve("attack", name, ATTACKS), options, f"options of attack {name}")
-    made.needs.refuse(name, card)
     return made
 
 
@@ -284,6 +293,7 @@ class AttackPlan:
     card: KnowledgeCard
     n_targets: int
     round: int | None
+    rounds_seen: int | None
     seed: int
     control: bool
     chunk_rows: int | None
@@ -293,15 +303,16 @@ class AttackPlan:
 
 @dataclass(frozen=True)
 class Ground:
-    """A finished run, prepared again, and the evidence that it gives."""
+    """A finished run, prepared again, and what each attack is handed of it."""
 
     run: RunDirectory
     federation: Federation
-    evidence: Evidence
+    cards: Mapping[str, KnowledgeCard]
+    evidence: Mapping[str, Evidence]
 
 
 def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
-    """Open a run and collect its evidence.
+    """Open a run and collect the evidence for each attack.
 
     Raises:
         UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
@@ -313,10 +324,23 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
     run = RunDirectory.open(run_path)
     run.require_complete()
     federation = prepare(run.config, common.pick_device(plan.device), download=plan.download)
-    evidence = gather(
-        run, federation, plan.target, plan.card, n_targets=plan.n_targets, seed=plan.seed, round_=plan.round
-    )
-    return Ground(run, federation, evidence)
+    stored = sum(1 for number in run.captured_rounds() if plan.round is None or number <= plan.round)
+    cards, evidence = {}, {}
+    for name, made in plan.attacks.items():
+        least = made.needs.min_rounds
+        seen = 1 if least == 1 else plan.rounds_seen or max(stored, least)
+        cards[name] = replace(plan.card, rounds_seen=seen)
+        evidence[name] = gather(
+            run,
+            federation,
+            plan.target,
+            cards[name],
+            n_targets=plan.n_targets,
+            seed=plan.seed,
+            round_=plan.round,
+            unit=made.unit,
+        )
+    return Ground(run, federation, cards, evidence)
 
 
 def _attack_all(
@@ -328,13 +352,12 @@ def _attack_all(
     from fedpriv.eval.storage import is_attack_directory, load_metrics, save_attack
     from fedpriv.eval.suite import Execution, attack_in_pieces, forget_pieces
 
-    run, federation, evidence = ground.run, ground.federation, ground.evidence
+    run, federation = ground.run, ground.federation
     target, seed, picked = plan.target, plan.seed, federation.server.device
     execution = Execution(seed, picked, plan.chunk_rows)
     results: dict[Path, dict[str, Any]] = {}
-    truth = None
     for name, made in plan.attacks.items():
-        directory = folder / name
+        directory, evidence = folder / name, ground.evidence[name]
         if is_attack_directory(directory):
             results[directory] = load_metrics(directory)
             continue
@@ -362,14 +385,14 @@ def _attack_all(
                     "permuted",
                     report,
                 )
-        if truth is None:  # looked up only now: no attack ran with it in reach
-            truth = truths(run, federation, target, evidence.targets, seed=seed)
+        # Looked up only now: no attack ran with it in reach.
+        truth = truths(run, federation, target, evidence.targets, seed=seed, unit=made.unit)
         about = {
             "target": target,
             "attack": name,
             "method": run.config.method,
             "dataset": run.config.dataset,
-            "knowledge": request["knowledge"],
+            "knowledge": _describe(ground.cards[name]),
             "seed": seed,
             "options": request["attacks"][name],
             "run": _describe(run.config),

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId, Unit
 from fedpriv.data.types import as_unit
 from fedpriv.entanglement import WEIGHTS
 from fedpriv.errors import UserError
 from fedpriv.eval.truth import Truth
 from fedpriv.federation import Federation
-from fedpriv.methods.local_training import has_batch_norm, local_batches
+from fedpriv.methods.local_training import has_batch_norm, local_batches, represent
 from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
 from fedpriv.runs import RunDirectory
@@ -58,6 +58,7 @@ def gather(
     n_targets: int,
     seed: int,
     round_: int | None = None,
+    unit: Unit = "upload",
 ) -> Evidence:
     """Collect what a semi-honest server holds after a run.
 
@@ -69,6 +70,8 @@ def gather(
         n_targets: how many targets at most; drawn by seed, spread evenly over clients.
         seed: of the drawing of targets.
         round_: attack the upload of this round; default the last captured one.
+        unit: what one target is; see :class:`fedpriv.attacks.observation.Attack`. Targets of unit ``class`` come in
+            whole clients, so that each recovered class can be told apart from the client's others.
 
     Raises:
         UserError: when the run stored no such upload, or cannot grant what the card says.
@@ -95,7 +98,11 @@ def gather(
         for broadcast in (run.message(run.broadcast_path(number)),)
         for client in rounds[number]
     )
-    targets = choose_targets([o for o in observations if o.round == last], kind, n_targets, seed)
+    newest = [o for o in observations if o.round == last]
+    if unit == "class":
+        targets = choose_classes(observations, newest, n_targets, seed)
+    else:
+        targets = choose_targets(newest, kind, n_targets, seed)
     knowledge = grant(run, federation, kind, card, last, {target.client for target in targets})
     return Evidence(observations, permute(observations), knowledge, targets)
 
@@ -208,6 +215,22 @@ def _targets_of(observation: Observation, kind: str) -> list[TargetId]:
     return [TargetId(observation.round, observation.client, i, label) for i, label in enumerate(labels)]
 
 
+def choose_classes(
+    observations: Sequence[Observation], newest: Sequence[Observation], number: int, seed: int
+) -> tuple[TargetId, ...]:
+    """Draw clients by seed and take every class that they ever gave weight, until ``number`` targets are reached."""
+    rng = np.random.default_rng(derive_seed(seed, "targets", "class"))
+    chosen: list[TargetId] = []
+    for i in rng.permutation(len(newest)):
+        client, round_ = newest[i].client, newest[i].round
+        encodings = [part(o.upload, Entangled).label_encoding for o in observations if o.client == client]
+        classes = (torch.stack(encodings).abs() > 0).any(0).nonzero().squeeze(1).tolist()
+        if chosen and len(chosen) + len(classes) > number:
+            break
+        chosen += [TargetId(round_, client, position, label) for position, label in enumerate(classes)]
+    return tuple(sorted(chosen, key=lambda t: (t.round, t.client, t.index)))
+
+
 # ---------------------------------------------------------------- the permuted control
 
 
@@ -240,6 +263,8 @@ def _payload_in_place_of(own: Payload, other: Payload) -> Payload:
     if isinstance(own, (Representations, Prototypes)) and isinstance(other, (Representations, Prototypes)):
         rows = torch.arange(len(own.features)) % len(other.features)
         return replace(own, features=other.features[rows])
+    if isinstance(own, Entangled) and isinstance(other, Entangled):
+        return replace(own, feature=other.feature)
     return other
 
 
@@ -247,7 +272,13 @@ def _payload_in_place_of(own: Payload, other: Payload) -> Payload:
 
 
 def truths(
-    run: RunDirectory, federation: Federation, kind: str, targets: Sequence[TargetId], *, seed: int
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    targets: Sequence[TargetId],
+    *,
+    seed: int,
+    unit: Unit = "upload",
 ) -> tuple[Truth, ...]:
     """Look up the private images behind targets, and draw the images that they have nothing to do with.
 
@@ -257,7 +288,7 @@ def truths(
     found = []
     for target in targets:
         train = federation.clients[target.client].train.to(torch.device("cpu"))
-        index, weights = _members(run, federation, kind, target)
+        index, weights = _members(run, federation, "prototype" if unit == "class" else kind, target)
         found.append(
             Truth(
                 members=train.images[index],
@@ -265,9 +296,17 @@ def truths(
                 labels=train.labels[index],
                 nonmembers=pools[target.client][0],
                 nonmember_labels=pools[target.client][1],
+                feature=_prototype(run, federation, target, train.images[index]) if unit == "class" else None,
             )
         )
     return tuple(found)
+
+
+def _prototype(run: RunDirectory, federation: Federation, target: TargetId, images: Tensor) -> Tensor:
+    """Return the mean representation ``(d,)`` that an attack with linear algebra should have recovered."""
+    model = build_model(federation.clients[target.client].blueprint, 0)
+    put(model, run.client_state(target.round, target.client), "model")
+    return represent(model, images).mean(0)
 
 
 def _nonmembers(federation: Federation, client: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ def verdict(record: Mapping[str, Any]) -> str:
     if kind == "leaks":
         text = f"Leaks: {facts}; {beaten}{told}."
     elif kind == "some":
-        text = f"Leaks for some targets, not on average: {facts}; {beaten}{told}."
+        text = f"Leaks, though its images do not beat a blind guess on average: {facts}; {beaten}{told}."
     elif kind == "features":
         text = f"Leaks representations, but no image beyond a blind guess: {facts}."
     elif kind == "worse":
