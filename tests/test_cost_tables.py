@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 
 from fedpriv.communication import Facts
 from fedpriv.cost import communication, with_models
+from fedpriv.low_rank import compress
+from fedpriv.methods.states import parameters
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
 
 K = 10
 
@@ -200,6 +205,32 @@ def entries() -> list[Cell]:
 
 def of(entry: Cell) -> tuple[str, ...]:
     return ("homogeneous", "heterogeneous") if entry.setting == "both" else (entry.setting,)
+
+
+# ---------------------------------------------------------------- FedKD: ranks behind a printed cell
+
+
+def of_rank(weight: torch.Tensor, rank: int) -> torch.Tensor:
+    """Return a matrix, or a stack of them, with that many singular values of one and no others."""
+    result = torch.zeros_like(weight)
+    index = torch.arange(rank)
+    result[..., index, index] = 1
+    return result
+
+
+@pytest.mark.parametrize(
+    ("classes", "ranks", "scalars"), [(10, (1, 1, 147, 5), 337_428), (100, (2, 2, 167, 37), 423_428)]
+)
+def test_fedkds_homogeneous_cells_are_the_compression_of_the_cnn_at_some_ranks(classes, ranks, scalars):
+    weights = parameters(build_model(Blueprint("cnn4", (3, 32, 32), classes, 512), 0))
+    matrices = [name for name, value in weights.items() if value.dim() > 1]
+    assert len(matrices) == len(ranks)
+    weights |= {name: of_rank(weights[name], rank) for name, rank in zip(matrices, ranks, strict=True)}
+    assert sum(factor.numel() for factor in compress(weights, 0.9999).values()) == scalars
+    (printed,) = (
+        e.exact for e in AGREEING if (e.method, e.setting) == ("fedkd", "homogeneous") and e.exact[0] == K * scalars
+    )
+    assert printed == (K * scalars, K * scalars)
 
 
 # ---------------------------------------------------------------- table 2: CIFAR-100
