@@ -28,7 +28,10 @@ REPORTED, LABELS, GENERATOR = "fedgen.reported", "labels", "generator"
 
 @dataclass(frozen=True)
 class Options:
-    """Hyperparameters of FedGen; the defaults are the values that HtFLlib was tuned to.
+    """Hyperparameters of FedGen; the defaults are HtFLlib's, of the noise the length it was tuned to.
+
+    HtFLlib was tuned to a learning rate of 0.1 where clients train with 0.01. Generated representations grow with it,
+    and clients that train with 0.1 diverge on them.
 
     Attributes:
         weight: of the cross-entropy on generated representations; 0 leaves the plain average.
@@ -42,7 +45,7 @@ class Options:
     weight: Annotated[float, Ge(0)] = 1.0
     noise: Annotated[int, Ge(1)] = 32
     hidden: Annotated[int, Ge(1)] = 512
-    learning_rate: Annotated[float, Gt(0)] = 0.1
+    learning_rate: Annotated[float, Gt(0)] = 0.005
     steps: Annotated[int, Ge(0)] = 100
     batch_size: Annotated[int, Ge(2)] = 10
 
