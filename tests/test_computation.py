@@ -6,9 +6,12 @@ from torch import nn
 
 from fedpriv.computation import images_per_round, local_training_flops, training_flops_per_image
 from fedpriv.data.types import Samples
+from fedpriv.engines.local import run_clients
+from fedpriv.federation import prepare, run
 from fedpriv.methods.contract import ClientSetup, LocalTraining, NoOptions
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.runs import RunConfig, RunDirectory
 
 BLUEPRINT = Blueprint("by hand", (1, 4, 5), 3, 7)
 
@@ -61,6 +64,21 @@ def test_operations_are_proportional_to_the_batch(name, monkeypatch):
     two = training_flops_per_image(model, blueprint)
     monkeypatch.setattr("fedpriv.computation.COUNTED_BATCH", 5)
     assert training_flops_per_image(model, blueprint) == two
+
+
+def test_a_runs_summary_holds_the_operations_of_its_clients(tmp_path):
+    config = RunConfig(per_class=10, clients=3, rounds=1, models="small-cnn,small-mlp", capture="none")
+    federation = prepare(config, torch.device("cpu"))
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(federation, directory, run_clients)
+    found = directory.summary["flops"]
+    images = [len(setup.train) for setup in federation.clients]
+    first, second, third = found["local_training_per_client_round"]
+    per_image = training_flops_per_image(federation.clients[0].model, federation.clients[0].blueprint)
+    assert first == images[0] * per_image
+    assert third == images[2] * per_image
+    assert second != images[1] * per_image
+    assert found["multiply_add_counts"] == 2
 
 
 def test_counting_leaves_weights_and_random_streams_alone():
