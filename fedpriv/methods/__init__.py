@@ -34,6 +34,9 @@ DEFAULT_METHOD: dict[str, str] = {
     "prototype": "fedgh",
     "entangled": "fedre",
     "model": "fedavg",
+    "classifier": "lg-fedavg",
+    "extractor": "fedrep",
+    "logits": "fd",
     "kernel": "fedhenn-kernel",
 }
 """The method that is trained when an attack on a kind of upload is asked for without a run."""
