@@ -246,6 +246,8 @@ def test_tails_are_dropped_joined_or_cut_only_on_request():
     assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5), generator(1))] == [5, 5, 1]
     assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5), generator(1), join_single=True)] == [5, 6]
     assert [len(b) for b in local_batches(11, LocalTraining(batch_size=5, drop_last=True), generator(1))] == [5, 5]
+    kept = local_batches(7, LocalTraining(batch_size=5, shuffle=False, epochs=2), generator(1))
+    assert [b.tolist() for b in kept] == [[0, 1, 2, 3, 4], [5, 6]] * 2
     assert local_batches(3, LocalTraining(batch_size=5, drop_last=True), generator(1)) == []
     assert len(local_batches(11, LocalTraining(batch_size=5, max_steps=2), generator(1))) == 2
 

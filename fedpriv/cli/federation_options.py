@@ -51,6 +51,7 @@ TRAINING_OPTIONS = (
     click.option("--momentum", type=float, default=0.0, show_default=True, help="SGD momentum."),
     click.option("--weight-decay", type=float, default=0.0, show_default=True, help="SGD weight decay."),
     click.option("--drop-last", is_flag=True, help="Leave out tail batches, as the reference libraries do."),
+    click.option("--shuffle/--no-shuffle", default=True, help="Draw a new order of the images every epoch."),
     click.option("--local-steps", type=int, help="Stop local training after N steps."),
     click.option(
         "--option",
@@ -84,7 +85,7 @@ def training_options(command: F) -> F:
 FLAG_NAMES = (
     *("dataset", "data_dir", "per_class", "image_size", "partition", "alpha", "classes_per_client", "imbalance"),
     *("train_fraction", "clients", "public", "rounds", "participation", "models", "width", "mapping", "lr"),
-    *("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "local_steps", "option", "capture"),
+    *("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle", "local_steps", "option", "capture"),
     *("checkpoint_every", "keep"),
 )
 """Parameters that describe a federation (``seed``, ``download`` and ``method`` are handled by the commands)."""
@@ -118,6 +119,6 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     partition = {"partition": "name"} | {n: n for n in ("alpha", "classes_per_client", "imbalance", "train_fraction")}
     values["partition"] = {name: flags[flag] for flag, name in partition.items() if flag in flags}
     training = {"lr": "learning_rate", "local_steps": "max_steps"}
-    training |= {n: n for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last")}
+    training |= {n: n for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle")}
     values["training"] = {name: flags[flag] for flag, name in training.items() if flag in flags}
     return parse(RunConfig, values, "federation flags")

@@ -35,6 +35,7 @@ class LocalTraining:
         weight_decay: L2 penalty, >= 0.
         drop_last: leave out the tail batch (the reference libraries do; then a client with fewer images than a batch
             trains on nothing).
+        shuffle: draw a new order every epoch; without it the stored order is kept (HtFLlib does).
         max_steps: stop a round after this many steps; None for no limit. 1 gives gradient matching its textbook case.
     """
 
@@ -44,6 +45,7 @@ class LocalTraining:
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     weight_decay: Annotated[float, Ge(0)] = 0.0
     drop_last: bool = False
+    shuffle: bool = True
     max_steps: Annotated[int, Ge(1)] | None = None
 
 

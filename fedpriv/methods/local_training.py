@@ -25,7 +25,7 @@ def has_batch_norm(module: nn.Module) -> bool:
 def local_batches(
     n_samples: int, training: LocalTraining, rng: torch.Generator, *, join_single: bool = False
 ) -> list[Tensor]:
-    """Draw the batches of one round: a new order every epoch.
+    """Draw the batches of one round: a new order every epoch, unless the training keeps the stored one.
 
     Every client step draws its batches first, so whoever has the generator can tell which images a step used.
 
@@ -40,7 +40,7 @@ def local_batches(
     """
     batches: list[Tensor] = []
     for _ in range(training.epochs):
-        order = torch.randperm(n_samples, generator=rng)
+        order = torch.randperm(n_samples, generator=rng) if training.shuffle else torch.arange(n_samples)
         epoch = list(order.split(training.batch_size))
         if training.drop_last and len(epoch[-1]) < training.batch_size:
             epoch.pop()
