@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 QUICK: dict[str, dict[str, Any]] = {
     "representation": {"rounds": 10, "lr": 0.1},
     "prototype": {"rounds": 10, "lr": 0.1},
-    "entangled": {"rounds": 20, "lr": 0.1},
+    "entangled": {"rounds": 30, "lr": 0.1},
     "model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "lenet-sigmoid"},
 }
 """Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""

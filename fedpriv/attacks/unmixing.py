@@ -1,0 +1,185 @@
+"""Recover class prototypes from entangled uploads over rounds, by linear algebra alone.
+
+FedRE's upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in clear. Re-sampled weights
+make every round a fresh linear equation in the same m prototypes, and a trained extractor moves little from round to
+round, so the prototypes can be solved for. Weights that stay fixed give one equation only, however many rounds.
+
+Two estimators, both linear in the uploads:
+
+- *window*: least squares over the last rounds, min_P sum_t ||r_t - w_t P||^2, optionally with a linear drift of P.
+- *random walk*: the Kalman filter of p_c(t+1) = p_c(t) + noise with r_t as observations. At the last round it equals the
+  Kalman smoother. Its two variance ratios are chosen by the likelihood of the innovations.
+
+Which one, and which window, is chosen by how well it predicts each of the last uploads from those before: a rule that
+needs nothing but the uploads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+HELD_OUT = 3
+"""Last uploads that are predicted from those before, to choose an estimator."""
+
+_WALKS = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0, 1, 2))
+_PRIORS = tuple(10.0**power for power in (0, 2, 4))
+
+Family = Literal["auto", "window", "random_walk"]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One way of unmixing.
+
+    Attributes:
+        rounds: how many of the last rounds are used; 0 for all (random walk).
+        drift: whether the window lets prototypes move linearly.
+        random_walk: whether this is the Kalman filter.
+    """
+
+    rounds: int
+    drift: bool = False
+    random_walk: bool = False
+
+
+@dataclass(frozen=True)
+class Unmixed:
+    """Recovered prototypes.
+
+    Attributes:
+        prototypes: ``(m, d)`` float32, as of the last round.
+        estimator: what produced them.
+        prediction_error: relative squared error with which the estimator predicted the held-out uploads: the attacker's
+            own measure of success.
+        condition: condition number of the weights ``(T, m)`` that were used; large means that the answer is noise.
+    """
+
+    prototypes: Tensor
+    estimator: Estimator
+    prediction_error: float
+    condition: float
+
+
+def unmix(features: Tensor, weights: Tensor, family: Family = "auto") -> Unmixed:
+    """Recover the prototypes behind T entangled uploads of one client.
+
+    Args:
+        features: ``(T, d)`` uploads in the order of rounds.
+        weights: ``(T, m)`` their mixing weights, one column per class that the client holds.
+        family: which estimators to consider.
+
+    Returns:
+        The estimate of the estimator that predicts the last uploads best. With a single round it is the minimum-norm
+        solution.
+    """
+    uploads, mixing = features.double().cpu(), weights.double().cpu()
+    options = candidates(len(uploads), mixing.shape[1], family)
+    errors = [prediction_error(uploads, mixing, option) for option in options]
+    best = min(range(len(options)), key=errors.__getitem__)
+    chosen = options[best]
+    used = mixing if chosen.random_walk else mixing[-chosen.rounds :]
+    singular = torch.linalg.svdvals(used)
+    condition = float(singular[0] / singular[-1]) if len(used) >= mixing.shape[1] and singular[-1] > 0 else math.inf
+    return Unmixed(estimate(uploads, mixing, chosen).float(), chosen, errors[best], condition)
+
+
+def candidates(n_rounds: int, n_classes: int, family: Family) -> list[Estimator]:
+    """Return the estimators worth trying: windows of 1 to 3 rounds a class and all, drift where 3 a class are there."""
+    sizes = {min(n_rounds, math.ceil(factor * n_classes)) for factor in (1, 1.2, 1.5, 2, 3)} | {n_rounds}
+    windows = [Estimator(size) for size in sorted(sizes)]
+    windows += [Estimator(size, drift=True) for size in sorted(sizes) if size >= 3 * n_classes]
+    walk = [Estimator(0, random_walk=True)] if n_rounds > 2 else []
+    if family == "window":
+        return windows
+    return (walk or windows) if family == "random_walk" else windows + walk
+
+
+def estimate(features: Tensor, weights: Tensor, estimator: Estimator) -> Tensor:
+    """Return the prototypes ``(m, d)`` that an estimator finds as of the last round."""
+    if estimator.random_walk:
+        return random_walk(features, weights)
+    return window(features[-estimator.rounds :], weights[-estimator.rounds :], drift=estimator.drift)
+
+
+def prediction_error(features: Tensor, weights: Tensor, estimator: Estimator) -> float:
+    """Return the relative squared error of predicting each of the last uploads from the ones before.
+
+    Infinite where too few rounds are there to try.
+    """
+    n_rounds = len(features)
+    held_out = [t for t in range(max(1, n_rounds - HELD_OUT), n_rounds) if t >= max(estimator.rounds // 2, 1)]
+    if not held_out or (estimator.random_walk and min(held_out) < 2):
+        return math.inf
+    total, scale = 0.0, 0.0
+    for t in held_out:
+        guess = weights[t] @ estimate(features[:t], weights[:t], estimator)
+        total += float((guess - features[t]).square().sum())
+        scale += float(features[t].square().sum())
+    return total / max(scale, 1e-30)
+
+
+def window(features: Tensor, weights: Tensor, *, drift: bool = False) -> Tensor:
+    """Return the least-squares prototypes ``(m, d)`` of T rounds, the minimum-norm ones where T < m.
+
+    Args:
+        features: ``(T, d)``.
+        weights: ``(T, m)``.
+        drift: also solve for a constant change of each prototype per round; the result is as of the last round.
+    """
+    design = weights
+    if drift:
+        age = torch.arange(len(weights), dtype=weights.dtype) - (len(weights) - 1)
+        design = torch.cat([weights, age[:, None] * weights], 1)
+    # gelsd-like truncation through the pseudo-inverse: equal rows (fixed weights) make the design rank one.
+    solution: Tensor = torch.linalg.pinv(design, rtol=1e-8) @ features
+    return solution[: weights.shape[1]]
+
+
+def random_walk(features: Tensor, weights: Tensor) -> Tensor:
+    """Return the Kalman filter's prototypes ``(m, d)`` after the last of T rounds.
+
+    All d coordinates share one m x m covariance. In units of the observation noise, the variance of a step and that of the
+    start are taken from a grid by the likelihood of the innovations, the noise itself in closed form.
+    """
+    best: tuple[float, Tensor] | None = None
+    for walk in _WALKS:
+        for prior in _PRIORS:
+            likelihood, found = _filter(features, weights, walk, prior)
+            if best is None or likelihood > best[0]:
+                best = likelihood, found
+    assert best is not None
+    return best[1]
+
+
+def _filter(features: Tensor, weights: Tensor, walk: float, prior: float) -> tuple[float, Tensor]:
+    n_rounds, width = features.shape
+    n_classes = weights.shape[1]
+    # Weights sum to one, so the mean upload is the best guess of any prototype before looking further.
+    found = features.mean(0).repeat(n_classes, 1)
+    covariance = prior * torch.eye(n_classes, dtype=features.dtype)
+    step = walk * torch.eye(n_classes, dtype=features.dtype)
+    logs, squares = 0.0, 0.0
+    for upload, mixing in zip(features, weights, strict=True):
+        covariance = covariance + step
+        projected = covariance @ mixing
+        spread = float(mixing @ projected) + 1.0
+        innovation = upload - mixing @ found
+        found = found + torch.outer(projected, innovation) / spread
+        covariance = covariance - torch.outer(projected, projected) / spread
+        logs += math.log(spread)
+        squares += float(innovation.square().sum()) / spread
+    noise = max(squares / (n_rounds * width), 1e-30)
+    return -0.5 * width * (logs + n_rounds * math.log(noise)), found
+
+
+def stack_rounds(features: Sequence[Tensor], encodings: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return uploads ``(T, d)``, weights ``(T, m)`` of the classes that ever had weight, and these classes ``(m,)``."""
+    weights = torch.stack(list(encodings))
+    classes = (weights.abs() > 0).any(0).nonzero().squeeze(1)
+    return torch.stack(list(features)), weights[:, classes], classes
