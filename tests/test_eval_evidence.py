@@ -1,0 +1,214 @@
+"""Evidence of a real run: targets point at what was uploaded, truths at what it was computed from; the two never meet."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.data.federated import PartitionOptions
+from fedpriv.engines.local import run_clients
+from fedpriv.entanglement import MECHANISMS
+from fedpriv.errors import UserError
+from fedpriv.eval.evidence import choose_targets, gather, permute, truths
+from fedpriv.eval.suite import Execution, attack_in_pieces
+from fedpriv.federation import prepare, run
+from fedpriv.methods.contract import LocalTraining
+from fedpriv.runs import RunConfig, RunDirectory
+from fedpriv.uploads import Entangled, Model, Prototypes, Representations, part
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = {}
+
+    def get(method, **options):
+        key = (method, *sorted(options.items()))
+        if key not in made:
+            training = LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3) if method == "fedavg" else None
+            config = RunConfig(
+                method=method,
+                options=options,
+                per_class=20,
+                clients=3,
+                rounds=4,
+                models="small-cnn,small-mlp" if method != "fedavg" else "small-mlp",
+                partition=PartitionOptions(alpha=1.0),
+                training=training or LocalTraining(learning_rate=0.1),
+            )
+            directory = RunDirectory.create(tmp_path_factory.mktemp("evidence") / "run", config)
+            federation = prepare(config, CPU)
+            run(federation, directory, run_clients)
+            made[key] = directory, federation
+        return made[key]
+
+    return get
+
+
+def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(world):
+    directory, federation = world("fedallrep")
+    evidence = gather(directory, federation, "representation", CARD, n_targets=7, seed=0)
+    found = truths(directory, federation, "representation", evidence.targets, seed=0)
+    assert len(evidence.targets) == 7
+    assert {t.client for t in evidence.targets} == {0, 1, 2}
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        row = part(upload, Representations).features[target.index]
+        assert truth.members.shape[0] == 1
+        assert int(truth.labels[0]) == target.label
+        again = evidence.knowledge.extractors[target.client](truth.members)[0]
+        assert torch.allclose(again, row, atol=1e-5)
+
+
+def test_a_prototype_is_the_mean_over_its_true_images(world):
+    directory, federation = world("fedgh")
+    evidence = gather(directory, federation, "prototype", CARD, n_targets=100, seed=0)
+    found = truths(directory, federation, "prototype", evidence.targets, seed=0)
+    assert len(evidence.targets) == sum(len(setup.train.labels.unique()) for setup in federation.clients)
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        assert torch.allclose(features.mean(0), part(upload, Prototypes).features[target.index], atol=1e-5)
+        assert set(truth.labels.tolist()) == {target.label}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism, world):
+    directory, federation = world("fedre", mechanism=mechanism)
+    evidence = gather(directory, federation, "entangled", CARD, n_targets=9, seed=0)
+    found = truths(directory, federation, "entangled", evidence.targets, seed=0)
+    assert len(evidence.targets) == 3
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        assert torch.allclose(truth.weights.float() @ features, part(upload, Entangled).feature, atol=1e-4)
+
+
+def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
+    directory, federation = world("fedre", mechanism="RAP")
+    card = dataclasses.replace(CARD, rounds_seen=4)
+    evidence = gather(directory, federation, "entangled", card, n_targets=12, seed=0, unit="class")
+    found = truths(directory, federation, "entangled", evidence.targets, seed=0, unit="class")
+    assert len({o.round for o in evidence.observations}) == 4
+    for client in {t.client for t in evidence.targets}:
+        held = federation.clients[client].train.labels.unique().tolist()
+        assert [t.label for t in evidence.targets if t.client == client] == held
+    for target, truth in zip(evidence.targets, found, strict=True):
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        assert torch.allclose(features.mean(0), truth.feature, atol=1e-5)
+
+
+def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
+    directory, federation = world("fedavg")
+    evidence = gather(directory, federation, "model", CARD, n_targets=3, seed=0)
+    found = truths(directory, federation, "model", evidence.targets, seed=0)
+    assert evidence.knowledge.batch.steps == 1
+    assert evidence.knowledge.batch.batch_size == 3
+    for target, truth in zip(evidence.targets, found, strict=True):
+        observation = next(o for o in evidence.observations if o.client == target.client)
+        model = federation.clients[target.client].model
+        before, after = part(observation.broadcast, Model).state, part(observation.upload, Model).state
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                value.copy_(before[name])
+        loss = torch.nn.functional.cross_entropy(model(truth.members), truth.labels)
+        slopes = torch.autograd.grad(loss, list(model.parameters()))
+        for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
+            assert torch.allclose((before[name] - after[name]) / 0.1, slope, atol=1e-4)
+        assert torch.equal(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
+    blind = gather(directory, federation, "model", dataclasses.replace(CARD, labels="inferred"), n_targets=3, seed=0)
+    assert blind.knowledge.labels == {}
+    assert gather(
+        directory, federation, "model", dataclasses.replace(CARD, batch=False), n_targets=3, seed=0
+    ).knowledge.batch is None  # fmt: skip
+
+
+def test_nonmembers_have_nothing_to_do_with_the_client(world):
+    directory, federation = world("fedgh")
+    evidence = gather(directory, federation, "prototype", CARD, n_targets=6, seed=0)
+    for target, truth in zip(
+        evidence.targets, truths(directory, federation, "prototype", evidence.targets, seed=0), strict=True
+    ):
+        train = federation.clients[target.client].train.images.flatten(1)
+        inside = (torch.cdist(truth.nonmembers.flatten(1), train) < 1e-6).any(1)
+        # Digits holds no duplicates of whole images.
+        assert not inside.any()
+
+
+def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
+    def observation(client, value, rows):
+        features = torch.full((rows, 2), float(value))
+        return Observation(1, client, (Prototypes(features, torch.arange(rows)),), ())
+
+    moved = permute((observation(0, 1, 3), observation(1, 2, 2), observation(2, 3, 1)))
+    assert moved is not None
+    assert [o.client for o in moved] == [0, 1, 2]
+    assert [part(o.upload, Prototypes).features[0, 0].item() for o in moved] == [2, 3, 1]
+    assert [len(part(o.upload, Prototypes).classes) for o in moved] == [3, 2, 1]
+    assert permute((observation(0, 1, 3),)) is None
+    mixed = permute(
+        tuple(
+            Observation(1, k, (Entangled(torch.full((2,), float(k)), torch.eye(2)[k]),), ()) for k in (0, 1)
+        )
+    )  # fmt: skip
+    assert mixed is not None
+    assert part(mixed[0].upload, Entangled).feature.tolist() == [1, 1]
+    assert part(mixed[0].upload, Entangled).label_encoding.tolist() == [1, 0]
+
+
+def test_targets_are_drawn_evenly_by_seed(world):
+    directory, federation = world("fedallrep")
+    observations = gather(directory, federation, "representation", CARD, n_targets=1, seed=0).observations
+    one, two = (choose_targets(observations, "representation", 8, seed) for seed in (0, 1))
+    assert one == choose_targets(observations, "representation", 8, 0)
+    assert one != two
+    per_client = [sum(t.client == k for t in one) for k in range(3)]
+    assert max(per_client) - min(per_client) <= 1
+
+
+def test_a_card_is_granted_to_the_letter(world):
+    directory, federation = world("fedgh")
+    nothing = dataclasses.replace(CARD, extractor="none")
+    assert gather(directory, federation, "prototype", nothing, n_targets=2, seed=0).knowledge.extractors == {}
+    for change, complaint in (
+        ({"batch_norm": "exact"}, "runs store no batch statistics"),
+        ({"attacker_data": "other_domain"}, "hold no foreign images"),
+        ({"attacker_data": "same_domain"}, "set no public images aside"),
+        ({"rounds_seen": 9}, "only 4 round"),
+    ):
+        card = dataclasses.replace(CARD, **change)
+        with pytest.raises(UserError, match=complaint):
+            gather(directory, federation, "prototype", card, n_targets=2, seed=0)
+
+
+def test_nothing_that_an_attack_is_handed_holds_the_truth():
+    def names(kind):
+        return {field.name for field in dataclasses.fields(kind)}
+
+    assert names(Observation) == {"round", "client", "upload", "broadcast"}
+    private = {"train", "test", "members", "truth", "images", "samples"}
+    assert not names(Knowledge) & private
+
+
+def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
+    from fedpriv.attacks.inversion import PixelInversion
+
+    directory, federation = world("fedallrep")
+    evidence = gather(directory, federation, "representation", CARD, n_targets=5, seed=0)
+    attack = PixelInversion(iterations=8)
+    args = (attack, evidence.observations, evidence.targets, evidence.knowledge)
+    whole = attack_in_pieces(*args, Execution(0, CPU), tmp_path / "a", "reconstruction")
+    pieces = attack_in_pieces(*args, Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
+    assert pieces.targets == whole.targets
+    assert torch.allclose(pieces.images, whole.images, atol=1e-4)
+    assert pieces.cost.rows == whole.cost.rows
+
+    class Refuses(PixelInversion):
+        def run(self, *args, **kwargs):
+            raise AssertionError("finished pieces are not attacked again")
+
+    again = attack_in_pieces(Refuses(), *args[1:], Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
+    assert torch.equal(again.images, pieces.images)
