@@ -30,7 +30,6 @@ class LbfgsSettings:
         history: curvature pairs remembered.
         tolerance_grad: a call ends when no entry of the gradient is larger.
         tolerance_change: a call ends when the loss or every entry of the point changes by less.
-        stop_below: a row is finished when its loss falls below; 0 never.
     """
 
     outer_steps: int
@@ -39,7 +38,6 @@ class LbfgsSettings:
     history: int = 100
     tolerance_grad: float = 1e-7
     tolerance_change: float = 1e-9
-    stop_below: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,11 @@ class _History:
 
 
 def minimise(
-    evaluate: Evaluate, start: Tensor, settings: LbfgsSettings, tick: Callable[[int], None] | None = None
+    evaluate: Evaluate,
+    start: Tensor,
+    settings: LbfgsSettings,
+    stop_below: Tensor | None = None,
+    tick: Callable[[int], None] | None = None,
 ) -> Minimum:
     """Minimise N independent functions of D variables.
 
@@ -120,11 +122,13 @@ def minimise(
         evaluate: losses and gradients of some of the rows. Must not mix rows.
         start: ``(N, D)``.
         settings: how to minimise.
+        stop_below: ``(N,)``, a row is finished when its loss falls below; None for never.
         tick: called with the number of outer steps done.
     """
     point = start.detach().clone()
     rows_total = len(point)
     device = point.device
+    goal = point.new_full((rows_total,), -torch.inf) if stop_below is None else stop_below
     history = _History(settings.history, point)
     direction = torch.zeros_like(point)
     length = point.new_zeros(rows_total)
@@ -139,7 +143,7 @@ def minimise(
         evaluations[rows] += 1
         better = rows[loss < lowest[rows]]
         best[better], lowest[better] = point[better], loss[loss < lowest[rows]]
-        finished[rows[~loss.isfinite() | (loss < settings.stop_below)]] = True
+        finished[rows[~loss.isfinite() | (loss < goal[rows])]] = True
         return loss, gradient
 
     for outer in range(settings.outer_steps):
