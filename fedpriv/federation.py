@@ -363,7 +363,9 @@ def _evaluate(
             else:
                 before = _correct(predict(setup, state, test.images), test.labels)
             updated = method.receive(setup, state, broadcast)
-            after = before if updated is state else _correct(predict(setup, updated, test.images), test.labels)
+            alone = bool(suffix) and all(updated[n] is state[n] for n in updated if n.startswith("model."))
+            unchanged = updated is state or alone
+            after = before if unchanged else _correct(predict(setup, updated, test.images), test.labels)
             found[trained].append(before)
             found[received].append(after)
     return found

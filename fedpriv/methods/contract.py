@@ -168,7 +168,8 @@ class Method:
         homogeneous: whether all clients must share one architecture.
         needs_public: whether the server needs public images.
         wire: what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
-        also: further ways to predict, by name; their accuracy is recorded beside the main one.
+        also: further ways to predict, by name, from the private model (``model.*`` in the state) alone; their accuracy is
+            recorded beside the main one.
     """
 
     name: str
