@@ -4,17 +4,21 @@ from __future__ import annotations
 
 ATTACKS: dict[str, str] = {
     "dip": "fedpriv.attacks.inversion:DipInversion",
+    "joint": "fedpriv.attacks.joint:JointInversion",
     "pixels": "fedpriv.attacks.inversion:PixelInversion",
     "unmix": "fedpriv.attacks.unmixed_inversion:UnmixedInversion",
     "dlg": "fedpriv.attacks.gradients:DeepLeakage",
+    "head-update": "fedpriv.attacks.head_update:HeadUpdate",
 }
 """Names of attacks and where they are."""
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "dip": ("representation", "prototype", "entangled"),
+    "joint": ("prototype",),
     "pixels": ("representation", "prototype", "entangled"),
     "unmix": ("entangled",),
     "dlg": ("model",),
+    "head-update": ("classifier",),
 }
 """Which kinds of payload each attack inverts."""
 

@@ -78,6 +78,8 @@ class Knowledge:
         n_classes: number of classes C; public.
         extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``,
             in evaluation mode; empty unless the card grants white-box access.
+        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head at the start of the round, where the card
+            grants white-box access and the method keeps heads private.
         model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
             have private architectures only.
         batch: facts of the local step, or None.
@@ -89,6 +91,7 @@ class Knowledge:
     image_shape: tuple[int, int, int]
     n_classes: int
     extractors: Mapping[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     model: nn.Module | None = None
     batch: BatchFacts | None = None
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)

@@ -25,6 +25,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "prototype": {"rounds": 10, "lr": 0.1},
     "entangled": {"rounds": 30, "lr": 0.1},
     "model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "lenet-sigmoid"},
+    "classifier": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
 }
 """Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""
 

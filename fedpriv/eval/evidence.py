@@ -5,7 +5,7 @@ The first three go to attacks, the last to scorers, and nothing goes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,9 +16,17 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Ob
 from fedpriv.data.types import as_unit
 from fedpriv.entanglement import WEIGHTS
 from fedpriv.errors import UserError
+from fedpriv.eval.local_rounds import (
+    UPDATES,
+    round_batches,
+    round_classes,
+    round_labels,
+    round_members,
+    state_of_update,
+)
 from fedpriv.eval.truth import Truth
 from fedpriv.federation import Federation
-from fedpriv.methods.local_training import has_batch_norm, local_batches, represent
+from fedpriv.methods.local_training import represent
 from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
 from fedpriv.runs import RunDirectory
@@ -100,7 +108,13 @@ def gather(
     )
     newest = [o for o in observations if o.round == last]
     if unit == "class":
-        targets = choose_classes(observations, newest, n_targets, seed)
+        given = card.labels == "given"
+        of_client = (
+            [round_classes(federation, last, o.client, given=given) for o in newest]
+            if kind in UPDATES
+            else [_classes_with_weight(observations, o) for o in newest]
+        )
+        targets = choose_classes(of_client, n_targets, seed)
     else:
         targets = choose_targets(newest, kind, n_targets, seed)
     knowledge = grant(run, federation, kind, card, last, {target.client for target in targets})
@@ -130,41 +144,42 @@ def grant(
         card=card,
         image_shape=first.blueprint.image_shape,
         n_classes=first.n_classes,
-        extractors={k: _extractor(run, federation, k, round_, card) for k in sorted(clients)}
+        extractors={k: _extractor(run, federation, kind, k, round_, card) for k in sorted(clients)}
         if card.extractor == "white_box" and not weighty
+        else {},
+        heads={k: _head(run, federation, k, round_) for k in sorted(clients)}
+        if card.extractor == "white_box" and kind == "angle-matrix"
         else {},
         model=build_model(first.blueprint, 0).to(federation.server.device).eval() if weighty else None,
         batch=_batch_facts(federation, training.batch_size, training.learning_rate) if card.batch else None,
-        labels=_labels(federation, round_, clients) if weighty and card.labels == "given" else {},
+        labels=_labels(federation, kind, round_, clients)
+        if card.labels == "given" and (weighty or kind in UPDATES)
+        else {},
         public_images=federation.server.public if card.attacker_data == "same_domain" else None,
     )
 
 
 def _batch_facts(federation: Federation, batch_size: int, learning_rate: float) -> BatchFacts:
-    steps = {len(_batches(federation, 1, setup.client)) for setup in federation.clients}
+    steps = {len(round_batches(federation, 1, setup.client)) for setup in federation.clients}
     return BatchFacts(batch_size=batch_size, learning_rate=learning_rate, steps=max(steps))
 
 
-def _labels(federation: Federation, round_: int, clients: set[int]) -> dict[tuple[int, int], Tensor]:
+def _labels(federation: Federation, kind: str, round_: int, clients: set[int]) -> dict[tuple[int, int], Tensor]:
+    if kind in UPDATES:
+        return {(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
     return {
         (round_, k): federation.clients[k].train.labels[_first_batch(federation, round_, k)] for k in sorted(clients)
     }
 
 
-def _batches(federation: Federation, round_: int, client: int) -> list[Tensor]:
-    setup = federation.clients[client]
-    rng = federation.client_rng(round_, client)
-    return local_batches(len(setup.train), setup.training, rng, join_single=has_batch_norm(setup.model))
-
-
 def _first_batch(federation: Federation, round_: int, client: int) -> Tensor:
-    return _batches(federation, round_, client)[0]
+    return round_batches(federation, round_, client)[0]
 
 
 def _extractor(
-    run: RunDirectory, federation: Federation, client: int, round_: int, card: KnowledgeCard
+    run: RunDirectory, federation: Federation, kind: str, client: int, round_: int, card: KnowledgeCard
 ) -> Callable[[Tensor], Tensor]:
-    if round_ not in run.checkpointed_rounds():
+    if kind not in UPDATES and round_ not in run.checkpointed_rounds():
         there = ", ".join(str(number) for number in run.checkpointed_rounds()) or "none"
         raise UserError(
             f"{run.path}: a white-box extractor of round {round_} needs its checkpoint; kept: {there} "
@@ -172,13 +187,18 @@ def _extractor(
         )
     model = build_model(federation.clients[client].blueprint, 0)
     fresh = {name: value.clone() for name, value in model.named_buffers()}
-    put(model, run.client_state(round_, client), "model")
+    put(model, (state_of_update if kind in UPDATES else _state)(run, federation, client, round_), "model")
     if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
         with torch.no_grad():
             for name, value in model.named_buffers():
                 value.copy_(fresh[name])
     model.to(federation.server.device).eval().requires_grad_(False)
     return model.represent
+
+
+def _head(run: RunDirectory, federation: Federation, client: int, round_: int) -> tuple[Tensor, Tensor]:
+    state = state_of_update(run, federation, client, round_)
+    return state["model.head.weight"].cpu(), state["model.head.bias"].cpu()
 
 
 # ---------------------------------------------------------------- targets
@@ -215,20 +235,22 @@ def _targets_of(observation: Observation, kind: str) -> list[TargetId]:
     return [TargetId(observation.round, observation.client, i, label) for i, label in enumerate(labels)]
 
 
-def choose_classes(
-    observations: Sequence[Observation], newest: Sequence[Observation], number: int, seed: int
-) -> tuple[TargetId, ...]:
-    """Draw clients by seed and take every class that they ever gave weight, until ``number`` targets are reached."""
+def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: int) -> tuple[TargetId, ...]:
+    """Draw clients by seed and take every class of theirs, until ``number`` targets are reached."""
     rng = np.random.default_rng(derive_seed(seed, "targets", "class"))
     chosen: list[TargetId] = []
-    for i in rng.permutation(len(newest)):
-        client, round_ = newest[i].client, newest[i].round
-        encodings = [part(o.upload, Entangled).label_encoding for o in observations if o.client == client]
-        classes = (torch.stack(encodings).abs() > 0).any(0).nonzero().squeeze(1).tolist()
-        if chosen and len(chosen) + len(classes) > number:
+    for i in rng.permutation(len(of_client)):
+        if chosen and len(chosen) + len(of_client[i]) > number:
             break
-        chosen += [TargetId(round_, client, position, label) for position, label in enumerate(classes)]
+        chosen += of_client[i]
     return tuple(sorted(chosen, key=lambda t: (t.round, t.client, t.index)))
+
+
+def _classes_with_weight(observations: Sequence[Observation], newest: Observation) -> list[TargetId]:
+    """Return one target for each class that a client ever gave weight in a mixture."""
+    encodings = [part(o.upload, Entangled).label_encoding for o in observations if o.client == newest.client]
+    classes = (torch.stack(encodings).abs() > 0).any(0).nonzero().squeeze(1).tolist()
+    return [TargetId(newest.round, newest.client, position, label) for position, label in enumerate(classes)]
 
 
 # ---------------------------------------------------------------- the permuted control
@@ -288,7 +310,8 @@ def truths(
     found = []
     for target in targets:
         train = federation.clients[target.client].train.to(torch.device("cpu"))
-        index, weights = _members(run, federation, "prototype" if unit == "class" else kind, target)
+        of_class = unit == "class" and kind not in UPDATES
+        index, weights = _members(run, federation, "prototype" if of_class else kind, target)
         found.append(
             Truth(
                 members=train.images[index],
@@ -296,16 +319,20 @@ def truths(
                 labels=train.labels[index],
                 nonmembers=pools[target.client][0],
                 nonmember_labels=pools[target.client][1],
-                feature=_prototype(run, federation, target, train.images[index]) if unit == "class" else None,
+                feature=_prototype(run, federation, kind, target, train.images[index]) if unit == "class" else None,
             )
         )
     return tuple(found)
 
 
-def _prototype(run: RunDirectory, federation: Federation, target: TargetId, images: Tensor) -> Tensor:
+def _state(run: RunDirectory, federation: Federation, client: int, round_: int) -> Mapping[str, Tensor]:
+    return run.client_state(round_, client)
+
+
+def _prototype(run: RunDirectory, federation: Federation, kind: str, target: TargetId, images: Tensor) -> Tensor:
     """Return the mean representation ``(d,)`` that an attack with linear algebra should have recovered."""
     model = build_model(federation.clients[target.client].blueprint, 0)
-    put(model, run.client_state(target.round, target.client), "model")
+    put(model, (state_of_update if kind in UPDATES else _state)(run, federation, target.client, target.round), "model")
     return represent(model, images).mean(0)
 
 
@@ -323,12 +350,14 @@ def _members(run: RunDirectory, federation: Federation, kind: str, target: Targe
         index = torch.tensor([target.index])
     elif kind == "prototype":
         index = (labels == target.label).nonzero().squeeze(1)
+    elif kind in UPDATES:
+        index = round_members(federation, target)
     elif kind == "entangled":
         weights = _entanglement_weights(run, target, labels).abs()  # signed draws count by magnitude
         index = (weights > 0).nonzero().squeeze(1)
         return index, weights[index] / weights[index].sum()
     else:
-        index = torch.cat(_batches(federation, target.round, target.client))
+        index = torch.cat(round_batches(federation, target.round, target.client))
     return index, torch.full((len(index),), 1 / len(index), dtype=torch.float64)
 
 

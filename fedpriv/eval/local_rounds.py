@@ -1,0 +1,78 @@
+"""What a client trained on in a round, and the model it began or ended with: for truths, and for what a card grants."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import TargetId
+from fedpriv.errors import UserError
+from fedpriv.federation import Federation
+from fedpriv.methods.contract import State
+from fedpriv.methods.local_training import has_batch_norm, local_batches
+from fedpriv.runs import RunDirectory
+
+UPDATES = ("classifier", "angle-matrix")
+"""Uploads of one layer, from whose update representations are solved for."""
+
+
+def round_batches(federation: Federation, round_: int, client: int) -> list[Tensor]:
+    """Return the batches of one client step, as indices into its training set."""
+    setup = federation.clients[client]
+    rng = federation.client_rng(round_, client)
+    return local_batches(len(setup.train), setup.training, rng, join_single=has_batch_norm(setup.model))
+
+
+def round_labels(federation: Federation, round_: int, client: int) -> Tensor:
+    """Return the labels of all images of all steps of a round ``(n,)``; an image used twice counts twice."""
+    labels: Tensor = federation.clients[client].train.labels
+    return labels[torch.cat(round_batches(federation, round_, client)).to(labels.device)].cpu()
+
+
+def round_classes(federation: Federation, round_: int, client: int, *, given: bool) -> list[TargetId]:
+    """Return one target for each class that a client trained on in a round, ascending.
+
+    Args:
+        federation: the federation.
+        round_: the round.
+        client: the client.
+        given: whether targets name their classes; else only how many there are is told.
+    """
+    classes = round_labels(federation, round_, client).unique().tolist()
+    return [TargetId(round_, client, place, label if given else -1) for place, label in enumerate(classes)]
+
+
+def round_members(federation: Federation, target: TargetId) -> Tensor:
+    """Return the training indices of a class's images that a round's steps used, each once."""
+    labels = federation.clients[target.client].train.labels.cpu()
+    used = torch.cat(round_batches(federation, target.round, target.client)).unique()
+    wanted = labels[used].unique()[target.index]
+    members: Tensor = used[labels[used] == wanted]
+    return members
+
+
+def state_of_update(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:
+    """Return the client state whose extractor an update of a layer was computed through.
+
+    That is the state at the start of the round, after its broadcast, where the round was one step; otherwise the
+    extractor moved during the round, and the state at its end stands for it.
+
+    Raises:
+        UserError: when the run did not keep the checkpoint.
+    """
+    single = all(len(round_batches(federation, round_, setup.client)) == 1 for setup in federation.clients)
+    if not single:
+        return _kept(run, round_, round_, client)
+    before = federation.initial_state(client) if round_ == 1 else _kept(run, round_ - 1, round_, client)
+    broadcast = run.message(run.broadcast_path(round_))
+    return federation.method.receive(federation.clients[client], before, broadcast)
+
+
+def _kept(run: RunDirectory, number: int, round_: int, client: int) -> State:
+    if number not in run.checkpointed_rounds():
+        there = ", ".join(str(kept) for kept in run.checkpointed_rounds()) or "none"
+        raise UserError(
+            f"{run.path}: a white-box extractor for the update of round {round_} needs the checkpoint of round "
+            f"{number}; kept: {there} (train with --keep {number})"
+        )
+    return run.client_state(number, client)
