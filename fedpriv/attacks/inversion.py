@@ -1,29 +1,30 @@
 """Inversion of vectors: find an image whose representation is the one that was uploaded.
 
 ``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
-box). A prototype or an entangled vector is fitted as if it were one image's; that is what published evaluations do, and
-it understates what such an upload gives away.
+box) or a substitute of the attacker's own (shadow). A prototype or an entangled vector is fitted as if it were one
+image's; that is what published evaluations do, and it understates what such an upload gives away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
+from fedpriv.attacks.extractors import represent_rows, require_extractors
 from fedpriv.attacks.fitting import Prior, Schedule, fit
 from fedpriv.attacks.objectives import relative_feature_distance
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.rows import Row, Solved, solve_rows
 from fedpriv.attacks.target_features import target_feature
-from fedpriv.errors import UserError
 
-_NEEDS = Needs(extractor=("white_box",))
+_NEEDS = Needs(extractor=("white_box", "shadow"))
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class DipInversion:
 
     name = "dip"
     targets = TARGETS["dip"]
+    unit: ClassVar[Unit] = "upload"
     needs = _NEEDS
 
     def run(
@@ -66,7 +68,7 @@ class DipInversion:
         """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
 
         Raises:
-            UserError: when the card grants no white-box access, an extractor is missing, or a target is not there.
+            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
         """
         self.needs.refuse(self.name, knowledge.card)
         schedule = Schedule(
@@ -76,19 +78,24 @@ class DipInversion:
         def prior(generators: Sequence[torch.Generator]) -> Prior:
             return DeepImagePrior(generators, knowledge.image_shape, self.generator, device)
 
-        _, height, width = knowledge.image_shape
-        # Weights with gradient and Adam's moments, and every map once forward and once backward.
-        weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in _pairs(self.generator.channels))
-        maps = 2 * 12 * height * width * (self.generator.input_channels + self.generator.channels[0])
         return _invert(
             _Problem(observations, targets, knowledge, seed, device),
             prior,
             schedule,
             restarts=self.restarts,
-            bytes_per_row=4 * (weights + maps),
+            bytes_per_row=bytes_of_generator(self.generator, knowledge.image_shape),
             chunk_rows=chunk_rows,
             progress=progress,
         )
+
+
+def bytes_of_generator(shape: Hourglass, image_shape: tuple[int, int, int]) -> int:
+    """Estimate the memory that one image's generator takes while it is fitted."""
+    _, height, width = image_shape
+    # Weights with gradient and Adam's moments, and every map once forward and once backward.
+    weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in _pairs(shape.channels))
+    maps = 2 * 12 * height * width * (shape.input_channels + shape.channels[0])
+    return 4 * (weights + maps)
 
 
 def _pairs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -117,6 +124,7 @@ class PixelInversion:
 
     name = "pixels"
     targets = TARGETS["pixels"]
+    unit: ClassVar[Unit] = "upload"
     needs = _NEEDS
 
     def run(
@@ -133,7 +141,7 @@ class PixelInversion:
         """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
 
         Raises:
-            UserError: when the card grants no white-box access, an extractor is missing, or a target is not there.
+            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
         """
         self.needs.refuse(self.name, knowledge.card)
         schedule = Schedule(
@@ -177,11 +185,7 @@ def _invert(
     progress: Progress | None,
 ) -> Reconstruction:
     knowledge, device = problem.knowledge, problem.device
-    for client in sorted({target.client for target in problem.targets} - set(knowledge.extractors)):
-        raise UserError(
-            f"no extractor of client {client} was handed over, though the knowledge card grants white-box access; "
-            f"expected one for each attacked client"
-        )
+    require_extractors(knowledge, problem.targets)
     vectors = [target_feature(problem.observations, target).to(device) for target in problem.targets]
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
@@ -189,7 +193,7 @@ def _invert(
         owners = torch.tensor([row.target.client for row in rows])
 
         def distance(images: Tensor, which: Tensor) -> Tensor:
-            return relative_feature_distance(_represent(knowledge, images, owners[which]), wanted[which.to(device)])
+            return relative_feature_distance(represent_rows(knowledge, images, owners[which]), wanted[which.to(device)])
 
         fitted = fit(make_prior([row.generator(problem.seed) for row in rows]), distance, schedule, tick)
         return Solved(
@@ -212,18 +216,3 @@ def _invert(
     )
     fields = {name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")}
     return Reconstruction(targets=problem.targets, features=torch.stack(vectors), **fields)
-
-
-def _represent(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:
-    """Return the representation ``(n, d)`` of each image by its own client's extractor, one batch a client."""
-    clients = sorted(set(owners.tolist()))
-    if len(clients) == 1:
-        return knowledge.extractors[clients[0]](images)
-    parts = []
-    places = []
-    for client in clients:
-        mine = (owners == client).nonzero().flatten()
-        places.append(mine)
-        parts.append(knowledge.extractors[client](images[mine.to(images.device)]))
-    back = torch.cat(places).argsort()
-    return torch.cat(parts)[back.to(images.device)]
