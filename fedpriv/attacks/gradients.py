@@ -139,11 +139,13 @@ class DeepLeakage:
         settings = LbfgsSettings(self.outer_steps, learning_rate=self.learning_rate)
         start = self._start(evaluate, matcher, [row.generator(seed) for row in rows], labels is None, settings, device)
         found = minimise(evaluate, start, settings, scale * self.stop_below, tick)
-        images, logits = matcher.split(found.best)
+        points = matcher.clamped(found.best)
+        images, logits = matcher.split(points)
+        loss, _ = evaluate(points, torch.arange(len(points), device=device))
         return Solved(
             images=images.clamp(0, 1),
-            objective=found.loss / scale,
-            converged=found.loss < scale * self.stop_below,
+            objective=loss / scale,
+            converged=loss < scale * self.stop_below,
             labels=logits.argmax(2) if labels is None else labels,
             iterations=int(found.evaluations.max()),
         )
@@ -222,6 +224,12 @@ class _Matcher:
         pixels = math.prod(self._shape)
         images = 0.5 + self._spread * points[:, :pixels].reshape(len(points), *self._shape)
         return images, points[:, pixels:].reshape(len(points), self._shape[0], -1)
+
+    def clamped(self, points: Tensor) -> Tensor:
+        """Return the points whose images are in [0, 1], the nearest to ``points``."""
+        pixels = math.prod(self._shape)
+        reach = 0.5 / self._spread
+        return torch.cat([points[:, :pixels].clamp(-reach, reach), points[:, pixels:]], 1)
 
     def evaluator(self, steps: Sequence[LocalStep], labels: Tensor | None) -> Evaluate:
         """Return what :func:`minimise` needs, for rows with these steps and labels ``(N, n)`` (None: optimised)."""

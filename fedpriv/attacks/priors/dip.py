@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, join, laid_out, normalise
+from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, laid_out, normalise
 from fedpriv.errors import UserError
 
 _SLOPE = 0.2
@@ -105,9 +105,11 @@ class DeepImagePrior:
         def uniform(bound: float, *size: int) -> Tensor:
             return torch.empty(size).uniform_(-bound, bound, generator=generator)
 
-        def convolution(name: str, inputs: int, outputs: int, kernel: int) -> None:
-            # No bias: the batch norm that follows takes it away again.
-            found[f"{name}.weight"] = uniform(1 / math.sqrt(inputs * kernel**2), outputs, inputs, kernel, kernel)
+        def convolution(name: str, inputs: int, outputs: int, kernel: int, beside: int = 0) -> None:
+            # No bias: the batch norm that follows takes it away again. ``beside`` counts inputs of the same sum that
+            # have a weight of their own.
+            bound = 1 / math.sqrt((inputs + beside) * kernel**2)
+            found[f"{name}.weight"] = uniform(bound, outputs, inputs, kernel, kernel)
 
         def norm(name: str, size: int) -> None:
             found[f"{name}.scale"] = torch.ones(size)
@@ -120,18 +122,30 @@ class DeepImagePrior:
                 ("skip", inputs, shape.skip, 1),
                 ("down", inputs, size, shape.kernel),
                 ("inner", size, size, shape.kernel),
-                ("up", shape.skip + deeper, size, shape.kernel),
                 ("mix", size, size, 1),
             ):
                 convolution(f"{level}.{name}", before, after, kernel)
                 norm(f"{level}.{name}", after)
-            norm(f"{level}.join", shape.skip + deeper)
+            # The way up convolves the skip joined to the deeper map; each has its part of the norm and of the weight.
+            convolution(f"{level}.up", deeper, size, shape.kernel, beside=shape.skip)
+            convolution(f"{level}.beside", shape.skip, size, shape.kernel, beside=deeper)
+            norm(f"{level}.up", size)
+            norm(f"{level}.deeper", deeper)
+            norm(f"{level}.joined", shape.skip)
             inputs = size
         bound = 1 / math.sqrt(self._widths[0])
         found["image.weight"] = uniform(bound, image_channels, self._widths[0], 1, 1)
         found["image.bias"] = uniform(bound, image_channels)
         found["input"] = torch.rand(shape.input_channels, height, width, generator=generator) * shape.input_scale
         return found
+
+    def named_parameters(self) -> dict[str, Tensor]:
+        """Return the weights by name, each with the rows as its first axis."""
+        return dict(zip(self._names, self.parameters, strict=True))
+
+    def inputs(self) -> Tensor:
+        """Return the fixed inputs without noise, ``(N, input channels, h, w)``."""
+        return self._input
 
     def shown(self, progress: float) -> Tensor:
         """Return the images ``(N, c, h, w)`` of this iteration, made from the input with fresh noise."""
@@ -159,27 +173,31 @@ class DeepImagePrior:
         self.parameters = [values.detach()[there].requires_grad_() for values in self.parameters]
 
     def _images(self, inputs: Tensor) -> Tensor:
-        weights = dict(zip(self._names, self.parameters, strict=True))
+        weights = self.named_parameters()
         rows = len(inputs)
         maps = self._level(laid_out(inputs.flatten(0, 1).unsqueeze(0)), 0, weights)
         image = convolve(maps, weights["image.weight"], weights["image.bias"])
         return torch.sigmoid(image).reshape(rows, *self._image_shape)
 
     def _level(self, maps: Tensor, level: int, weights: dict[str, Tensor]) -> Tensor:
+        def norm(name: str, values: Tensor) -> Tensor:
+            return normalise(values, weights[f"{level}.{name}.scale"], weights[f"{level}.{name}.shift"])
+
         def activate(name: str, values: Tensor) -> Tensor:
-            scale, shift = weights[f"{level}.{name}.scale"], weights[f"{level}.{name}.shift"]
-            return functional.leaky_relu_(normalise(values, scale, shift), _SLOPE)
+            return functional.leaky_relu_(norm(name, values), _SLOPE)
 
         def weight(name: str) -> Tensor:
             return weights[f"{level}.{name}.weight"]
 
-        rows = len(weight("skip"))
         skip = activate("skip", convolve(maps, weight("skip")))
         deep = activate("down", convolve_and_halve(maps, weight("down")))
         deep = activate("inner", convolve(deep, weight("inner")))
         if level + 1 < len(self._widths):
             deep = self._level(deep, level + 1, weights)
-        deep = double(deep, *maps.shape[-2:])
-        joined = join(skip, deep, rows)
-        joined = normalise(joined, weights[f"{level}.join.scale"], weights[f"{level}.join.shift"])
-        return activate("mix", convolve(activate("up", convolve(joined, weight("up"))), weight("mix")))
+        height, width = maps.shape[-2:]
+        if height % 2 or width % 2:
+            deep = norm("deeper", double(deep, height, width))
+        else:
+            deep = double(norm("deeper", deep), height, width)  # repeating values changes neither mean nor variance
+        joined = convolve(deep, weight("up")) + convolve(norm("joined", skip), weight("beside"))
+        return activate("mix", convolve(activate("up", joined), weight("mix")))

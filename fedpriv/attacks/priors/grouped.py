@@ -86,15 +86,6 @@ def normalise(maps: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return functional.batch_norm(maps, None, None, scale.flatten(), shift.flatten(), training=True)
 
 
-def join(first: Tensor, second: Tensor, rows: int) -> Tensor:
-    """Put the channels of ``second`` behind those of ``first``, row by row; the layout is that of ``first``."""
-    height, width = first.shape[-2:]
-    if first.is_contiguous():
-        return torch.cat([maps.view(rows, -1, height, width) for maps in (first, second)], 1).flatten(0, 1).unsqueeze(0)
-    parts = [maps.permute(0, 2, 3, 1).reshape(height, width, rows, -1) for maps in (first, second)]
-    return torch.cat(parts, dim=3).view(1, height, width, -1).permute(0, 3, 1, 2)
-
-
 def double(maps: Tensor, height: int, width: int) -> Tensor:
     """Repeat every position 2 x 2 (nearest upsampling) and crop to ``height`` x ``width``."""
     if maps.device.type == "cpu":
