@@ -54,7 +54,7 @@ def test_the_best_floor_as_attack_has_no_advantage():
     assert record["advantage_db"]["mean"] == pytest.approx(0, abs=1e-9)
     assert record["advantage_db"]["ci95"] == pytest.approx([0, 0], abs=1e-9)
     assert record["advantage_db"]["share_3db"] == 0
-    assert verdict(record).startswith("No leak beyond a blind guess: ")
+    assert verdict(record).startswith("No leak beyond a blind guess found: ")
 
 
 def test_verdicts_follow_the_interval():
@@ -69,7 +69,7 @@ def test_verdicts_follow_the_interval():
     found = reconstruction(mixed, per_client=1)
     record = judge(found, secrets)
     record["advantage_db"]["ci95"] = [-1.0, 2.0]
-    assert verdict(record).startswith("No leak beyond a blind guess on average: ")
+    assert verdict(record).startswith("Leaks, though its images do not beat a blind guess on average: ")
     assert "yet 50 % of 8 targets beat it by 3 dB" in verdict(record)
 
 

@@ -26,6 +26,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "entangled": {"rounds": 30, "lr": 0.1},
     "model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "lenet-sigmoid"},
     "classifier": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
+    "angle-matrix": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
 }
 """Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""
 
@@ -102,10 +103,8 @@ def attack(
     card = parse_card(knowledge)
     own = _own_options(attack_option, iterations, restarts)
     chosen = {name: _build(name, own) for name in names}
-    for name in attacks:
-        _refuse_rounds(name, chosen[name], rounds_seen)
-    for name, made in chosen.items():
-        made.needs.refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
+    _refuse_rounds(chosen if attacks else {}, chosen, target, rounds_seen)
+    chosen = _granted(chosen, set(attacks), card, rounds_seen, quiet=quiet, as_json=as_json)
     common.pick_device(device)
     request = {
         "target": target,
@@ -120,6 +119,10 @@ def attack(
     config = None
     if run_path is None:
         config = _quick_config(ctx, target, method, flags, seed)
+        if card.attacker_data != "none" and not config.public:
+            raise UserError(
+                f"--knowledge attacker_data={card.attacker_data}: no images are set aside for the attacker; pass --public N"
+            )
         request["run"] = None
     else:
         extra = common.given(ctx) & {*FLAG_NAMES, "method"}
@@ -184,12 +187,58 @@ def parse_card(pairs: tuple[str, ...]) -> KnowledgeCard:
         raise UserError(f"--knowledge batch={batch}: expected known or none")
     if "rounds_seen" in values:
         raise UserError("--knowledge rounds_seen: use --rounds-seen")
-    return parse(KnowledgeCard, values | {"batch": batch == "known"}, "--knowledge")
+    card = parse(KnowledgeCard, values | {"batch": batch == "known"}, "--knowledge")
+    if card.extractor == "shadow" and card.attacker_data == "none":
+        raise UserError(
+            "--knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; "
+            "pass --knowledge attacker_data=same_domain and --public N too"
+        )
+    return card
 
 
-def _refuse_rounds(name: str, made: Attack, rounds_seen: int | None) -> None:
-    if rounds_seen is not None and rounds_seen > 1 and made.needs.min_rounds == 1:
-        raise UserError(f"--rounds-seen {rounds_seen}: attack {name!r} uses one round; drop the flag or the attack")
+def _granted(
+    chosen: Mapping[str, Attack],
+    named: set[str],
+    card: KnowledgeCard,
+    rounds_seen: int | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> dict[str, Attack]:
+    """Return the attacks whose needs the card meets; say which others are left out, unless the user named them.
+
+    Raises:
+        UserError: when an attack that was named needs more, or every attack does.
+    """
+    kept: dict[str, Attack] = {}
+    refusals: list[UserError] = []
+    for name, made in chosen.items():
+        try:
+            made.needs.refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
+        except UserError as error:
+            if name in named:
+                raise
+            refusals.append(error)
+        else:
+            kept[name] = made
+    if not kept:
+        raise refusals[0]
+    for refusal in refusals:
+        common.say(f"left out: {refusal}", quiet=quiet, as_json=as_json)
+    return kept
+
+
+def _refuse_rounds(
+    named: Mapping[str, Attack], chosen: Mapping[str, Attack], target: str, rounds_seen: int | None
+) -> None:
+    """Check that somebody uses the rounds: every attack that was named, or any of the suite."""
+    if rounds_seen is None or rounds_seen == 1:
+        return
+    for name, made in named.items():
+        if made.needs.min_rounds == 1:
+            raise UserError(f"--rounds-seen {rounds_seen}: attack {name!r} uses one round; drop the flag or the attack")
+    if all(made.needs.min_rounds == 1 for made in chosen.values()):
+        raise UserError(f"--rounds-seen {rounds_seen}: no attack on {target} uses several rounds; drop the flag")
 
 
 def _own_options(pairs: tuple[str, ...], iterations: int | None, restarts: int | None) -> dict[str, Any]:
