@@ -9,6 +9,7 @@ ATTACKS: dict[str, str] = {
     "unmix": "fedpriv.attacks.unmixed_inversion:UnmixedInversion",
     "dlg": "fedpriv.attacks.gradients:DeepLeakage",
     "head-update": "fedpriv.attacks.head_update:HeadUpdate",
+    "angle-update": "fedpriv.attacks.angle_update:AngleUpdate",
 }
 """Names of attacks and where they are."""
 
@@ -19,6 +20,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "unmix": ("entangled",),
     "dlg": ("model",),
     "head-update": ("classifier",),
+    "angle-update": ("angle-matrix",),
 }
 """Which kinds of payload each attack inverts."""
 

@@ -35,6 +35,7 @@ DEFAULT_METHOD: dict[str, str] = {
     "entangled": "fedre",
     "model": "fedavg",
     "classifier": "lg-fedavg",
+    "angle-matrix": "fedral",
     "extractor": "fedrep",
     "logits": "fd",
     "kernel": "fedhenn-kernel",
