@@ -70,7 +70,11 @@ def test_verdicts_follow_the_interval():
     record = judge(found, secrets)
     record["advantage_db"]["ci95"] = [-1.0, 2.0]
     assert verdict(record).startswith("Leaks, though its images do not beat a blind guess on average: ")
-    assert "yet 50 % of 8 targets beat it by 3 dB" in verdict(record)
+    assert "50 % of 8 targets beat it by 3 dB" in verdict(record)
+    record["advantage_db"]["share_3db"] = 0.0
+    record["metrics"]["identification_top1"]["ci95"] = [0.0, 0.5]
+    assert verdict_kind(record) == "none"
+    assert verdict(record).startswith("No leak beyond a blind guess found: ")
 
 
 def test_a_diverged_row_counts_as_black_and_is_never_dropped():
