@@ -87,6 +87,7 @@ class Federation:
         clients: one setup per client.
         server: the server's setup.
         tests: test samples per client, which no step sees.
+        public_labels: ``(p,)`` int64 classes of the server's public images, which no step sees either; None without.
     """
 
     config: RunConfig
@@ -95,6 +96,7 @@ class Federation:
     clients: tuple[ClientSetup, ...]
     server: ServerSetup
     tests: tuple[Samples, ...] = field(repr=False)
+    public_labels: Tensor | None = field(default=None, repr=False)
 
     def client_rng(self, round_: int, client: int) -> torch.Generator:
         """Return the generator of one client step: equal for equal (seed, round, client)."""
@@ -112,11 +114,11 @@ class Federation:
         return _on(self.server.device, self.method.init(setup, _init_rng(self.config)))
 
 
-def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Tensor | None]:
+def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Samples | None]:
     """Load a run's data set, set public images aside, and divide the rest.
 
     Returns:
-        The federated data and the public images ``(p, c, h, w)`` in [0, 1], or None.
+        The federated data and the public images ``(p, c, h, w)`` in [0, 1] with their labels, or None.
 
     Raises:
         UserError: when the data is missing or cannot be divided so.
@@ -165,12 +167,12 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
         options=options,
         scratch=workshop,
         device=device,
-        public=None if public is None else public.to(device),
+        public=None if public is None else public.images.to(device),
         rounds=config.rounds,
         blueprints=blueprints,
     )
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
-    return Federation(config, method, data, setups, server, tests)
+    return Federation(config, method, data, setups, server, tests, None if public is None else public.labels)
 
 
 def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:

@@ -104,16 +104,17 @@ def test_bad_values_are_refused_in_one_line(options, n_clients, seed, message):
 def test_public_images_leave_the_data_set():
     dataset = made(30, 30, n_train=40)
     rest, public = public_split(dataset, 15, 1)
-    assert public.shape == (15, 1, 1, 1)
-    assert public.dtype == torch.float32
-    taken = (public.flatten() * 255).round().long().tolist()
+    assert public.images.shape == (15, 1, 1, 1)
+    assert public.images.dtype == torch.float32
+    taken = (public.images.flatten() * 255).round().long().tolist()
     left = rest.samples.images.flatten().tolist()
     assert sorted(taken + left) == list(range(60))
     assert left == sorted(left)
     assert rest.n_official_train == sum(value < 40 for value in left)
     assert rest.samples.labels.tolist() == [int(value >= 30) for value in left]
-    assert torch.equal(public, public_split(dataset, 15, 1)[1])
-    assert not torch.equal(public, public_split(dataset, 15, 2)[1])
+    assert public.labels.tolist() == [int(value >= 30) for value in taken]
+    assert torch.equal(public.images, public_split(dataset, 15, 1)[1].images)
+    assert not torch.equal(public.images, public_split(dataset, 15, 2)[1].images)
 
 
 @pytest.mark.parametrize("n_public", [0, -1, 20, 21])

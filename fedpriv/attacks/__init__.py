@@ -5,6 +5,7 @@ from __future__ import annotations
 ATTACKS: dict[str, str] = {
     "dip": "fedpriv.attacks.inversion:DipInversion",
     "joint": "fedpriv.attacks.joint:JointInversion",
+    "decoder": "fedpriv.attacks.decoder:DecoderInversion",
     "pixels": "fedpriv.attacks.inversion:PixelInversion",
     "unmix": "fedpriv.attacks.unmixed_inversion:UnmixedInversion",
     "dlg": "fedpriv.attacks.gradients:DeepLeakage",
@@ -16,6 +17,7 @@ ATTACKS: dict[str, str] = {
 TARGETS: dict[str, tuple[str, ...]] = {
     "dip": ("representation", "prototype", "entangled"),
     "joint": ("prototype",),
+    "decoder": ("representation", "prototype"),
     "pixels": ("representation", "prototype", "entangled"),
     "unmix": ("entangled",),
     "dlg": ("model",),

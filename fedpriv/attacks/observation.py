@@ -85,6 +85,7 @@ class Knowledge:
         batch: facts of the local step, or None.
         labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
         public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
+        public_labels: their classes ``(p,)`` int64, or None; granted with them.
     """
 
     card: KnowledgeCard
@@ -96,6 +97,7 @@ class Knowledge:
     batch: BatchFacts | None = None
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None
+    public_labels: Tensor | None = None
 
 
 @dataclass(frozen=True)

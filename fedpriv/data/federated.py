@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor
 
 from fedpriv.data import PARTITIONS
 from fedpriv.data.partition import (
@@ -17,7 +16,7 @@ from fedpriv.data.partition import (
     pathological_partition,
     split_train_test,
 )
-from fedpriv.data.types import ClientData, Dataset, FederatedData, as_unit
+from fedpriv.data.types import ClientData, Dataset, FederatedData, Samples, as_unit
 from fedpriv.errors import UserError
 from fedpriv.registry import resolve
 from fedpriv.seeds import derive_seed
@@ -118,8 +117,8 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     return FederatedData(dataset, tuple(clients))
 
 
-def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Tensor]:
-    """Set random images aside, without their labels, before anything is divided.
+def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:
+    """Set random images aside before anything is divided. No client and no server of a method sees their labels.
 
     Args:
         dataset: what images are taken from.
@@ -127,7 +126,8 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, T
         seed: any integer; the choice is independent of the division with the same seed.
 
     Returns:
-        The data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` as float in [0, 1].
+        The data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` as float in [0, 1] with
+        their labels.
     """
     total = len(dataset.samples)
     if not 1 <= n_public < total:
@@ -136,4 +136,5 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, T
     public, kept = np.sort(order[:n_public]), np.sort(order[n_public:])
     kept_train = int((kept < dataset.n_official_train).sum())
     rest = replace(dataset, samples=dataset.samples.subset(kept), n_official_train=kept_train)
-    return rest, as_unit(dataset.samples.subset(public).images)
+    aside = dataset.samples.subset(public)
+    return rest, Samples(as_unit(aside.images), aside.labels)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId, Unit
-from fedpriv.data.types import as_unit
+from fedpriv.attacks.shadow import shadow_extractor
+from fedpriv.data.types import Samples, as_unit
 from fedpriv.entanglement import WEIGHTS
 from fedpriv.errors import UserError
 from fedpriv.eval.local_rounds import (
@@ -117,14 +118,32 @@ def gather(
         targets = choose_classes(of_client, n_targets, seed)
     else:
         targets = choose_targets(newest, kind, n_targets, seed)
-    knowledge = grant(run, federation, kind, card, last, {target.client for target in targets})
+    clients = {target.client for target in targets}
+    knowledge = grant(run, federation, kind, card, last, clients, observations, seed)
     return Evidence(observations, permute(observations), knowledge, targets)
 
 
 def grant(
-    run: RunDirectory, federation: Federation, kind: str, card: KnowledgeCard, round_: int, clients: set[int]
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    card: KnowledgeCard,
+    round_: int,
+    clients: set[int],
+    observations: Sequence[Observation] = (),
+    seed: int = 0,
 ) -> Knowledge:
     """Hand over what a card grants, and nothing else.
+
+    Args:
+        run: a complete run.
+        federation: the run prepared again.
+        kind: kind of upload to attack.
+        card: the grants.
+        round_: the attacked round.
+        clients: the attacked clients.
+        observations: what the server saw, to which shadow extractors are aligned.
+        seed: of the training of shadow extractors.
 
     Raises:
         UserError: when the run does not have what the card names.
@@ -144,8 +163,12 @@ def grant(
         card=card,
         image_shape=first.blueprint.image_shape,
         n_classes=first.n_classes,
-        extractors={k: _extractor(run, federation, kind, k, round_, card) for k in sorted(clients)}
-        if card.extractor == "white_box" and not weighty
+        extractors={}
+        if weighty
+        else {
+            k: _granted_extractor(run, federation, kind, k, round_, card, observations, seed) for k in sorted(clients)
+        }
+        if card.extractor != "none"
         else {},
         heads={k: _head(run, federation, k, round_) for k in sorted(clients)}
         if card.extractor == "white_box" and kind == "angle-matrix"
@@ -156,7 +179,31 @@ def grant(
         if card.labels == "given" and (weighty or kind in UPDATES)
         else {},
         public_images=federation.server.public if card.attacker_data == "same_domain" else None,
+        public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
     )
+
+
+def _granted_extractor(
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    client: int,
+    round_: int,
+    card: KnowledgeCard,
+    observations: Sequence[Observation],
+    seed: int,
+) -> Callable[[Tensor], Tensor]:
+    if card.extractor == "shadow":
+        images, labels = federation.server.public, federation.public_labels
+        if card.attacker_data != "same_domain" or images is None or labels is None:
+            raise UserError(
+                "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
+                "attacker_data=same_domain too"
+            )
+        samples = Samples(images, labels.to(images.device))
+        return shadow_extractor(observations, client, round_, samples, federation.clients[0].n_classes, seed)
+    own = _extractor(run, federation, kind, client, round_, card)
+    return torch.no_grad()(own) if card.extractor == "query" else own
 
 
 def _batch_facts(federation: Federation, batch_size: int, learning_rate: float) -> BatchFacts:
