@@ -4,8 +4,8 @@
     python benchmarks/federation.py --data digits
 
 DIR holds one folder of CIFAR-10 images per class; the first 400 of each are used, with the 4-layer CNN, SGD 0.01 and the
-habits of the reference library (stored order, tail batch left out). On ``digits``: the small family (``small-cnn`` for methods
-that need one architecture), SGD 0.1. 10 clients, Dirichlet 0.1, batch 10, one local epoch. CPU seconds are of this
+habits of the reference library (stored order, tail batch left out). On ``digits``: the small family (``small-cnn`` for
+methods that need one architecture), SGD 0.1. 10 clients, Dirichlet 0.1, batch 10, one local epoch. CPU seconds are of this
 one-threaded process, start-up left out; figures are means over seeds.
 """
 
@@ -74,7 +74,8 @@ def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, f
         began = time.process_time()
         summary = run(federation, RunDirectory.create(Path(folder) / "run", config), run_clients)
         seconds = (time.process_time() - began) / arguments.rounds
-    return tuple(summary["accuracy"][when]["final"] for when in ("after_training", "after_broadcast")) + (seconds,)
+    found_accuracy = summary["accuracy"]
+    return found_accuracy["after_training"]["final"], found_accuracy["after_broadcast"]["final"], seconds
 
 
 if __name__ == "__main__":
