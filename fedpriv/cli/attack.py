@@ -27,7 +27,6 @@ QUICK: dict[str, dict[str, Any]] = {
     "model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "lenet-sigmoid"},
     "classifier": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
     "angle-matrix": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
-    "angle-matrix": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
 }
 """Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""
 
