@@ -45,7 +45,7 @@ class DipInversion:
     learning_rate: float = 5e-3
     restarts: int = 1
     average: float = 0.99
-    tolerance: float = 5e-4
+    tolerance: float = 2e-4
     patience: int = 300
     generator: Hourglass = Hourglass()
 
