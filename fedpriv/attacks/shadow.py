@@ -56,14 +56,15 @@ class ShadowTraining:
     """How a shadow extractor is trained.
 
     Attributes:
-        architecture: a name of ``fedpriv.models.MODELS``; the client's own is not known.
+        architecture: a name of ``fedpriv.models.MODELS``; the client's own is not known. None takes cnn4 for images
+            of 16 positions a side or more, small-cnn for smaller ones.
         epochs: passes over the attacker's images.
         batch_size: images a step.
         learning_rate: Adam's step size.
         alignment: mu, the weight of the distance to prototypes.
     """
 
-    architecture: str = "cnn4"
+    architecture: str | None = None
     epochs: int = 40
     batch_size: int = 32
     learning_rate: float = 1e-3
@@ -133,9 +134,8 @@ def shadow_extractor(
     images, labels = own.images, own.labels
     device = images.device
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-    model = build_model(
-        Blueprint(how.architecture, shape, n_classes, anchors.width), derive_seed(seed, "shadow", client)
-    )
+    name = how.architecture or ("cnn4" if min(shape[1:]) >= 16 else "small-cnn")
+    model = build_model(Blueprint(name, shape, n_classes, anchors.width), derive_seed(seed, "shadow", client))
     model = model.to(device).train()
     parameters = [*model.extractor.parameters(), *model.mapping.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=how.learning_rate)
