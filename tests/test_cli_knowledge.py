@@ -1,0 +1,74 @@
+"""Knowledge on the command line: what is not granted is left out in one line, unless it was asked for by name."""
+
+import json
+
+import pytest
+
+from fedpriv.cli.main import run
+
+SMALL = ["--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
+QUICK = [*SMALL, "--targets", "3", "--iterations", "5", "--no-control"]
+OWN = ["--public", "40", "--knowledge", "attacker_data=same_domain"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def call(capsys, *arguments):
+    code = run([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_attacks_that_the_card_does_not_grant_are_left_out_in_one_line(capsys):
+    code, out, err = call(capsys, "attack", "--target", "representation", *QUICK, "--json", "--out", "r")
+    assert code == 0
+    assert "decoder" not in json.loads(out)["attacks"]
+    assert {"dip", "pixels"} <= set(json.loads(out)["attacks"])
+    assert len([line for line in err.splitlines() if line.startswith("left out: attack 'decoder' needs")]) == 1
+
+
+def test_images_of_its_own_bring_the_decoder_in(capsys):
+    code, out, err = call(capsys, "attack", "--target", "representation", *QUICK, *OWN, "--json", "--out", "r")
+    assert code == 0
+    assert "left out: attack 'decoder'" not in err
+    record = json.loads(out)["attacks"]["decoder"]
+    assert record["knowledge"]["attacker_data"] == "same_domain"
+
+
+@pytest.mark.parametrize("target", ["representation", "prototype"])
+def test_inversions_run_through_a_shadow_extractor(capsys, target):
+    arguments = ["attack", "--target", target, *QUICK, *OWN, "--knowledge", "extractor=shadow"]
+    code, out, _ = call(capsys, *arguments, "--attack", "pixels", "--attack", "decoder", "--json", "--out", "r")
+    assert code == 0
+    records = json.loads(out)["attacks"]
+    assert set(records) == {"pixels", "decoder"}
+    assert all(record["knowledge"]["extractor"] == "shadow" for record in records.values())
+
+
+def test_queries_are_enough_for_the_decoder_alone(capsys):
+    arguments = ["attack", "--target", "prototype", *QUICK, *OWN, "--knowledge", "extractor=query"]
+    code, out, err = call(capsys, *arguments, "--json", "--out", "r")
+    assert code == 0
+    assert "decoder" in json.loads(out)["attacks"]
+    for name in ("dip", "joint", "pixels"):
+        assert f"left out: attack '{name}' needs extractor=white_box or shadow" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--attack", "decoder"], "attack 'decoder' needs attacker_data=same_domain"),
+        (["--knowledge", "attacker_data=same_domain"], "no images are set aside for the attacker; pass --public N"),
+        (["--knowledge", "extractor=shadow"], "pass --knowledge attacker_data=same_domain and --public N too"),
+        (["--knowledge", "extractor=none", "--attack", "dip"], "needs extractor=white_box or shadow"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_trained(capsys, tmp_path, arguments, complaint):
+    code, _, err = call(capsys, "attack", "--target", "representation", *arguments, "--out", "r")
+    assert code == 2
+    assert complaint in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "r").exists()
