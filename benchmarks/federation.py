@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from fedpriv.data.federated import PartitionOptions
 from fedpriv.engines.local import run_clients
 from fedpriv.federation import prepare, run
 from fedpriv.methods import METHODS as METHODS_TABLE
@@ -37,6 +38,8 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--alpha", type=float, default=0.1)
+    parser.add_argument("--digits-per-class", type=int, help="keep only the first so many digits of each class")
     parser.add_argument("--options", type=json.loads, default={}, help='per method, e.g. {"fedproto": {"weight": 1}}')
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -59,11 +62,13 @@ def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, f
         capture="none",
         checkpoint_every=arguments.rounds,
         seed=seed,
+        partition=PartitionOptions(alpha=arguments.alpha),
         public=60 if found.needs_public else 0,
     )
     if arguments.data == "digits":
         models = "small-cnn" if found.homogeneous else "small"
         config = replace(config, models=models, training=LocalTraining(learning_rate=0.1))
+        config = replace(config, per_class=arguments.digits_per_class)
     else:
         training = LocalTraining(drop_last=True, shuffle=False)
         config = replace(
