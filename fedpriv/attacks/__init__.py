@@ -11,6 +11,7 @@ ATTACKS: dict[str, str] = {
     "dlg": "fedpriv.attacks.gradients:DeepLeakage",
     "head-update": "fedpriv.attacks.head_update:HeadUpdate",
     "angle-update": "fedpriv.attacks.angle_update:AngleUpdate",
+    "membership": "fedpriv.attacks.membership:MembershipInference",
 }
 """Names of attacks and where they are."""
 
@@ -23,6 +24,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "dlg": ("model",),
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
+    "membership": ("representation", "prototype", "entangled", "logits", "kernel"),
 }
 """Which kinds of payload each attack inverts."""
 

@@ -78,8 +78,8 @@ class Knowledge:
         n_classes: number of classes C; public.
         extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``,
             in evaluation mode; empty unless the card grants white-box access.
-        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head at the start of the round, where the card
-            grants white-box access and the method keeps heads private.
+        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head, of the same moment as its extractor, where
+            the card grants white-box access and the attack is on an upload that a private head had a part in.
         model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
             have private architectures only.
         batch: facts of the local step, or None.

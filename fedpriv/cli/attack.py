@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from fedpriv.cli import common
+from fedpriv.cli import common, membership
 from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
 from fedpriv.errors import UserError, unknown_name
 
@@ -27,6 +27,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "lenet-sigmoid"},
     "classifier": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
     "angle-matrix": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
+    "logits": {"rounds": 10, "lr": 0.1},
+    "kernel": {"rounds": 10, "lr": 0.1, "public": 200},
 }
 """Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""
 
@@ -102,13 +104,17 @@ def attack(
     names = _attack_names(target, attacks)
     card = parse_card(knowledge)
     own = _own_options(attack_option, iterations, restarts)
+    members = membership.requested(names, attacks, own, card)
+    names = tuple(name for name in names if name != membership.NAME)
     chosen = {name: _build(name, own) for name in names}
     _refuse_rounds(chosen if attacks else {}, chosen, target, rounds_seen)
-    chosen = _granted(chosen, set(attacks), card, rounds_seen, quiet=quiet, as_json=as_json)
+    if chosen or members is None:
+        chosen = _granted(chosen, set(attacks), card, rounds_seen, quiet=quiet, as_json=as_json)
     common.pick_device(device)
     request = {
         "target": target,
         "attacks": {name: _describe(made) for name, made in chosen.items()},
+        "membership": None if members is None else _describe(members),
         "knowledge": _describe(card),
         "n_targets": n_targets,
         "round": round_,
@@ -140,8 +146,11 @@ def attack(
     if ground is None:
         ground = prepare_ground(folder / "run", plan)
     results = _attack_all(folder, ground, plan, request, quiet=quiet)
+    measured = None
+    if members is not None:
+        measured = membership.measure(folder, ground.run, ground.federation, members, plan, quiet=quiet)
     common.hint.pop("resume", None)
-    _finish(folder, results, as_json=as_json, quiet=quiet)
+    _finish(folder, results, measured, as_json=as_json, quiet=quiet)
 
 
 # ---------------------------------------------------------------- what to run
@@ -461,21 +470,31 @@ def _attack_all(
     return results
 
 
-def _finish(folder: Path, results: Mapping[Path, dict[str, Any]], *, as_json: bool, quiet: bool) -> None:
+def _finish(
+    folder: Path,
+    results: Mapping[Path, dict[str, Any]],
+    measured: Mapping[str, Any] | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     from fedpriv.eval.report import write_report
     from fedpriv.eval.verdict import verdict
 
-    write_report(list(results), folder)
+    write_report(list(results), folder, [] if measured is None else [folder / membership.NAME])
     if as_json:
-        common.print_json({"out": str(folder), "attacks": {path.name: record for path, record in results.items()}})
+        found = {path.name: record for path, record in results.items()}
+        common.print_json({"out": str(folder), "attacks": found, membership.NAME: measured})
         return
     if quiet:
         return
-    common.print_table(
-        "leakage (dB of PSNR, mean over targets)", [summary_row(record) for record in results.values()], as_json=False
-    )
+    if results:
+        rows = [summary_row(record) for record in results.values()]
+        common.print_table("leakage (dB of PSNR, mean over targets)", rows, as_json=False)
     for record in results.values():
         click.echo(f"{record['attack']}: {verdict(record)}")
+    if measured is not None:
+        membership.show(measured)
     click.echo("")
     for path in results:
         click.echo(f"image grid: {path / 'grid.png'}")

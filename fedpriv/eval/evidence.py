@@ -170,8 +170,8 @@ def grant(
         }
         if card.extractor != "none"
         else {},
-        heads={k: _head(run, federation, k, round_) for k in sorted(clients)}
-        if card.extractor == "white_box" and kind == "angle-matrix"
+        heads={k: _head(run, federation, kind, k, round_) for k in sorted(clients)}
+        if card.extractor == "white_box" and kind in ("angle-matrix", "logits")
         else {},
         model=build_model(first.blueprint, 0).to(federation.server.device).eval() if weighty else None,
         batch=_batch_facts(federation, training.batch_size, training.learning_rate) if card.batch else None,
@@ -243,8 +243,8 @@ def _extractor(
     return model.represent
 
 
-def _head(run: RunDirectory, federation: Federation, client: int, round_: int) -> tuple[Tensor, Tensor]:
-    state = state_of_update(run, federation, client, round_)
+def _head(run: RunDirectory, federation: Federation, kind: str, client: int, round_: int) -> tuple[Tensor, Tensor]:
+    state = (state_of_update if kind in UPDATES else _state)(run, federation, client, round_)
     return state["model.head.weight"].cpu(), state["model.head.bias"].cpu()
 
 

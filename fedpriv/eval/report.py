@@ -14,6 +14,8 @@ from fedpriv.eval.csv_table import csv_text
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.grid import grid_png
 from fedpriv.eval.leakage import METRICS
+from fedpriv.eval.membership import load_membership
+from fedpriv.eval.membership_report import html_section, markdown_section
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
 from fedpriv.eval.verdict import verdict, verdict_kind
 from fedpriv.files import write_text
@@ -85,22 +87,26 @@ class Group:
     entries: tuple[Entry, ...]
 
 
-def write_report(directories: Sequence[Path], out: Path) -> None:
+def write_report(directories: Sequence[Path], out: Path, membership: Sequence[Path] = ()) -> None:
     """Write ``report.html``, ``report.md`` and ``results.csv`` into the folder ``out``.
 
     Args:
         directories: attack directories that have been scored.
         out: folder to write to; it is made where it is missing.
+        membership: folders that hold a ``membership.json``.
 
     Raises:
         UserError: when there are none, or one is damaged or was not scored.
     """
-    if not directories:
+    if not directories and not membership:
         raise UserError("report: no attack directories; give at least one")
     found = [load_attack(Path(directory)) for directory in directories]
     groups = _groups(found)
-    write_text(out / "report.html", _render("report.html.j2", groups, autoescape=True))
-    write_text(out / "report.md", _render("report.md.j2", groups, autoescape=False))
+    records = [load_membership(Path(folder)) for folder in membership]
+    page = _render("report.html.j2", groups, autoescape=True)
+    write_text(out / "report.html", page.replace("</main>", html_section(records) + "</main>"))
+    text = _render("report.md.j2", groups, autoescape=False)
+    write_text(out / "report.md", text + markdown_section(records))
     write_text(out / "results.csv", csv_text(found))
 
 
