@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,5 +40,14 @@ def data(seed: int, download: bool, out: Path | None, force: bool, as_json: bool
     if as_json:
         common.print_json({"out": str(folder), "clients": rows})
     elif not quiet:
-        common.print_table(f"{config.dataset}: who holds what", rows, as_json=False)
+        common.print_table(f"{config.dataset}: who holds what", [_readable(row) for row in rows], as_json=False)
         click.echo(f"picture: {picture}")
+
+
+def _readable(row: Mapping[str, Any]) -> dict[str, str]:
+    def text(value: Any) -> str:
+        if isinstance(value, Mapping):
+            return ", ".join(f"{name}: {number}" for name, number in value.items())
+        return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+    return {name.replace("_", " "): text(value) for name, value in row.items()}
