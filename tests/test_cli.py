@@ -161,6 +161,40 @@ def test_a_report_over_several_results(attacked, capsys, tmp_path):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsys, tmp_path):
+    code, out, _ = call(capsys, "report", trained, attacked, attacked / "dip", "--out", "page", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    # the result folder holds the run that was attacked too
+    assert answer["runs"] == [str(trained), str(attacked / "run")]
+    assert answer["attacks"].count(str(attacked / "dip")) == 1
+    assert 'href="runs.html"' in (tmp_path / "page" / "report.html").read_text()
+    assert 'href="report.html"' in (tmp_path / "page" / "runs.html").read_text()
+    assert (tmp_path / "page" / "prototypes-1-fedgh.svg").is_file()
+    code, out, _ = call(capsys, "report", trained, "--target-accuracy", "0.01", "--out", "page", "--force")
+    assert code == 0
+    assert out.strip().endswith("runs.html")
+    assert not (tmp_path / "page" / "report.html").exists()
+    assert "report.html" not in (tmp_path / "page" / "runs.html").read_text()
+    with open(tmp_path / "page" / "runs.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["method"], row["after_training_rounds_to_target"]) == ("fedgh", "1")
+
+
+def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, capsys, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for arguments, reason in (
+        (["empty"], "empty: holds neither an attack result (about.json) nor a run (config.json)"),
+        ([attacked / "dip", "--target-accuracy", "0.5"], "--target-accuracy: applies to runs"),
+        ([trained, "--target-accuracy", "2"], "--target-accuracy 2: expected above 0 and at most 1"),
+    ):
+        code, _, error = call(capsys, "report", *arguments, "--out", "page")
+        assert code == 2
+        assert reason in error
+        assert len(error.strip().splitlines()) == 1
+        assert not (tmp_path / "page").exists()
+
+
 def test_attacking_a_run_of_ones_own(trained, capsys):
     code, out, _ = call(
         capsys, *["attack", "--target", "prototype", "--run", trained, "--attack", "pixels"],

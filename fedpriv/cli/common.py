@@ -175,7 +175,8 @@ def fresh_folder(path: Path, *, force: bool) -> None:
 
 
 def _made_by_us(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("config.json", "request.json", "about.json", "report.html"))
+    marks = ("config.json", "request.json", "about.json", "report.html", "runs.html")
+    return any((path / name).is_file() for name in marks)
 
 
 def numbered(path: Path) -> Path:

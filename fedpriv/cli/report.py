@@ -1,39 +1,90 @@
-"""``fedpriv report``: one page over one or more attack directories."""
+"""``fedpriv report``: one page over attack directories, one over run directories."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.cli.score import attack_directories
+from fedpriv.errors import UserError
+
+Kind = Literal["attack", "membership", "run"]
 
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: results/report).")
+@click.option("--target-accuracy", type=float, help="For runs: the cost of reaching it (default: 0.7).")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
-def report(directories: tuple[Path, ...], out: Path | None, force: bool, as_json: bool, quiet: bool) -> None:
-    """Write report.html, report.md and results.csv over attack directories (or folders that hold some)."""
-    from fedpriv.eval.membership import FILE
-    from fedpriv.eval.report import write_report
+def report(
+    directories: tuple[Path, ...],
+    out: Path | None,
+    target_accuracy: float | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Report on attack and run directories, or folders that hold some.
 
-    members = [path for given in directories for path in (given, given / "membership") if (path / FILE).is_file()]
-    images = tuple(path for path in directories if not (path / FILE).is_file())
-    only_members = [path for path in images if path / "membership" in members and not _holds_images(path)]
-    found = attack_directories(tuple(path for path in images if path not in only_members))
+    Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
+    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
+    """
+    from fedpriv.eval.report import write_report
+    from fedpriv.eval.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
+
+    found = result_directories(directories)
+    attacks, members, runs = found["attack"], found["membership"], found["run"]
+    leaks = bool(attacks or members)
+    if target_accuracy is not None and not runs:
+        raise UserError("--target-accuracy: applies to runs, but only attacks were given")
+    target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
+    check_target(target)
     folder = out or common.numbered(Path("results") / "report")
     common.fresh_folder(folder, force=force)
-    write_report(found, folder, members)
+    if runs:
+        write_runs_report(runs, folder, target_accuracy=target, attacks="report.html" if leaks else None)
+    if leaks:
+        write_report(attacks, folder, members, runs=PAGE if runs else None)
     if as_json:
-        common.print_json({"out": str(folder), "attacks": [str(path) for path in (*found, *members)]})
-    else:
-        common.say(f"report: {folder / 'report.html'}", quiet=quiet, as_json=False)
+        shown = {"attacks": [*attacks, *members], "runs": runs}
+        common.print_json({"out": str(folder), **{kind: [str(p) for p in paths] for kind, paths in shown.items()}})
+        return
+    for name, some in (("report.html", leaks), (PAGE, bool(runs))):
+        if some:
+            common.say(f"report: {folder / name}", quiet=quiet, as_json=False)
 
 
-def _holds_images(path: Path) -> bool:
+def result_directories(paths: tuple[Path, ...]) -> dict[Kind, list[Path]]:
+    """Return the attack, membership and run directories among and directly below the given folders, in order.
+
+    Raises:
+        UserError: for a folder that is missing or holds none.
+    """
+    found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "run": []}
+    seen: set[Path] = set()
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path}: no such folder; expected one made by fedpriv attack or fedpriv train")
+        inside = [path] if _kind(path) else sorted(path.iterdir())
+        kinds = [(place, kind) for place in inside if (kind := _kind(place)) is not None]
+        if not kinds:
+            raise UserError(f"{path}: holds neither an attack result (about.json) nor a run (config.json)")
+        for place, kind in kinds:
+            if place.resolve() not in seen:
+                found[kind].append(place)
+                seen.add(place.resolve())
+    return found
+
+
+def _kind(path: Path) -> Kind | None:
+    from fedpriv.eval.membership import FILE
     from fedpriv.eval.storage import is_attack_directory
 
-    return any(is_attack_directory(inside) for inside in (path, *path.iterdir()))
+    if is_attack_directory(path):
+        return "attack"
+    if (path / FILE).is_file():
+        return "membership"
+    return "run" if (path / "config.json").is_file() else None

@@ -16,6 +16,7 @@ from fedpriv.eval.grid import grid_png
 from fedpriv.eval.leakage import METRICS
 from fedpriv.eval.membership import load_membership
 from fedpriv.eval.membership_report import html_section, markdown_section
+from fedpriv.eval.page import environment
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
 from fedpriv.eval.verdict import verdict, verdict_kind
 from fedpriv.files import write_text
@@ -87,13 +88,16 @@ class Group:
     entries: tuple[Entry, ...]
 
 
-def write_report(directories: Sequence[Path], out: Path, membership: Sequence[Path] = ()) -> None:
+def write_report(
+    directories: Sequence[Path], out: Path, membership: Sequence[Path] = (), *, runs: str | None = None
+) -> None:
     """Write ``report.html``, ``report.md`` and ``results.csv`` into the folder ``out``.
 
     Args:
         directories: attack directories that have been scored.
         out: folder to write to; it is made where it is missing.
         membership: folders that hold a ``membership.json``.
+        runs: file name of the page about runs beside this one, or None.
 
     Raises:
         UserError: when there are none, or one is damaged or was not scored.
@@ -103,9 +107,9 @@ def write_report(directories: Sequence[Path], out: Path, membership: Sequence[Pa
     found = [load_attack(Path(directory)) for directory in directories]
     groups = _groups(found)
     records = [load_membership(Path(folder)) for folder in membership]
-    page = _render("report.html.j2", groups, autoescape=True)
+    page = _render("report.html.j2", groups, runs, autoescape=True)
     write_text(out / "report.html", page.replace("</main>", html_section(records) + "</main>"))
-    text = _render("report.md.j2", groups, autoescape=False)
+    text = _render("report.md.j2", groups, runs, autoescape=False)
     write_text(out / "report.md", text + markdown_section(records))
     write_text(out / "results.csv", csv_text(found))
 
@@ -230,27 +234,8 @@ def span(interval: Sequence[float] | None) -> str:
     return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
-def _render(template: str, groups: tuple[Group, ...], *, autoescape: bool) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    home = Environment(
-        loader=PackageLoader("fedpriv.eval"),
-        autoescape=autoescape,  # Markdown has its own filter, "cell"
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    home.filters |= {
-        "number": number,
-        "span": span,
-        "cell": _markdown_cell,
-        "label": lambda name: LABELS.get(name, name),
-    }
-    return home.get_template(template).render(groups=groups, count=sum(len(group.entries) for group in groups))
-
-
-def _markdown_cell(value: object) -> str:
-    """Return text that neither breaks a Markdown table nor is read as HTML."""
-    text = " ".join(str(value).split())
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("`", "'")
+def _render(template: str, groups: tuple[Group, ...], runs: str | None, *, autoescape: bool) -> str:
+    home = environment(autoescape=autoescape)
+    home.filters |= {"number": number, "span": span, "label": lambda name: LABELS.get(name, name)}
+    shown = sum(len(group.entries) for group in groups)
+    return home.get_template(template).render(groups=groups, count=shown, runs=runs)

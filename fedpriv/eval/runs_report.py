@@ -106,8 +106,7 @@ def write_runs_report(
     """
     if not directories:
         raise UserError("report: no run directories; give at least one")
-    if not 0 < target_accuracy <= 1:
-        raise UserError(f"--target-accuracy {target_accuracy:g}: expected above 0 and at most 1")
+    check_target(target_accuracy)
     runs = load_runs(directories)
     rows = tuple(_row(run, predictor, target_accuracy) for run in runs for predictor in run.predictors)
     shared, differing = shared_settings(runs)
@@ -134,6 +133,16 @@ def write_runs_report(
         files[file] = home.get_template(f"{file}.j2").render(values)
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
+
+
+def check_target(target_accuracy: float) -> None:
+    """Check a target accuracy.
+
+    Raises:
+        UserError: unless it lies above 0 and at most at 1.
+    """
+    if not 0 < target_accuracy <= 1:
+        raise UserError(f"--target-accuracy {target_accuracy:g}: expected above 0 and at most 1")
 
 
 def _row(run: RunRecord, predictor: str, target: float) -> Row:
