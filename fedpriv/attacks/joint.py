@@ -52,7 +52,7 @@ class JointInversion:
         generator: shape of the generator networks.
     """
 
-    iterations: Annotated[int, Ge(1)] = 1500
+    iterations: Annotated[int, Ge(1)] = 1000
     restarts: Annotated[int, Ge(1)] = 1
     most: Annotated[int, Ge(1)] = 4
     fits: Annotated[float, Gt(0)] = 3e-3
