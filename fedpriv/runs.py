@@ -92,6 +92,13 @@ class RunConfig:
     keep: tuple[int, ...] = ()
 
 
+def dataset_title(config: RunConfig) -> str:
+    """Return what to call a run's data set in tables and pictures: a folder of images goes by its own name."""
+    if config.dataset == "folder" and config.data_dir is not None:
+        return Path(config.data_dir).name
+    return config.dataset
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Where a federation stands after a round.

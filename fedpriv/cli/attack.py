@@ -410,6 +410,7 @@ def _attack_all(
     from fedpriv.eval.score import score
     from fedpriv.eval.storage import is_attack_directory, load_metrics, save_attack
     from fedpriv.eval.suite import Execution, attack_in_pieces, forget_pieces
+    from fedpriv.runs import dataset_title
 
     run, federation = ground.run, ground.federation
     target, seed, picked = plan.target, plan.seed, federation.server.device
@@ -450,7 +451,7 @@ def _attack_all(
             "target": target,
             "attack": name,
             "method": run.config.method,
-            "dataset": run.config.dataset,
+            "dataset": dataset_title(run.config),
             "knowledge": _describe(ground.cards[name]),
             "seed": seed,
             "options": request["attacks"][name],

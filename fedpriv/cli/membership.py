@@ -64,6 +64,7 @@ def measure(
     from fedpriv.config import plain
     from fedpriv.eval.evidence import gather
     from fedpriv.eval.membership import FILE, evaluate, load_membership, save_membership
+    from fedpriv.runs import dataset_title
 
     if (folder / NAME / FILE).is_file():
         return load_membership(folder / NAME)
@@ -73,7 +74,7 @@ def measure(
             "target": plan.target,
             "attack": NAME,
             "method": run.config.method,
-            "dataset": run.config.dataset,
+            "dataset": dataset_title(run.config),
             "knowledge": plain(card),
             "seed": plan.seed,
             "options": plain(made),
