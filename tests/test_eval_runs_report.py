@@ -12,7 +12,7 @@ import torch
 from fedpriv.errors import UserError
 from fedpriv.eval.curves import accuracy_by_round, accuracy_by_scalars, class_colours, logarithmic
 from fedpriv.eval.page import percent, quantity
-from fedpriv.eval.prototype_map import prototype_map
+from fedpriv.eval.prototype_map import embed, prototype_map
 from fedpriv.eval.run_records import load_runs, run_labels, shared_settings
 from fedpriv.eval.runs_report import write_runs_report
 from fedpriv.ledger import count, entries
@@ -237,6 +237,16 @@ def test_neighbours_stay_neighbours(tmp_path):
     found = prototype_map(RunDirectory.open(make_run(tmp_path / "a", upload=clusters)))
     distances = np.linalg.norm(found.points[:, None] - found.points[None], axis=2) + 1e9 * np.eye(20)
     assert (found.classes[distances.argmin(axis=1)] == found.classes).all()
+
+
+def test_large_maps_are_the_same_twice_and_keep_neighbours_too():
+    draw = np.random.default_rng(0)
+    classes = np.arange(420) % 12
+    features = 3 * draw.normal(size=(12, 16))[classes] + draw.normal(size=(420, 16))
+    points = embed(features, 30.0)
+    assert (points == embed(features, 30.0)).all()
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(420)
+    assert (classes[distances.argmin(axis=1)] == classes).mean() > 0.95
 
 
 def test_why_there_is_no_map(tmp_path):

@@ -9,7 +9,8 @@ import numpy as np
 from fedpriv.runs import RunDirectory
 from fedpriv.uploads import Prototypes, optional_part
 
-MOST_POINTS = 2000  # exact t-SNE takes time and memory with the square; the plane is full before that
+MOST_POINTS = 2000  # the plane is full before that
+_EXACT = 400  # beyond so many points the exact gradient, which grows with the square, takes minutes
 _PERPLEXITY = 30.0
 
 
@@ -74,13 +75,17 @@ def prototype_map(run: RunDirectory) -> PrototypeMap | str:
 
 
 def embed(features: np.ndarray, perplexity: float) -> np.ndarray:
-    """Return ``(p, 2)`` positions of ``(p, d)`` features by t-SNE (van der Maaten and Hinton, 2008), exactly.
+    """Return ``(p, 2)`` positions of ``(p, d)`` features by t-SNE (van der Maaten and Hinton, 2008).
 
-    Starts from the two principal components, so that equal features give equal positions.
+    Starts from the two principal components and runs on one thread, so that equal features give equal positions. Large
+    sets take the Barnes-Hut approximation of the gradient.
     """
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
     if features.shape[1] == 1:  # two components are needed to start from
         features = np.concatenate([features, np.zeros_like(features)], axis=1)
-    plane = TSNE(2, perplexity=perplexity, init="pca", method="exact", random_state=0).fit_transform(features)
+    method = "exact" if len(features) <= _EXACT else "barnes_hut"
+    with threadpool_limits(limits=1):  # sums over threads have no fixed order
+        plane = TSNE(2, perplexity=perplexity, init="pca", method=method, random_state=0).fit_transform(features)
     return np.asarray(plane, dtype=np.float64)
