@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.errors import UserError
-from fedpriv.runs import RunConfig, RunDirectory
+from fedpriv.runs import RunConfig, RunDirectory, dataset_title
 
 COUNTS = ("paper", "full")
 MOMENTS = ("after_training", "after_broadcast")
@@ -211,7 +211,7 @@ def settings(config: RunConfig) -> dict[str, str]:
         "long_tail": f", imbalance {partition.imbalance:g}",
     }.get(partition.name, "")
     found = {
-        "data set": config.dataset,
+        "data set": dataset_title(config),
         "images per class": config.per_class,
         "image size": config.image_size,
         "partition": f"{partition.name.replace('_', ' ')}{detail}",
