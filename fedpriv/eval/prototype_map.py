@@ -81,7 +81,7 @@ def embed(features: np.ndarray, perplexity: float) -> np.ndarray:
     sets take the Barnes-Hut approximation of the gradient.
     """
     from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
     if features.shape[1] == 1:  # two components are needed to start from
         features = np.concatenate([features, np.zeros_like(features)], axis=1)
