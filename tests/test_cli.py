@@ -248,7 +248,7 @@ def test_an_interrupted_attack_goes_on_where_it_was(trained, capsys, monkeypatch
     monkeypatch.setattr(PixelInversion, "run", original)
     code, _, err = call(capsys, *arguments, "--resume", "--iterations", "6")
     assert code == 2
-    assert "was made with another attacks" in err
+    assert "attacks.dip.iterations" in err
     code, _, _ = call(capsys, *arguments, "--resume")
     assert code == 0
     assert (tmp_path / "r" / "dip" / "metrics.json").stat().st_mtime_ns == done

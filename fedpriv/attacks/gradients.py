@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
@@ -55,12 +56,12 @@ class DeepLeakage:
             gradient falls below.
     """
 
-    outer_steps: int = 100
-    restarts: int = 1
-    redraws: int = 8
+    outer_steps: Annotated[int, Ge(1)] = 100
+    restarts: Annotated[int, Ge(1)] = 1
+    redraws: Annotated[int, Ge(0)] = 8
     spread: float = 0.1
     labels: Literal["auto", "joint"] = "auto"
-    learning_rate: float = 1.0
+    learning_rate: Annotated[float, Gt(0)] = 1.0
     stop_below: float = 1e-9
 
     name = "dlg"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
@@ -41,12 +42,12 @@ class DipInversion:
         generator: shape of the generator network.
     """
 
-    iterations: int = 800
-    learning_rate: float = 5e-3
-    restarts: int = 1
+    iterations: Annotated[int, Ge(1)] = 800
+    learning_rate: Annotated[float, Gt(0)] = 5e-3
+    restarts: Annotated[int, Ge(1)] = 1
     average: float = 0.99
     tolerance: float = 2e-4
-    patience: int = 300
+    patience: Annotated[int, Ge(1)] = 300
     generator: Hourglass = Hourglass()
 
     name = "dip"
@@ -115,11 +116,11 @@ class PixelInversion:
         pixels: what holds pixels back.
     """
 
-    iterations: int = 800
-    learning_rate: float = 0.05
-    restarts: int = 1
+    iterations: Annotated[int, Ge(1)] = 800
+    learning_rate: Annotated[float, Gt(0)] = 0.05
+    restarts: Annotated[int, Ge(1)] = 1
     tolerance: float = 5e-4
-    patience: int = 300
+    patience: Annotated[int, Ge(1)] = 300
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"

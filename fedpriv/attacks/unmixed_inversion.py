@@ -41,7 +41,7 @@ class UnmixedInversion:
     name = "unmix"
     targets = TARGETS["unmix"]
     unit: ClassVar[Unit] = "class"
-    needs = Needs(extractor=("white_box",), min_rounds=2)
+    needs = Needs(extractor=("white_box", "shadow"), min_rounds=2)
 
     def run(
         self,

@@ -99,7 +99,11 @@ def attack(
     quiet: bool,
     **flags: Any,
 ) -> None:
-    """Attack one kind of upload; write image grids, tables and a report."""
+    """Attack one kind of upload; write image grids, tables and a report.
+
+    Without --run a federation is trained first. Where --rounds, --lr, --batch-size, --local-steps and --models are not
+    given, it takes quick settings of the target instead of the defaults below, and prints them.
+    """
     _check_numbers(n_targets, rounds_seen, chunk_rows)
     names = _attack_names(target, attacks)
     card = parse_card(knowledge)
@@ -302,14 +306,26 @@ def _folder(
             raise UserError("--resume needs --out, the folder of the interrupted attack")
         before = read_json(out / "request.json")
         if before != described:
-            changed = [key for key in described if before.get(key) != described[key]]
-            raise UserError(f"{out}: was made with another {', '.join(changed)}; resume with the same flags")
+            changed = ", ".join(_differences(before, described))
+            raise UserError(f"{out}: was made with other flags ({changed} differ); resume with the same flags")
         return out
     folder = out or common.numbered(Path("results") / target)
     common.fresh_folder(folder, force=force)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "request.json", described)
     return folder
+
+
+def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
+    """Return the dotted names of what differs between two nested mappings."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return [prefix] if before != now else []
+    names = [str(name) for name in {**before, **now}]
+    return [
+        found
+        for name in names
+        for found in _differences(before.get(name), now.get(name), f"{prefix}.{name}" if prefix else name)
+    ]
 
 
 def _resume_command(folder: Path, out: Path | None) -> str:
@@ -325,7 +341,8 @@ def _train(path: Path, config: RunConfig, *, device: str, download: bool, quiet:
     if resume and RunDirectory.open(path).complete:
         return
     common.say(
-        f"no --run: training {config.method} on {config.dataset}, {config.clients} clients, {config.rounds} rounds",
+        f"no --run: training {config.method} on {config.dataset}: {config.clients} clients, models {config.models}, "
+        f"{config.rounds} rounds, learning rate {config.training.learning_rate:g}",
         quiet=quiet,
         as_json=as_json,
     )
@@ -511,7 +528,7 @@ def summary_row(record: Mapping[str, Any]) -> dict[str, str]:
     permuted = floors.get("permuted")
     return {
         "attack": record["attack"],
-        "targets": str(record["n_targets"]),
+        "targets / clients": f"{record['n_targets']} / {record['n_clients']}",
         "attack PSNR": f"{found['mean']:.2f}",
         "best blind guess": f"{floors[best]:.2f} ({best.replace('_', ' ')})",
         "permuted uploads": "not run" if permuted is None else f"{permuted:.2f}",

@@ -7,7 +7,7 @@ from typing import Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.errors import unknown_name
+from fedpriv.errors import UserError, unknown_name
 
 KINDS = ("methods", "attacks", "defenses", "datasets", "models", "targets")
 
@@ -20,6 +20,8 @@ def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> Non
     """List methods, attacks, defenses, datasets, models or targets."""
     if kind not in KINDS:
         raise unknown_name("list", kind, KINDS)
+    if target is not None and kind != "attacks":
+        raise UserError(f"--target {target}: only goes with: fedpriv list attacks")
     rows = {
         "methods": _methods,
         "attacks": lambda: _attacks(target),
@@ -57,9 +59,11 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _attacks(target: str | None) -> list[dict[str, Any]]:
-    from fedpriv.attacks import ATTACKS, TARGETS, attacks_for
+    from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
     from fedpriv.registry import resolve
 
+    if target is not None and target not in TARGET_NAMES:
+        raise unknown_name("target", target, TARGET_NAMES)
     names = attacks_for(target) if target else tuple(ATTACKS)
     rows = []
     for name in names:

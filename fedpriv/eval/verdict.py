@@ -13,6 +13,9 @@ SOME = 0.1
 ABOVE_CHANCE = 0.05
 """How far above chance the lower end of an identification interval must lie to count."""
 
+FEW_CLIENTS = 8
+"""With fewer clients than this a bootstrap over clients is too narrow, and the verdict says so."""
+
 Kind = Literal["leaks", "some", "features", "none", "worse", "single"]
 
 
@@ -47,6 +50,9 @@ def verdict(record: Mapping[str, Any]) -> str:
     if kind == "single":
         return f"One target, so no interval: {facts} ({floor}).{_features(record)}"
     low, high = advantage["ci95"]
+    few = (
+        f" Only {record['n_clients']} clients: the interval is too narrow." if record["n_clients"] < FEW_CLIENTS else ""
+    )
     facts += f" ({floor}; 95 % interval of the difference {low:.1f} to {high:.1f} dB)"
     beaten = f"{100 * advantage['share_3db']:.0f} % of {record['n_targets']} targets beat it by 3 dB or more"
     told = _identified(record)
@@ -60,7 +66,7 @@ def verdict(record: Mapping[str, Any]) -> str:
         text = f"Worse than a blind guess: {facts}; a failing attack, not proof of a safe upload."
     else:
         text = f"No leak beyond a blind guess found: {facts}."
-    return text + _features(record)
+    return text + _features(record) + few
 
 
 def _beyond_chance(record: Mapping[str, Any], name: str) -> bool:
