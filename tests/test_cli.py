@@ -246,6 +246,10 @@ def test_an_interrupted_attack_goes_on_where_it_was(trained, capsys, monkeypatch
     assert "--resume" in err
     done = (tmp_path / "r" / "dip" / "metrics.json").stat().st_mtime_ns
     monkeypatch.setattr(PixelInversion, "run", original)
+    code, _, err = call(capsys, "report", tmp_path, "--out", "early")  # finds what is two levels down
+    assert code == 0
+    assert "unfinished, " in err
+    assert "pixels" in err
     code, _, err = call(capsys, *arguments, "--resume", "--iterations", "6")
     assert code == 2
     assert "attacks.dip.iterations" in err

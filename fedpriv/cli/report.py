@@ -9,6 +9,7 @@ import rich_click as click
 
 from fedpriv.cli import common
 from fedpriv.errors import UserError
+from fedpriv.files import read_json
 
 Kind = Literal["attack", "membership", "run"]
 
@@ -42,6 +43,8 @@ def report(
         raise UserError("--target-accuracy: applies to runs, but only attacks were given")
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     check_target(target)
+    for line in unfinished(directories):
+        common.say(f"warning: {line}", quiet=quiet, as_json=True)
     folder = out or common.numbered(Path("results") / "report")
     common.fresh_folder(folder, force=force)
     if runs:
@@ -68,8 +71,7 @@ def result_directories(paths: tuple[Path, ...]) -> dict[Kind, list[Path]]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one made by fedpriv attack or fedpriv train")
-        inside = [path] if _kind(path) else sorted(path.iterdir())
-        kinds = [(place, kind) for place in inside if (kind := _kind(place)) is not None]
+        kinds = [(place, kind) for place in _inside(path) if (kind := _kind(place)) is not None]
         if not kinds:
             raise UserError(f"{path}: holds neither an attack result (about.json) nor a run (config.json)")
         for place, kind in kinds:
@@ -77,6 +79,27 @@ def result_directories(paths: tuple[Path, ...]) -> dict[Kind, list[Path]]:
                 found[kind].append(place)
                 seen.add(place.resolve())
     return found
+
+
+def _inside(path: Path, depth: int = 2) -> list[Path]:
+    """Return a result folder itself, or the result folders at most ``depth`` levels below it."""
+    if _kind(path) is not None:
+        return [path]
+    if depth == 0 or not path.is_dir():
+        return []
+    return [found for place in sorted(path.iterdir()) for found in _inside(place, depth - 1)]
+
+
+def unfinished(paths: tuple[Path, ...]) -> list[str]:
+    """Return a line for every suite of attacks among or below the folders that did not come to its end."""
+    suites = {file.parent for path in paths for file in (*path.glob("request.json"), *path.glob("*/request.json"))}
+    lines = []
+    for suite in sorted(suites):
+        wanted = read_json(suite / "request.json").get("attacks", {})
+        missing = [name for name in wanted if _kind(suite / name) is None]
+        if missing:
+            lines.append(f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with --resume")
+    return lines
 
 
 def _kind(path: Path) -> Kind | None:
