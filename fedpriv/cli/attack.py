@@ -49,7 +49,7 @@ QUICK: dict[str, dict[str, Any]] = {
     help="A finished run of fedpriv train; default: train one first.",
 )
 @click.option("--method", help="Method to train when there is no --run (default: the usual one for the target).")
-@click.option("--targets", "n_targets", type=int, default=24, show_default=True, help="How many targets at most.")
+@click.option("--targets", "n_targets", type=int, default=48, show_default=True, help="How many targets at most.")
 @click.option("--round", "round_", type=int, help="Attack the uploads of this round (default: the last stored).")
 @click.option(
     "--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use (default: all that are stored)."
