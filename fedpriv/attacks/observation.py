@@ -125,6 +125,7 @@ class Needs:
                 raise UserError(
                     f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the knowledge card grants "
                     f"{name}={getattr(card, name)}; pass --knowledge {name}={allowed[0]}"
+                    + (" and --public N" if name == "attacker_data" else "")
                 )
         if card.rounds_seen < self.min_rounds:
             raise UserError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -52,7 +53,12 @@ def main() -> None:
 
 
 def entry(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code. A polite kill is treated as an interrupt from the keyboard."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
