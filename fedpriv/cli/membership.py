@@ -16,7 +16,7 @@ from fedpriv.errors import UserError
 if TYPE_CHECKING:
     from fedpriv.attacks.membership import MembershipInference
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.cli.attack import AttackPlan
+    from fedpriv.cli.attack_execution import AttackPlan
     from fedpriv.federation import Federation
     from fedpriv.runs import RunDirectory
 

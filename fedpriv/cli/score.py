@@ -8,7 +8,7 @@ from typing import Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.cli.attack import summary_row
+from fedpriv.cli.attack_execution import summary_row
 from fedpriv.errors import UserError
 
 
