@@ -48,6 +48,15 @@ def test_inversions_run_through_a_shadow_extractor(capsys, target):
     assert all(record["knowledge"]["extractor"] == "shadow" for record in records.values())
 
 
+def test_unmixing_goes_on_through_a_shadow_extractor(capsys):
+    arguments = ["attack", "--target", "entangled", *QUICK, *OWN, "--knowledge", "extractor=shadow"]
+    code, out, _ = call(capsys, *arguments, "--attack", "unmix", "--json", "--out", "r")
+    assert code == 0
+    record = json.loads(out)["attacks"]["unmix"]
+    assert record["knowledge"]["extractor"] == "shadow"
+    assert record["metrics"]["feature_identification"]["n"] == record["n_targets"]
+
+
 def test_queries_are_enough_for_the_decoder_alone(capsys):
     arguments = ["attack", "--target", "prototype", *QUICK, *OWN, "--knowledge", "extractor=query"]
     code, out, err = call(capsys, *arguments, "--json", "--out", "r")

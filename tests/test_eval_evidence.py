@@ -212,3 +212,28 @@ def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
 
     again = attack_in_pieces(Refuses(), *args[1:], Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
     assert torch.equal(again.images, pieces.images)
+
+
+def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
+    config = RunConfig(
+        method="fedallrep",
+        per_class=6,
+        clients=2,
+        rounds=1,
+        models="resnet18",
+        image_size=32,
+        partition=PartitionOptions(name="iid"),
+    )
+    directory = RunDirectory.create(tmp_path / "run", config)
+    federation = prepare(config, CPU)
+    run(federation, directory, run_clients)
+    for access, same in (("running", True), ("none", False)):
+        card = dataclasses.replace(CARD, batch_norm=access)
+        evidence = gather(directory, federation, "representation", card, n_targets=2, seed=0)
+        for target, truth in zip(
+            evidence.targets, truths(directory, federation, "representation", evidence.targets, seed=0), strict=True
+        ):
+            upload = next(o.upload for o in evidence.observations if o.client == target.client)
+            sent = part(upload, Representations).features[target.index]
+            found = evidence.knowledge.extractors[target.client](truth.members)[0]
+            assert (float((found - sent).norm() / sent.norm()) < 1e-3) is same

@@ -36,19 +36,3 @@ def gradient_distance(gradients: Mapping[str, Tensor], wanted: Mapping[str, Tens
         A scalar.
     """
     return torch.stack([(gradients[name] - wanted[name]).square().sum() for name in wanted]).sum()
-
-
-def gradient_cosine(gradients: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Tensor:
-    """Return one minus the cosine of one row's concatenated gradients, in [0, 2] (Geiping et al. 2020, eq. 4).
-
-    Args:
-        gradients: the candidate's gradient by parameter name.
-        wanted: the observed gradient by the same names.
-
-    Returns:
-        A scalar.
-    """
-    inner = torch.stack([(gradients[name] * wanted[name]).sum() for name in wanted]).sum()
-    own = torch.stack([gradients[name].square().sum() for name in wanted]).sum()
-    other = torch.stack([wanted[name].square().sum() for name in wanted]).sum()
-    return 1 - inner / (own.clamp_min(_TINY**2).sqrt() * other.clamp_min(_TINY**2).sqrt())
