@@ -20,11 +20,12 @@ from fedpriv.data.types import FederatedData, Samples, as_unit
 from fedpriv.errors import UserError
 from fedpriv.ledger import Entry, count, entries
 from fedpriv.methods import METHODS
-from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.methods.contract import ClientSetup, GuardedTraining, LocalTraining, Method, Plan, ServerSetup, State
 from fedpriv.methods.local_training import has_batch_norm
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.protection import Defense, ProtectionPlan, Shield
 from fedpriv.registry import resolve
 from fedpriv.runs import AUTO_CAPTURE_BYTES, Checkpoint, RunConfig, RunDirectory
 from fedpriv.seeds import generator
@@ -88,6 +89,7 @@ class Federation:
         server: the server's setup.
         tests: test samples per client, which no step sees.
         public_labels: ``(p,)`` int64 classes of the server's public images, which no step sees either; None without.
+        shield: the defenses that clients apply.
     """
 
     config: RunConfig
@@ -97,6 +99,7 @@ class Federation:
     server: ServerSetup
     tests: tuple[Samples, ...] = field(repr=False)
     public_labels: Tensor | None = field(default=None, repr=False)
+    shield: Shield = field(default_factory=Shield)
 
     def client_rng(self, round_: int, client: int) -> torch.Generator:
         """Return the generator of one client step: equal for equal (seed, round, client)."""
@@ -132,21 +135,35 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     return federate(dataset, config.partition, config.clients, config.seed), public
 
 
-def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:
+def prepare(
+    config: RunConfig, device: torch.device, *, download: bool = False, defenses: Sequence[Defense] = ()
+) -> Federation:
     """Load data, choose models and check the plan.
+
+    Args:
+        config: what to run.
+        device: where to compute.
+        download: fetch the data set where it is missing.
+        defenses: what ``config.defenses`` names, built, in the same order (:func:`fedpriv.defenses.build_defenses`).
 
     Raises:
         UserError: for anything in the configuration that cannot run, before anything is trained.
     """
+    if [choice.name for choice in config.defenses] != [defense.name for defense in defenses]:
+        raise ValueError("prepare: the defenses are not those that the configuration names")
+    shield = Shield(tuple(defenses))
     method: Method = resolve("method", config.method, METHODS)
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
     names = family(config.models)
     width = config.width or default_width(config.models, data.dataset.image_shape)
     blueprints = tuple(
-        Blueprint(names[k % len(names)], data.dataset.image_shape, data.dataset.n_classes, width, config.mapping)
+        shield.blueprint(
+            Blueprint(names[k % len(names)], data.dataset.image_shape, data.dataset.n_classes, width, config.mapping)
+        )
         for k in range(config.clients)
     )
+    training = _guarded(config.training, shield)
     workshop = Workshop(device)
     setups = tuple(
         ClientSetup(
@@ -154,13 +171,14 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
             blueprint=blueprint,
             model=workshop(blueprint),
             train=_as_float(data.train(k)).to(device),
-            training=config.training,
+            training=training,
             options=options,
             scratch=workshop,
         )
         for k, blueprint in enumerate(blueprints)
     )
     check_plan(method, setups, options, has_public=public is not None)
+    shield.check(protection_plan(config, method, setups))
     server = ServerSetup(
         n_clients=config.clients,
         blueprint=blueprints[0],
@@ -172,7 +190,31 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
         blueprints=blueprints,
     )
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
-    return Federation(config, method, data, setups, server, tests, None if public is None else public.labels)
+    public_labels = None if public is None else public.labels
+    return Federation(config, method, data, setups, server, tests, public_labels, shield)
+
+
+def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSetup]) -> ProtectionPlan:
+    """Return what defenses are told of a federation."""
+    return ProtectionPlan(
+        method=method.name,
+        uploads=method.uploads,
+        accepts=method.accepts,
+        blueprints=tuple(setup.blueprint for setup in setups),
+        n_clients=config.clients,
+        rounds=config.rounds,
+        train_sizes=tuple(len(setup.train) for setup in setups),
+        batch_size=config.training.batch_size,
+        epochs=config.training.epochs,
+        max_steps=config.training.max_steps,
+    )
+
+
+def _guarded(training: LocalTraining, shield: Shield) -> LocalTraining:
+    guards = shield.guards()
+    if not guards:
+        return training
+    return GuardedTraining(**{spec.name: getattr(training, spec.name) for spec in fields(training)}, guards=guards)
 
 
 def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:
@@ -227,25 +269,31 @@ def run(
     config, method = federation.config, federation.method
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))
+    shielded = bool(federation.shield.defenses)
     for round_ in range(done + 1, config.rounds + 1):
         began = time.perf_counter()
         chosen = federation.participants(round_)
         jobs = [ClientJob(k, states[k], broadcast, federation.client_rng(round_, k)) for k in chosen]
         uploads: list[tuple[int, Message]] = []
-        for result in engine(method, federation.clients, jobs):
+        for number, result in enumerate(engine(method, federation.clients, jobs), start=1):
             _refuse_non_finite(result, round_)
             states[result.client] = result.state
-            uploads.append((result.client, result.upload))
+            sent = _protected(federation, result, broadcast, round_)
+            if sent:
+                uploads.append((result.client, sent))
             if report is not None:
-                finished = (round_ - 1) * steps_per_round + len(uploads)
+                finished = (round_ - 1) * steps_per_round + number
                 report(finished, config.rounds * steps_per_round, f"round {round_}, client {result.client}")
         wire = [row for k in chosen for row in entries(broadcast, round_, k, "broadcast")]
-        wire += [row for k, upload in uploads for row in entries(upload, round_, k, "upload")]
+        wire += [row for k, upload in uploads for row in federation.shield.wire(entries(upload, round_, k, "upload"))]
         if _captured(config, round_, uploads):
             _capture(directory, round_, broadcast, uploads)
         rng = generator(config.seed, "server-step", round_)
         trained = time.perf_counter()
-        server, next_broadcast = method.server_step(federation.server, server, uploads, rng)
+        if uploads or not shielded:
+            server, next_broadcast = method.server_step(federation.server, server, uploads, rng)
+        else:  # nobody sent anything: the server has nothing to learn from, and says what it said before
+            next_broadcast = broadcast
         served = time.perf_counter()
         evaluation = _evaluate(federation, states, next_broadcast, evaluation, set(chosen))
         line = {
@@ -314,6 +362,20 @@ def _refuse_non_finite(result: ClientResult, round_: int) -> None:
                 f"round {round_}, client {result.client}: {payload.kind}.{name} became NaN or infinite; "
                 "training diverged, try a smaller --lr"
             )
+
+
+def _protected(federation: Federation, result: ClientResult, broadcast: Message, round_: int) -> Message:
+    """Return what leaves a client after its defenses; empty where nothing does."""
+    setup = federation.clients[result.client]
+    return federation.shield.upload(
+        result.upload,
+        seed=federation.config.seed,
+        round_=round_,
+        client=result.client,
+        labels=setup.train.labels,
+        n_classes=setup.n_classes,
+        broadcast=broadcast,
+    )
 
 
 # ---------------------------------------------------------------- capture
@@ -386,6 +448,7 @@ def summarise(directory: RunDirectory, federation: Federation) -> dict[str, Any]
     rows: list[Entry] = directory.ledger()
     totals = count(rows)
     rounds = len(lines)
+    plan = protection_plan(federation.config, federation.method, federation.clients)
     return {
         "format": 1,
         "method": federation.method.name,
@@ -397,6 +460,7 @@ def summarise(directory: RunDirectory, federation: Federation) -> dict[str, Any]
             | {"total": plain(total)}
             for kind, total in totals.items()
         },
+        "privacy": federation.shield.privacy(plan),
         "flops": local_training_flops(federation.clients),
         "seconds": sum(sum(line["seconds"].values()) for line in timings),
         "seed": federation.config.seed,

@@ -45,6 +45,19 @@ AUTO_CAPTURE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class DefenseChoice:
+    """A defense by name, with its own options.
+
+    Attributes:
+        name: a name of ``fedpriv.defenses.DEFENSES``.
+        options: its hyperparameters.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything that determines a run.
 
@@ -69,6 +82,7 @@ class RunConfig:
             a round is at most 1 MiB, else the last.
         checkpoint_every: rounds between checkpoints.
         keep: rounds whose checkpoints stay for good, beside the newest.
+        defenses: what clients do to their uploads before they leave, in this order.
     """
 
     method: str = "fedre"
@@ -90,6 +104,7 @@ class RunConfig:
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1
     keep: tuple[int, ...] = ()
+    defenses: tuple[DefenseChoice, ...] = ()
 
 
 def dataset_title(config: RunConfig) -> str:

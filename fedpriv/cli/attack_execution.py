@@ -53,13 +53,19 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
     Raises:
         UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
     """
+    from fedpriv.defenses import build_defenses
     from fedpriv.eval.evidence import gather
     from fedpriv.federation import prepare
     from fedpriv.runs import RunDirectory
 
     run = RunDirectory.open(run_path)
     run.require_complete()
-    federation = prepare(run.config, common.pick_device(plan.device), download=plan.download)
+    federation = prepare(
+        run.config,
+        common.pick_device(plan.device),
+        download=plan.download,
+        defenses=build_defenses(run.config.defenses),
+    )
     stored = sum(1 for number in run.captured_rounds() if plan.round is None or number <= plan.round)
     cards, evidence = {}, {}
     for name, made in plan.attacks.items():

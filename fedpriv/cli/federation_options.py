@@ -61,6 +61,13 @@ TRAINING_OPTIONS = (
         help="The method's own option, for example mechanism=VAP.",
     ),
     click.option(
+        "--defense",
+        "defense",
+        multiple=True,
+        metavar="NAME[:KEY=VALUE,...]",
+        help="What clients do to an upload before it leaves (repeat; applied in this order): fedpriv list defenses.",
+    ),
+    click.option(
         "--capture", default="auto", show_default=True, help="Rounds whose uploads are stored: all, last, none, auto."
     ),
     click.option("--checkpoint-every", type=int, default=1, show_default=True, help="Rounds between checkpoints."),
@@ -85,8 +92,8 @@ def training_options(command: F) -> F:
 FLAG_NAMES = (
     *("dataset", "data_dir", "per_class", "image_size", "partition", "alpha", "classes_per_client", "imbalance"),
     *("train_fraction", "clients", "public", "rounds", "participation", "models", "width", "mapping", "lr"),
-    *("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle", "local_steps", "option", "capture"),
-    *("checkpoint_every", "keep"),
+    *("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle", "local_steps", "option", "defense"),
+    *("capture", "checkpoint_every", "keep"),
 )
 """Parameters that describe a federation (``seed``, ``download`` and ``method`` are handled by the commands)."""
 
@@ -102,7 +109,8 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     Raises:
         UserError: naming the flag that is out of range.
     """
-    from fedpriv.config import parse
+    from fedpriv.config import parse, plain
+    from fedpriv.defenses import parse_choice
     from fedpriv.runs import RunConfig
 
     direct = (
@@ -116,6 +124,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     if "checkpoint_every" in flags:
         values["checkpoint_every"] = flags["checkpoint_every"]
     values["keep"] = tuple(flags.get("keep", ()))
+    values["defenses"] = tuple(plain(parse_choice(text)) for text in flags.get("defense", ()))
     partition = {"partition": "name"} | {n: n for n in ("alpha", "classes_per_client", "imbalance", "train_fraction")}
     values["partition"] = {name: flags[flag] for flag, name in partition.items() if flag in flags}
     training = {"lr": "learning_rate", "local_steps": "max_steps"}

@@ -86,6 +86,7 @@ def train_into(
     Raises:
         UserError: for bad configurations and occupied directories, before anything is written.
     """
+    from fedpriv.defenses import build_defenses
     from fedpriv.engines.local import run_clients
     from fedpriv.federation import prepare, run
     from fedpriv.runs import RunDirectory
@@ -93,7 +94,7 @@ def train_into(
     chosen = common.pick_device(device)
     if not resume:
         common.fresh_folder(out, force=False) if not force else None
-    federation = prepare(config, chosen, download=download)
+    federation = prepare(config, chosen, download=download, defenses=build_defenses(config.defenses))
     if resume:
         directory = RunDirectory.open(out)
         if directory.complete:

@@ -2,4 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedpriv.protection import Defense
+    from fedpriv.runs import DefenseChoice
+
 DEFENSES: dict[str, str] = {}
+"""Names of defenses and where they are."""
+
+
+def build_defenses(choices: Sequence[DefenseChoice]) -> tuple[Defense, ...]:
+    """Return the defenses that a run's configuration names, in its order.
+
+    Raises:
+        UserError: for an unknown name or option, or a value out of range.
+    """
+    from fedpriv.config import parse
+    from fedpriv.registry import resolve
+
+    return tuple(
+        parse(resolve("defense", choice.name, DEFENSES), choice.options, f"options of defense {choice.name}")
+        for choice in choices
+    )
+
+
+def parse_choice(text: str) -> DefenseChoice:
+    """Return the choice that ``NAME`` or ``NAME:KEY=VALUE,KEY=VALUE`` describes.
+
+    >>> parse_choice("noise:scale=0.1,kind=laplace")
+    DefenseChoice(name='noise', options={'scale': '0.1', 'kind': 'laplace'})
+
+    Raises:
+        UserError: when it is not written so.
+    """
+    from fedpriv.errors import UserError
+    from fedpriv.runs import DefenseChoice
+
+    name, _, rest = text.partition(":")
+    options: dict[str, str] = {}
+    for pair in rest.split(",") if rest else ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"defense {text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE, got {pair!r}")
+        options[key.strip()] = value.strip()
+    return DefenseChoice(name.strip(), options)

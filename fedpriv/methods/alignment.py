@@ -27,8 +27,9 @@ from fedpriv.communication import Facts, Item
 from fedpriv.errors import UserError
 from fedpriv.kernels import KernelName, alignment, kernel
 from fedpriv.methods.contract import ClientSetup, ServerSetup
-from fedpriv.methods.local_training import Loss, classification_loss
+from fedpriv.methods.local_training import classification_loss
 from fedpriv.models.split import SplitModel
+from fedpriv.protection import Loss
 from fedpriv.uploads import Coefficient
 
 LEAST_IMAGES = 4

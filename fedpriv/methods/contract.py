@@ -17,6 +17,7 @@ from torch import Tensor
 from fedpriv.communication import Facts, Item
 from fedpriv.data.types import Samples
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.protection import Guard
 from fedpriv.uploads import Message
 
 State = dict[str, Tensor]
@@ -47,6 +48,17 @@ class LocalTraining:
     drop_last: bool = False
     shuffle: bool = True
     max_steps: Annotated[int, Ge(1)] | None = None
+
+
+@dataclass(frozen=True)
+class GuardedTraining(LocalTraining):
+    """Local training whose gradients pass through the guards of defenses.
+
+    Attributes:
+        guards: innermost first; see :data:`fedpriv.protection.Guard`.
+    """
+
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +182,7 @@ class Method:
         wire: what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
         also: further ways to predict, by name, from the private model (``model.*`` in the state) alone; their accuracy is
             recorded beside the main one.
+        accepts: kinds of payload that the server takes in place of its own kind, if a defense turns one into the other.
     """
 
     name: str
@@ -188,3 +201,4 @@ class Method:
     needs_public: bool = False
     wire: Callable[[Facts], tuple[Item, ...]] = no_wire
     also: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
+    accepts: tuple[str, ...] = ()

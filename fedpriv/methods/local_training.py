@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.data.types import Samples, as_unit
-from fedpriv.methods.contract import LocalTraining
+from fedpriv.methods.contract import GuardedTraining, LocalTraining
 from fedpriv.models.split import SplitModel
-from fedpriv.seeds import global_seed
+from fedpriv.protection import Loss, guarded
+from fedpriv.seeds import generator, global_seed
 
 EVALUATION_BATCH = 256
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -51,10 +52,6 @@ def local_batches(
     return batches[: training.max_steps]
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(images (b, c, h, w), labels (b,)) -> scalar."""
-
-
 def train(
     module: nn.Module,
     samples: Samples,
@@ -68,8 +65,8 @@ def train(
     Args:
         module: put into training mode; decides whether single-image tails are joined.
         samples: the client's training samples.
-        training: hyperparameters.
-        rng: draws the batches first, then the seed of dropout.
+        training: hyperparameters, and the guards of defenses where it has any.
+        rng: draws the batches first, then the seed of dropout and of the guards.
         loss: what to minimise on a batch.
         trained: parameters to move; default all of ``module``.
 
@@ -84,15 +81,15 @@ def train(
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )
+    step = guarded(training.guards if isinstance(training, GuardedTraining) else ())
+    guard_rng = generator(noise, "guards")
     module.train()
     total = torch.zeros((), device=samples.labels.device)
     with global_seed(noise):
         for index in batches:
-            value = loss(*samples.batch(index.to(samples.labels.device)))
             optimiser.zero_grad()
-            value.backward()
+            total += step(module, loss, *samples.batch(index.to(samples.labels.device)), guard_rng)
             optimiser.step()
-            total += value.detach()
     return float(total) / len(batches) if batches else float("nan")
 
 

@@ -1,0 +1,216 @@
+"""Where a client can protect itself: hooks that a federation calls, none of which knows a method.
+
+A defense is a frozen dataclass of hyperparameters that overrides some of the hooks of :class:`Defense`; several are
+applied in the order they are given. The core knows this contract only; the defenses themselves are a package above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.ledger import Entry
+from fedpriv.models.split import Blueprint
+from fedpriv.seeds import generator
+from fedpriv.uploads import Message
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(images (b, c, h, w), labels (b,)) -> scalar."""
+
+Step = Callable[[nn.Module, Loss, Tensor, Tensor, torch.Generator], Tensor]
+"""(module, loss, images, labels, rng) -> detached loss; adds the gradient of a batch to ``.grad`` of the parameters."""
+
+Guard = Callable[[Step], Step]
+"""Wraps the computation of a batch's gradient in local training."""
+
+
+@dataclass(frozen=True)
+class UploadContext:
+    """What a defense may look at while it changes one upload: what the client itself knows.
+
+    Attributes:
+        round: from 1.
+        client: 0..K-1.
+        n_classes: number of classes C of the federation.
+        class_counts: ``(C,)`` int64, training images of each class that the client holds. Private.
+        broadcast: what the client answered this round.
+        rng: generator of this (seed, round, client, place of the defense).
+        lasting: generator of this (seed, client, place of the defense): the same draws in every round.
+    """
+
+    round: int
+    client: int
+    n_classes: int
+    class_counts: Tensor
+    broadcast: Message
+    rng: torch.Generator
+    lasting: torch.Generator
+
+
+@dataclass(frozen=True)
+class ProtectionPlan:
+    """A federation before it runs, for :meth:`Defense.check`.
+
+    Attributes:
+        method: its name, for error messages.
+        uploads: kinds of payload that the method uploads.
+        accepts: kinds of payload that its server takes in their place.
+        blueprints: one per client.
+        n_clients: number of clients K.
+        rounds: number of rounds.
+        train_sizes: training images per client.
+        batch_size: of local training.
+        epochs: of local training.
+        max_steps: of local training.
+    """
+
+    method: str
+    uploads: tuple[str, ...]
+    accepts: tuple[str, ...]
+    blueprints: tuple[Blueprint, ...]
+    n_clients: int
+    rounds: int
+    train_sizes: tuple[int, ...]
+    batch_size: int
+    epochs: int
+    max_steps: int | None
+
+
+class Defense:
+    """A defense: every hook does nothing unless it is overridden. Subclasses are frozen dataclasses.
+
+    Attributes:
+        name: registry name.
+        source: paper, equation, year; or ``derived here``.
+        guarantee: in words: what is guaranteed, for which neighbourhood, in which norm and unit; or ``none``.
+        answer: the adaptive attack of this package that answers it, in words; or ``not evaluated``.
+        server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
+    """
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    guarantee: ClassVar[str] = "none"
+    answer: ClassVar[str] = "not evaluated"
+    server_view: ClassVar[Literal["each", "sum"]] = "each"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse a federation that the defense does not fit.
+
+        Raises:
+            UserError: saying why and what would fit.
+        """
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        """Return the architecture that clients use in place of ``blueprint``."""
+        return blueprint
+
+    def guard(self) -> Guard | None:
+        """Return what wraps the computation of gradients in local training, or None."""
+        return None
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return what leaves the client instead of ``message``; an empty message is not sent at all."""
+        return message
+
+    def wire(self, entries: list[Entry]) -> list[Entry]:
+        """Return the ledger's entries of one upload as an encoder of this defense would put it on the wire."""
+        return entries
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any] | None:
+        """Return the accounted guarantee over the whole run (epsilon, delta, unit, accountant, ...), or None."""
+        return None
+
+
+@dataclass(frozen=True)
+class Shield:
+    """The defenses of a run in the order in which they are applied. Empty, it changes nothing."""
+
+    defenses: tuple[Defense, ...] = ()
+
+    @property
+    def server_view(self) -> Literal["each", "sum"]:
+        """What the server gets to see of a round's uploads."""
+        return "sum" if any(defense.server_view == "sum" for defense in self.defenses) else "each"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse a federation that some defense does not fit.
+
+        Raises:
+            UserError: from the first that refuses.
+        """
+        for defense in self.defenses:
+            defense.check(plan)
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        """Return the architecture that clients use in place of ``blueprint``."""
+        for defense in self.defenses:
+            blueprint = defense.blueprint(blueprint)
+        return blueprint
+
+    def guards(self) -> tuple[Guard, ...]:
+        """Return what wraps the computation of gradients, innermost first."""
+        found = [defense.guard() for defense in self.defenses]
+        return tuple(guard for guard in found if guard is not None)
+
+    def upload(
+        self,
+        message: Message,
+        *,
+        seed: int,
+        round_: int,
+        client: int,
+        labels: Tensor,
+        n_classes: int,
+        broadcast: Message,
+    ) -> Message:
+        """Return what leaves a client instead of its ``message``; empty where nothing does.
+
+        Args:
+            message: what the method would upload.
+            seed: the run's seed.
+            round_: from 1.
+            client: 0..K-1.
+            labels: ``(n,)`` int64 classes of the client's training images.
+            n_classes: C.
+            broadcast: what the client answered.
+        """
+        if not self.defenses:
+            return message
+        counts = torch.bincount(labels.cpu(), minlength=n_classes)
+        for place, defense in enumerate(self.defenses):
+            rng = generator(seed, "defense", place, round_, client)
+            lasting = generator(seed, "defense", place, client)
+            message = defense.upload(message, UploadContext(round_, client, n_classes, counts, broadcast, rng, lasting))
+            if not message:
+                return ()
+        return message
+
+    def wire(self, entries: list[Entry]) -> list[Entry]:
+        """Return the ledger's entries of one upload as it is put on the wire."""
+        for defense in self.defenses:
+            entries = defense.wire(entries)
+        return entries
+
+    def privacy(self, plan: ProtectionPlan) -> list[dict[str, Any]]:
+        """Return the accounted guarantees over the whole run, one for each defense that has any."""
+        found = [(defense.name, defense.privacy(plan)) for defense in self.defenses]
+        return [{"defense": name, **record} for name, record in found if record is not None]
+
+
+def plain_step(module: nn.Module, loss: Loss, images: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
+    """Add the gradient of a batch's loss: the unguarded :data:`Step`."""
+    value = loss(images, labels)
+    value.backward()
+    return value.detach()
+
+
+def guarded(guards: Sequence[Guard]) -> Step:
+    """Return the step with every guard around it, the first innermost."""
+    step: Step = plain_step
+    for guard in guards:
+        step = guard(step)
+    return step
