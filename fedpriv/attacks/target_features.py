@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.errors import UserError
-from fedpriv.uploads import Entangled, Prototypes, Representations, optional_part
+from fedpriv.uploads import ClassLogits, Entangled, Prototypes, Representations, optional_part
 
 FEATURE_KINDS = ("representation", "prototype", "entangled")
 """Kinds of payload that hold vectors of the representation space."""
@@ -17,8 +17,8 @@ FEATURE_KINDS = ("representation", "prototype", "entangled")
 def list_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
     """Return every target of a kind, in the order of the observations.
 
-    A payload of vectors gives one target a vector, labelled as the upload says (an entangled vector by its heaviest
-    class); any other payload gives one target as a whole, labelled -1. Observations without the payload give none.
+    A payload of vectors or class outputs gives one target a row, labelled as the upload says (an entangled vector by its
+    heaviest class); any other payload gives one target as a whole, labelled -1. Observations without the payload give none.
 
     Args:
         observations: what the server saw.
@@ -37,7 +37,7 @@ def list_targets(observations: Sequence[Observation], kind: str) -> tuple[Target
 def _labels(payload: object) -> list[int]:
     if isinstance(payload, Representations):
         return [int(label) for label in payload.labels]
-    if isinstance(payload, Prototypes):
+    if isinstance(payload, (Prototypes, ClassLogits)):
         return [int(label) for label in payload.classes]
     if isinstance(payload, Entangled):
         return [int(payload.label_encoding.argmax())]

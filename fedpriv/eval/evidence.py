@@ -32,7 +32,7 @@ from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
 from fedpriv.runs import RunDirectory
 from fedpriv.seeds import derive_seed, generator
-from fedpriv.uploads import Entangled, Message, Payload, Prototypes, Representations, part
+from fedpriv.uploads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations, part
 
 NONMEMBERS = 240
 """Size of the pool of images that a client's targets had nothing to do with."""
@@ -273,7 +273,7 @@ def _targets_of(observation: Observation, kind: str) -> list[TargetId]:
     payload = next(payload for payload in observation.upload if payload.kind == kind)
     if isinstance(payload, Representations):
         labels = payload.labels.tolist()
-    elif isinstance(payload, Prototypes):
+    elif isinstance(payload, (Prototypes, ClassLogits)):
         labels = payload.classes.tolist()
     elif isinstance(payload, Entangled):
         labels = [int(payload.label_encoding.argmax())]
@@ -332,9 +332,23 @@ def _payload_in_place_of(own: Payload, other: Payload) -> Payload:
     if isinstance(own, (Representations, Prototypes)) and isinstance(other, (Representations, Prototypes)):
         rows = torch.arange(len(own.features)) % len(other.features)
         return replace(own, features=other.features[rows])
+    if isinstance(own, ClassLogits) and isinstance(other, ClassLogits):
+        return replace(own, values=other.values[_rows_of_other_classes(own.classes, other.classes)])
     if isinstance(own, Entangled) and isinstance(other, Entangled):
         return replace(own, feature=other.feature)
     return other
+
+
+def _rows_of_other_classes(own: Tensor, other: Tensor) -> Tensor:
+    """Return a row of the other upload for each own class, of another class where there is one.
+
+    A class's output looks much the same from every client, so a row of the same class would be no control.
+    """
+    rows = []
+    for place, label in enumerate(own.tolist()):
+        differs = (other != label).nonzero().squeeze(1).tolist() or list(range(len(other)))
+        rows.append(differs[place % len(differs)])
+    return torch.tensor(rows, dtype=torch.int64)
 
 
 # ---------------------------------------------------------------- for scorers
@@ -395,7 +409,7 @@ def _members(run: RunDirectory, federation: Federation, kind: str, target: Targe
     labels = federation.clients[target.client].train.labels.cpu()
     if kind == "representation":
         index = torch.tensor([target.index])
-    elif kind == "prototype":
+    elif kind in ("prototype", "logits"):
         index = (labels == target.label).nonzero().squeeze(1)
     elif kind in UPDATES:
         index = round_members(federation, target)
