@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,9 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from torch.nn import functional
 
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
+from fedpriv.attacks.updates import HEAD, read_update
+from fedpriv.attacks.updates import Weights as Weights
 from fedpriv.errors import UserError
-from fedpriv.uploads import Model, optional_part
-
-Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -25,10 +24,17 @@ class LocalStep:
     Attributes:
         weights: the broadcast parameters by name.
         gradient: ``(broadcast - upload) / learning rate`` by the same names: the gradient of the mean cross-entropy.
+            Already projected where the upload is truncated.
+        fixed: parameters that the loss takes but that the client neither trained in this step nor sent: the private head
+            behind an uploaded extractor. Empty for all other uploads.
+        project: what to do to a candidate's gradient before it is compared; None for nothing. Of several steps that
+            are stacked: :func:`fedpriv.attacks.updates.stacked_projection`.
     """
 
     weights: Weights
     gradient: Weights
+    fixed: Weights = field(default_factory=dict)
+    project: Callable[[Mapping[str, Tensor]], Weights] | None = None
 
 
 def batch_facts(attack: str, knowledge: Knowledge) -> tuple[nn.Module, BatchFacts]:
@@ -52,26 +58,37 @@ def batch_facts(attack: str, knowledge: Knowledge) -> tuple[nn.Module, BatchFact
     return knowledge.model, facts
 
 
-def local_step(seen: Observation, model: nn.Module, learning_rate: float, device: torch.device) -> LocalStep:
+def local_step(
+    seen: Observation,
+    model: nn.Module,
+    learning_rate: float,
+    device: torch.device,
+    head: tuple[Tensor, Tensor] | None = None,
+) -> LocalStep:
     """Return the step between a broadcast and an upload.
 
+    Args:
+        seen: broadcast and upload of one client, of any kind in :data:`fedpriv.attacks.updates.WEIGHTY`.
+        model: the architecture that the uploaded weights belong to.
+        learning_rate: SGD step size.
+        device: where to put the weights.
+        head: weight ``(C, d)`` and bias ``(C,)`` of the client's private head, which an uploaded extractor needs.
+
     Raises:
-        UserError: when either holds no model, or a parameter is missing or shaped otherwise.
+        UserError: when either message holds no weights, a parameter is missing or shaped otherwise, or the upload is an
+            extractor and no head was handed over.
     """
-    where = f"client {seen.client} in round {seen.round}"
-    sent, received = optional_part(seen.broadcast, Model), optional_part(seen.upload, Model)
-    if sent is None or received is None:
-        raise UserError(f"{where}: expected a whole model in the {'broadcast' if sent is None else 'upload'}")
-    weights: Weights = {}
-    gradient: Weights = {}
-    for name, parameter in model.named_parameters():
-        for side, state in (("broadcast", sent.state), ("upload", received.state)):
-            if name not in state or state[name].shape != parameter.shape:
-                got = tuple(state[name].shape) if name in state else "nothing"
-                raise UserError(f"{where}: {side} parameter {name!r} should be {tuple(parameter.shape)}, got {got}")
-        weights[name] = sent.state[name].to(device)
-        gradient[name] = (weights[name] - received.state[name].to(device)) / learning_rate
-    return LocalStep(weights, gradient)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    update = read_update(seen, shapes, device)
+    fixed: Weights = {}
+    if update.before.keys() != shapes.keys():
+        if head is None:
+            raise UserError(
+                f"client {seen.client} in round {seen.round}: an extractor is trained through a private head; matching "
+                "its gradient needs that head; pass --knowledge extractor=white_box"
+            )
+        fixed = {HEAD + name: value.to(device) for name, value in zip(("weight", "bias"), head, strict=True)}
+    return LocalStep(update.before, update.gradient(learning_rate), fixed, update.project)
 
 
 class StepModel:
