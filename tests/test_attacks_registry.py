@@ -1,11 +1,14 @@
 """The table of attacks: what it promises is what the classes do."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 
 from fedpriv.attacks import ATTACKS, TARGETS, attacks_for
+from fedpriv.config import parse
+from fedpriv.errors import UserError
 from fedpriv.registry import resolve
 from fedpriv.uploads import KINDS
 
@@ -16,6 +19,19 @@ def test_the_table_agrees_with_the_classes(name):
     assert attack.name == name
     assert attack.targets == TARGETS[name]
     assert set(attack.targets) <= set(KINDS)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_budget_is_a_positive_number_of_the_attacks_own(name):
+    kind = resolve("attack", name, ATTACKS)
+    assert "budget" in vars(kind), "every attack says which field is its budget, or None"
+    if kind.budget is None:
+        return
+    assert kind.budget in {spec.name for spec in dataclasses.fields(kind)}
+    assert getattr(parse(kind, {kind.budget: 7}, name), kind.budget) == 7
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(UserError, match=kind.budget):
+            parse(kind, {kind.budget: wrong}, name)
 
 
 def test_every_attack_has_targets():

@@ -60,6 +60,7 @@ class AngleUpdate:
     name = "angle-update"
     targets = TARGETS["angle-update"]
     unit: ClassVar[Unit] = "class"
+    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 
     def run(

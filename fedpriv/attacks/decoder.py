@@ -64,6 +64,7 @@ class DecoderInversion:
     name = "decoder"
     targets = TARGETS["decoder"]
     unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain", "other_domain"))
 
     def run(

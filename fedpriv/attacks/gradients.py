@@ -67,6 +67,7 @@ class DeepLeakage:
     name = "dlg"
     targets = TARGETS["dlg"]
     unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "outer_steps"
     needs = Needs(batch=True)
 
     def run(

@@ -59,6 +59,7 @@ class HeadUpdate:
     name = "head-update"
     targets = TARGETS["head-update"]
     unit: ClassVar[Unit] = "class"
+    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box",), batch=True)
 
     def run(

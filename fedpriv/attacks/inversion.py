@@ -53,6 +53,7 @@ class DipInversion:
     name = "dip"
     targets = TARGETS["dip"]
     unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
     needs = _NEEDS
 
     def run(
@@ -126,6 +127,7 @@ class PixelInversion:
     name = "pixels"
     targets = TARGETS["pixels"]
     unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
     needs = _NEEDS
 
     def run(

@@ -65,6 +65,7 @@ class JointInversion:
     name = "joint"
     targets = TARGETS["joint"]
     unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))
 
     def run(

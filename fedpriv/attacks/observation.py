@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -208,13 +208,15 @@ class Attack(Protocol):
     """An attack: a frozen dataclass of hyperparameters with one call.
 
     ``targets`` lists kinds of payload, ``needs`` what the card must grant, ``unit`` what one target is: the ``upload`` (or
-    a row of it), or each ``class`` that a client gave weight to.
+    a row of it), or each ``class`` that a client gave weight to. ``budget`` names the hyperparameter that says how long it
+    may search, in a unit of its own (steps of Adam, calls of L-BFGS); None for an attack that does not iterate.
     """
 
     name: str
     targets: tuple[str, ...]
     needs: Needs
     unit: Unit
+    budget: ClassVar[str | None]
 
     def run(
         self,

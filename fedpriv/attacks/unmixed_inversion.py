@@ -41,6 +41,7 @@ class UnmixedInversion:
     name = "unmix"
     targets = TARGETS["unmix"]
     unit: ClassVar[Unit] = "class"
+    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"), min_rounds=2)
 
     def run(
