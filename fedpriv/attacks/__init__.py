@@ -11,6 +11,7 @@ ATTACKS: dict[str, str] = {
     "dlg": "fedpriv.attacks.gradients:DeepLeakage",
     "head-update": "fedpriv.attacks.head_update:HeadUpdate",
     "angle-update": "fedpriv.attacks.angle_update:AngleUpdate",
+    "class-inversion": "fedpriv.attacks.class_inversion:ClassInversion",
     "membership": "fedpriv.attacks.membership:MembershipInference",
 }
 """Names of attacks and where they are."""
@@ -24,6 +25,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "dlg": ("model",),
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
+    "class-inversion": ("logits",),
     "membership": ("representation", "prototype", "entangled", "logits", "kernel"),
 }
 """Which kinds of payload each attack inverts."""

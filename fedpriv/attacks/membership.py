@@ -18,7 +18,7 @@ read off by :func:`held_classes`, exactly, wherever an upload carries ids, count
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks import TARGETS
+from fedpriv.attacks.class_outputs import is_distribution
 from fedpriv.attacks.observation import Knowledge, Needs, Observation
 from fedpriv.errors import UserError
 from fedpriv.uploads import (
@@ -74,6 +75,7 @@ class MembershipInference:
     name = "membership"
     targets = TARGETS["membership"]
     needs = Needs(extractor=("white_box", "query"))
+    budget: ClassVar[str | None] = None
 
     def run(self, observation: Observation, candidates: Candidates, knowledge: Knowledge) -> Tensor:
         """Return scores ``(n,)``, float64 on the CPU; minus infinity where membership is ruled out.
@@ -138,13 +140,9 @@ def _by_nearness(features: Tensor, labels: Tensor, rows: Tensor, classes: Tensor
 
 
 def _by_divergence(logs: Tensor, labels: Tensor, rows: Tensor, classes: Tensor) -> Tensor:
-    uploaded = rows if _is_distribution(rows) else rows.softmax(1)
+    uploaded = rows if is_distribution(rows) else rows.softmax(1)
     own = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
     return -_nearest(own - logs @ uploaded.T, labels, classes)
-
-
-def _is_distribution(rows: Tensor) -> bool:
-    return bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all())
 
 
 def _nearest(distances: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
