@@ -64,6 +64,7 @@ class ClassInversion:
     name = "class-inversion"
     targets = TARGETS["class-inversion"]
     unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))
 
     def run(
