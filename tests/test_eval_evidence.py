@@ -10,8 +10,11 @@ from fedpriv.data.federated import PartitionOptions
 from fedpriv.engines.local import run_clients
 from fedpriv.entanglement import MECHANISMS
 from fedpriv.errors import UserError
-from fedpriv.eval.evidence import choose_targets, gather, permute, truths
+from fedpriv.eval.evidence import gather
+from fedpriv.eval.permuted import permute
 from fedpriv.eval.suite import Execution, attack_in_pieces
+from fedpriv.eval.targets import choose_targets
+from fedpriv.eval.truths import truths
 from fedpriv.federation import prepare, run
 from fedpriv.methods.contract import LocalTraining
 from fedpriv.runs import RunConfig, RunDirectory

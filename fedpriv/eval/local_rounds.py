@@ -51,6 +51,28 @@ def round_members(federation: Federation, target: TargetId) -> Tensor:
     return members
 
 
+def state_behind(run: RunDirectory, federation: Federation, kind: str, client: int, round_: int) -> State:
+    """Return the client state that an upload was computed with: its extractor, and the head if that stayed private.
+
+    For the update of one layer see :func:`state_of_update`; all else is computed with the state at the end of the round. An
+    extractor too: FedRep trains the head first, then the extractor through that head.
+
+    Raises:
+        UserError: when the run did not keep the checkpoint.
+    """
+    return (state_of_update if kind in UPDATES else _state_at_end)(run, federation, client, round_)
+
+
+def _state_at_end(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:
+    if round_ not in run.checkpointed_rounds():
+        there = ", ".join(str(number) for number in run.checkpointed_rounds()) or "none"
+        raise UserError(
+            f"{run.path}: a white-box extractor of round {round_} needs its checkpoint; kept: {there} "
+            f"(train with --keep {round_})"
+        )
+    return run.client_state(round_, client)
+
+
 def state_of_update(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:
     """Return the client state whose extractor an update of a layer was computed through.
 

@@ -1,0 +1,137 @@
+"""What a knowledge card grants, taken from a finished run: extractors, heads, architectures, labels, batch facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.shadow import shadow_extractor
+from fedpriv.data.types import Samples
+from fedpriv.errors import UserError
+from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
+from fedpriv.federation import Federation
+from fedpriv.methods.states import put
+from fedpriv.models.build import build_model
+from fedpriv.runs import RunDirectory
+
+
+def grant(
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    card: KnowledgeCard,
+    round_: int,
+    clients: set[int],
+    observations: Sequence[Observation] = (),
+    seed: int = 0,
+) -> Knowledge:
+    """Hand over what a card grants, and nothing else.
+
+    Args:
+        run: a complete run.
+        federation: the run prepared again.
+        kind: kind of upload to attack.
+        card: the grants.
+        round_: the attacked round.
+        clients: the attacked clients.
+        observations: what the server saw, to which shadow extractors are aligned.
+        seed: of the training of shadow extractors.
+
+    Raises:
+        UserError: when the run does not have what the card names.
+    """
+    if card.batch_norm == "exact":
+        raise UserError("knowledge batch_norm=exact: runs store no batch statistics; use running or none")
+    if card.attacker_data == "other_domain":
+        raise UserError("knowledge attacker_data=other_domain: runs hold no foreign images; use same_domain or none")
+    if card.attacker_data == "same_domain" and federation.server.public is None:
+        raise UserError(
+            f"knowledge attacker_data=same_domain: {run.path} set no public images aside; train it with --public N"
+        )
+    first = federation.clients[0]
+    training = federation.config.training
+    weighty = kind in ("model", "small-model", "extractor")
+    return Knowledge(
+        card=card,
+        image_shape=first.blueprint.image_shape,
+        n_classes=first.n_classes,
+        extractors={}
+        if weighty
+        else {
+            k: _granted_extractor(run, federation, kind, k, round_, card, observations, seed) for k in sorted(clients)
+        }
+        if card.extractor != "none"
+        else {},
+        heads={k: _head(run, federation, kind, k, round_) for k in sorted(clients)}
+        if card.extractor == "white_box" and kind in ("angle-matrix", "logits")
+        else {},
+        model=build_model(first.blueprint, 0).to(federation.server.device).eval() if weighty else None,
+        batch=_batch_facts(federation, training.batch_size, training.learning_rate) if card.batch else None,
+        labels=_labels(federation, kind, round_, clients)
+        if card.labels == "given" and (weighty or kind in UPDATES)
+        else {},
+        public_images=federation.server.public if card.attacker_data == "same_domain" else None,
+        public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
+    )
+
+
+def _granted_extractor(
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    client: int,
+    round_: int,
+    card: KnowledgeCard,
+    observations: Sequence[Observation],
+    seed: int,
+) -> Callable[[Tensor], Tensor]:
+    if card.extractor == "shadow":
+        images, labels = federation.server.public, federation.public_labels
+        if card.attacker_data != "same_domain" or images is None or labels is None:
+            raise UserError(
+                "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
+                "attacker_data=same_domain too"
+            )
+        samples = Samples(images, labels.to(images.device))
+        return shadow_extractor(observations, client, round_, samples, federation.clients[0].n_classes, seed)
+    own = _extractor(run, federation, kind, client, round_, card)
+    return torch.no_grad()(own) if card.extractor == "query" else own
+
+
+def _batch_facts(federation: Federation, batch_size: int, learning_rate: float) -> BatchFacts:
+    steps = {len(round_batches(federation, 1, setup.client)) for setup in federation.clients}
+    return BatchFacts(batch_size=batch_size, learning_rate=learning_rate, steps=max(steps))
+
+
+def _labels(federation: Federation, kind: str, round_: int, clients: set[int]) -> dict[tuple[int, int], Tensor]:
+    if kind in UPDATES:
+        return {(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
+    return {
+        (round_, k): federation.clients[k].train.labels[_first_batch(federation, round_, k)] for k in sorted(clients)
+    }
+
+
+def _first_batch(federation: Federation, round_: int, client: int) -> Tensor:
+    return round_batches(federation, round_, client)[0]
+
+
+def _extractor(
+    run: RunDirectory, federation: Federation, kind: str, client: int, round_: int, card: KnowledgeCard
+) -> Callable[[Tensor], Tensor]:
+    model = build_model(federation.clients[client].blueprint, 0)
+    fresh = {name: value.clone() for name, value in model.named_buffers()}
+    put(model, state_behind(run, federation, kind, client, round_), "model")
+    if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
+        with torch.no_grad():
+            for name, value in model.named_buffers():
+                value.copy_(fresh[name])
+    model.to(federation.server.device).eval().requires_grad_(False)
+    return model.represent
+
+
+def _head(run: RunDirectory, federation: Federation, kind: str, client: int, round_: int) -> tuple[Tensor, Tensor]:
+    state = state_behind(run, federation, kind, client, round_)
+    return state["model.head.weight"].cpu(), state["model.head.bias"].cpu()
