@@ -101,6 +101,11 @@ class Federation:
     public_labels: Tensor | None = field(default=None, repr=False)
     shield: Shield = field(default_factory=Shield)
 
+    @property
+    def uploads(self) -> tuple[str, ...]:
+        """Kinds of payload that leave the clients, after their defenses."""
+        return self.shield.after(protection_plan(self.config, self.method, self.clients)).uploads
+
     def client_rng(self, round_: int, client: int) -> torch.Generator:
         """Return the generator of one client step: equal for equal (seed, round, client)."""
         return generator(self.config.seed, "client-step", round_, client)
@@ -207,6 +212,9 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
         batch_size=config.training.batch_size,
         epochs=config.training.epochs,
         max_steps=config.training.max_steps,
+        broadcasts=method.broadcasts,
+        options=setups[0].options,
+        additive=method.additive,
     )
 
 
@@ -375,6 +383,7 @@ def _protected(federation: Federation, result: ClientResult, broadcast: Message,
         labels=setup.train.labels,
         n_classes=setup.n_classes,
         broadcast=broadcast,
+        rounds=federation.config.rounds,
     )
 
 

@@ -29,6 +29,7 @@ class Entry:
         dtype: its type, for example ``float32``.
         itemsize: bytes of one scalar.
         in_paper_count: whether the field's habit counts it.
+        bits: what all of it takes where it is encoded; None for ``itemsize`` bytes a scalar.
     """
 
     round: int
@@ -39,6 +40,7 @@ class Entry:
     dtype: str
     itemsize: int
     in_paper_count: bool
+    bits: int | None = None
 
     @property
     def scalars(self) -> int:
@@ -47,8 +49,8 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """Number of bytes, uncompressed."""
-        return self.scalars * self.itemsize
+        """Number of bytes: as encoded, rounded up, else uncompressed."""
+        return self.scalars * self.itemsize if self.bits is None else -(-self.bits // 8)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class UploadContext:
         n_classes: number of classes C of the federation.
         class_counts: ``(C,)`` int64, training images of each class that the client holds. Private.
         broadcast: what the client answered this round.
+        rounds: number of rounds of the run.
         rng: generator of this (seed, round, client, place of the defense).
         lasting: generator of this (seed, client, place of the defense): the same draws in every round.
     """
@@ -47,6 +48,7 @@ class UploadContext:
     n_classes: int
     class_counts: Tensor
     broadcast: Message
+    rounds: int
     rng: torch.Generator
     lasting: torch.Generator
 
@@ -66,6 +68,9 @@ class ProtectionPlan:
         batch_size: of local training.
         epochs: of local training.
         max_steps: of local training.
+        broadcasts: kinds of payload that the server sends.
+        options: the method's own options.
+        additive: whether the method's server needs no more than weighted means of the uploads.
     """
 
     method: str
@@ -78,6 +83,9 @@ class ProtectionPlan:
     batch_size: int
     epochs: int
     max_steps: int | None
+    broadcasts: tuple[str, ...] = ()
+    options: Any = None
+    additive: bool = False
 
 
 class Defense:
@@ -103,6 +111,10 @@ class Defense:
         Raises:
             UserError: saying why and what would fit.
         """
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan as the defenses behind this one find it: with other kinds of upload, say."""
+        return plan
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
         """Return the architecture that clients use in place of ``blueprint``."""
@@ -144,6 +156,13 @@ class Shield:
         """
         for defense in self.defenses:
             defense.check(plan)
+            plan = defense.after(plan)
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan behind all defenses; its ``uploads`` are the kinds that leave the clients."""
+        for defense in self.defenses:
+            plan = defense.after(plan)
+        return plan
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
         """Return the architecture that clients use in place of ``blueprint``."""
@@ -166,6 +185,7 @@ class Shield:
         labels: Tensor,
         n_classes: int,
         broadcast: Message,
+        rounds: int = 1,
     ) -> Message:
         """Return what leaves a client instead of its ``message``; empty where nothing does.
 
@@ -177,6 +197,7 @@ class Shield:
             labels: ``(n,)`` int64 classes of the client's training images.
             n_classes: C.
             broadcast: what the client answered.
+            rounds: number of rounds of the run.
         """
         if not self.defenses:
             return message
@@ -184,7 +205,8 @@ class Shield:
         for place, defense in enumerate(self.defenses):
             rng = generator(seed, "defense", place, round_, client)
             lasting = generator(seed, "defense", place, client)
-            message = defense.upload(message, UploadContext(round_, client, n_classes, counts, broadcast, rng, lasting))
+            context = UploadContext(round_, client, n_classes, counts, broadcast, rounds, rng, lasting)
+            message = defense.upload(message, context)
             if not message:
                 return ()
         return message
@@ -197,8 +219,13 @@ class Shield:
 
     def privacy(self, plan: ProtectionPlan) -> list[dict[str, Any]]:
         """Return the accounted guarantees over the whole run, one for each defense that has any."""
-        found = [(defense.name, defense.privacy(plan)) for defense in self.defenses]
-        return [{"defense": name, **record} for name, record in found if record is not None]
+        found: list[dict[str, Any]] = []
+        for defense in self.defenses:
+            record = defense.privacy(plan)
+            if record is not None:
+                found.append({"defense": defense.name, **record})
+            plan = defense.after(plan)
+        return found
 
 
 def plain_step(module: nn.Module, loss: Loss, images: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:

@@ -149,6 +149,11 @@ def no_check(plan: Plan) -> None:
     """Accept every plan."""
 
 
+def own_architecture(own: Blueprint, options: Any) -> Blueprint:
+    """Share what the clients train."""
+    return own
+
+
 def no_wire(facts: Facts) -> tuple[Item, ...]:
     """Send nothing."""
     return ()
@@ -183,6 +188,8 @@ class Method:
         also: further ways to predict, by name, from the private model (``model.*`` in the state) alone; their accuracy is
             recorded beside the main one.
         accepts: kinds of payload that the server takes in place of its own kind, if a defense turns one into the other.
+        shared: (a client's architecture, options) -> the architecture whose weights travel.
+        additive: whether the server needs no more than the weighted means of a round's uploads.
     """
 
     name: str
@@ -202,3 +209,5 @@ class Method:
     wire: Callable[[Facts], tuple[Item, ...]] = no_wire
     also: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
     accepts: tuple[str, ...] = ()
+    shared: Callable[[Blueprint, Any], Blueprint] = own_architecture
+    additive: bool = False

@@ -185,4 +185,5 @@ METHOD = Method(
     check=check,
     homogeneous=True,
     wire=fedavg.wire,
+    additive=True,
 )

@@ -42,6 +42,7 @@ from fedpriv.methods.small_model import (
     check_small,
     initial_small,
     receive_small,
+    shared_small,
     small_blueprint,
     small_items,
     small_scratch,
@@ -218,5 +219,7 @@ METHOD = Method(
     predict=predict,
     check=check,
     wire=wire,
+    shared=shared_small,
     also={"private": personal_model.predict},
+    additive=True,
 )

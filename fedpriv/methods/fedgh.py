@@ -17,7 +17,7 @@ from fedpriv.methods import global_head, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.global_head import HeadTraining
 from fedpriv.methods.local_training import class_means, represent
-from fedpriv.uploads import Message, Prototypes, part
+from fedpriv.uploads import Message, Prototypes
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,9 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 def server_step(
     setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
 ) -> tuple[State, Message]:
-    """Train the head on every uploaded prototype."""
-    rows = [part(upload, Prototypes) for _, upload in uploads]
-    features = torch.cat([row.features for row in rows])
-    classes = torch.cat([row.classes for row in rows])
-    return global_head.train_head(state, features, classes, setup.options.server, rng, "mean")
+    """Train the head on every uploaded prototype, or on what a defense made of them."""
+    features, targets = global_head.uploaded_rows(uploads, setup.blueprint.n_classes)
+    return global_head.train_head(state, features, targets, setup.options.server, rng, "mean")
 
 
 def wire(facts: Facts) -> tuple[Item, ...]:
@@ -71,4 +69,5 @@ METHOD = Method(
     server_step=server_step,
     predict=personal_model.predict,
     wire=wire,
+    accepts=("entangled",),
 )

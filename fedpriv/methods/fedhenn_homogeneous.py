@@ -82,4 +82,5 @@ METHOD = Method(
     homogeneous=True,
     needs_public=True,
     wire=wire,
+    additive=True,
 )

@@ -94,4 +94,5 @@ METHOD = Method(
     predict=personal_model.predict,
     needs_public=True,
     wire=wire,
+    additive=True,
 )

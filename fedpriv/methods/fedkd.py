@@ -41,6 +41,7 @@ from fedpriv.methods.small_model import (
     check_small,
     initial_small,
     received,
+    shared_small,
     small_blueprint,
     small_scratch,
 )
@@ -197,4 +198,5 @@ METHOD = Method(
     predict=personal_model.predict,
     check=check,
     wire=wire,
+    shared=shared_small,
 )

@@ -200,4 +200,6 @@ METHOD = Method(
     predict=predict,
     check=check,
     wire=wire,
+    shared=_small,
+    additive=True,
 )

@@ -68,4 +68,5 @@ METHOD = Method(
     predict=personal_model.predict,
     homogeneous=True,
     wire=fedavg.wire,
+    additive=True,
 )

@@ -190,4 +190,5 @@ METHOD = Method(
     check=check,
     wire=wire,
     also={"without_matrix": personal_model.predict},
+    additive=True,
 )

@@ -133,4 +133,5 @@ METHOD = Method(
     predict=personal_model.predict,
     homogeneous=True,
     wire=wire,
+    additive=True,
 )

@@ -35,6 +35,7 @@ from fedpriv.methods.small_model import (
     check_small,
     initial_small,
     received,
+    shared_small,
     small_blueprint,
     small_items,
     small_scratch,
@@ -146,4 +147,6 @@ METHOD = Method(
     predict=personal_model.predict,
     check=check,
     wire=wire,
+    shared=shared_small,
+    additive=True,
 )

@@ -7,13 +7,14 @@ receive client 0's head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy, linear, one_hot
 
 from fedpriv.communication import Facts, Item
 from fedpriv.methods.contract import ClientSetup, ServerSetup, State
@@ -21,7 +22,7 @@ from fedpriv.methods.local_training import classification_loss, train
 from fedpriv.methods.personal_model import draw_seed
 from fedpriv.methods.states import inner, outer, put, take
 from fedpriv.models.build import build_model
-from fedpriv.uploads import Classifier, Message, part
+from fedpriv.uploads import Classifier, Entangled, Message, Prototypes, Representations, optional_part, part
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,31 @@ def train_locally(setup: ClientSetup, state: State, broadcast: Message, rng: tor
 def broadcast_item(facts: Facts) -> Item:
     """Return one head per client."""
     return Item("broadcast", "classifier.state", facts.clients * facts.head_scalars)
+
+
+def uploaded_rows(uploads: Sequence[tuple[int, Message]], n_classes: int) -> tuple[Tensor, Tensor]:
+    """Return the rows ``(n, d)`` of a round's uploads with their targets, one row for an entangled upload.
+
+    Returns:
+        Features, and classes ``(n,)`` int64; soft labels ``(n, C)`` where any upload is entangled.
+    """
+    features: list[Tensor] = []
+    targets: list[Tensor] = []
+    for _, upload in uploads:
+        mixed, prototypes = optional_part(upload, Entangled), optional_part(upload, Prototypes)
+        if mixed is not None:
+            features.append(mixed.feature[None])
+            targets.append(mixed.label_encoding[None])
+        elif prototypes is not None:
+            features.append(prototypes.features)
+            targets.append(prototypes.classes)
+        else:
+            rows = part(upload, Representations)
+            features.append(rows.features)
+            targets.append(rows.labels)
+    if any(target.dim() == 2 for target in targets):
+        targets = [target if target.dim() == 2 else one_hot(target, n_classes).float() for target in targets]
+    return torch.cat(features), torch.cat(targets)
 
 
 def train_head(

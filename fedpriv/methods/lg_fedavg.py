@@ -60,4 +60,5 @@ METHOD = Method(
     server_step=server_step,
     predict=personal_model.predict,
     wire=wire,
+    additive=True,
 )

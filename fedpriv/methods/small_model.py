@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -42,6 +43,11 @@ def small_blueprint(own: Blueprint, name: str, width: int | None = None) -> Blue
     if name == AUTO:
         name = "cnn4" if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
     return dataclasses.replace(own, name=name, width=width or own.width, mapping="ap")
+
+
+def shared_small(own: Blueprint, options: Any) -> Blueprint:
+    """Return the small model's architecture from options that name it and leave its width to the shared one."""
+    return small_blueprint(own, options.small_model)
 
 
 def small_scratch(setup: ClientSetup, blueprint: Blueprint) -> SplitModel:

@@ -45,7 +45,7 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
             head = nn.Linear(blueprint.width, blueprint.n_classes)
             if blueprint.name == "lenet-sigmoid":
                 start_uniform(head)
-        return SplitModel(extractor, mapping, head)
+        return SplitModel(extractor, mapping, head, norm_bound=blueprint.norm_bound)
 
 
 def count_parameters(module: nn.Module) -> int:

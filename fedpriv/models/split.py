@@ -18,6 +18,7 @@ class Blueprint:
         n_classes: number of logits C.
         width: representation width d after the mapping.
         mapping: ``ap``, ``mp`` or ``fc``.
+        norm_bound: longer representations are shortened to this L2 norm; None for no bound.
     """
 
     name: str
@@ -25,34 +26,46 @@ class Blueprint:
     n_classes: int
     width: int
     mapping: str = "ap"
+    norm_bound: float | None = None
 
 
 class SplitModel(nn.Module):
-    """``logits = head(mapping(extractor((x - mean) / std)))``.
+    """``logits = head(bounded(mapping(extractor((x - mean) / std))))``.
 
     Attributes:
         extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
         mapping: ``(n, L)`` to representations ``(n, d)``.
         head: one linear layer d -> C with bias.
+        norm_bound: longer representations are shortened to this L2 norm; None for no bound.
     """
 
     mean: Tensor
     std: Tensor
 
     def __init__(
-        self, extractor: nn.Module, mapping: nn.Module, head: nn.Linear, mean: float = 0.5, std: float = 0.5
+        self,
+        extractor: nn.Module,
+        mapping: nn.Module,
+        head: nn.Linear,
+        mean: float = 0.5,
+        std: float = 0.5,
+        norm_bound: float | None = None,
     ) -> None:
         super().__init__()
         self.extractor = extractor
         self.mapping = mapping
         self.head = head
+        self.norm_bound = norm_bound
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("std", torch.tensor(std), persistent=False)
 
     def represent(self, images: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of images ``(n, c, h, w)`` in [0, 1]."""
         vectors: Tensor = self.mapping(self.extractor((images - self.mean) / self.std))
-        return vectors
+        if self.norm_bound is None:
+            return vectors
+        lengths = vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return vectors * (self.norm_bound / lengths).clamp(max=1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(n, C)`` of images ``(n, c, h, w)`` in [0, 1]."""
