@@ -30,7 +30,9 @@ def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet:
         if saved.truths is None:
             raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
         used = saved.about["seed"] if seed is None else seed
-        record = score_attack(saved.reconstruction, saved.truths, saved.permuted, seed=used, about=saved.about)
+        record = score_attack(
+            saved.reconstruction, saved.truths, saved.permuted, seed=used, about=saved.about, judge=saved.judge
+        )
         save_metrics(directory, record)
         draw(directory, record, saved)
         records[directory] = record

@@ -10,7 +10,7 @@ from typing import Any
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.eval.verdict import verdict
 
-_MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1")
+_MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
 _CSV = (
     "directory",
     "target",
@@ -30,6 +30,7 @@ _CSV = (
     "lpips",
     "identification_top1",
     "identification_chance",
+    "class_accuracy",
     "best_floor",
     "best_floor_psnr_db",
     "advantage_db",

@@ -91,6 +91,7 @@ LABELS = {
     "random_same_class": "random image of the class",
     "noise": "uniform noise",
     "mid_grey": "mid-grey",
+    "random_image": "random image of any class",
     PERMUTED: "the attack on another client's upload",
 }
 """Floors as a reader sees them."""

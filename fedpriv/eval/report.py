@@ -25,6 +25,7 @@ _KINDS = {
     "leaks": "leaks",
     "some": "leaks for some",
     "features": "leaks representations",
+    "classes": "shows classes",
     "none": "no leak found",
     "worse": "attack fails",
     "single": "one target",
@@ -40,6 +41,7 @@ _NAMES = {
     "cosine": "cosine of the feature",
     "label_accuracy": "labels recovered",
     "feature_identification": "feature nearest to its own",
+    "class_accuracy": "class recognised by an independent classifier",
 }
 
 
@@ -191,6 +193,9 @@ def _measure_row(key: str, value: Mapping[str, Any]) -> tuple[str, ...]:
         remark = f"chance {value['chance']:.3f}, decoys {', '.join(str(n) for n in value['decoys'])}"
     if key == "feature_identification":
         remark = f"chance {value['chance']:.3f}, among the client's own"
+    if key == "class_accuracy":
+        floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value["floors"].items())
+        remark = f"true images {value['real']:.2f}, chance {value['chance']:.2f}; {floors}"
     return (
         _NAMES.get(key, key),
         *(number(value[part]) for part in ("mean", "median", "sd")),

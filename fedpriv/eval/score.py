@@ -17,6 +17,7 @@ from fedpriv.errors import UserError
 from fedpriv.eval.definitions import TEXTS, comparison
 from fedpriv.eval.floors import FLOORS, PERMUTED, guess
 from fedpriv.eval.identification import identify, identify_features
+from fedpriv.eval.judge import Judge, class_accuracy
 from fedpriv.eval.leakage import (
     cosine,
     lpips,
@@ -52,6 +53,7 @@ def score(
     *,
     seed: int,
     about: Mapping[str, Any],
+    judge: Judge | None = None,
 ) -> Record:
     """Return the record of one attack, ready for JSON.
 
@@ -61,6 +63,7 @@ def score(
         permuted: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
         seed: seed of floors, decoys, comparison sets and resamples.
         about: ``target, attack, method, dataset`` (strings) and ``knowledge`` (a card or a dictionary).
+        judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
 
     Raises:
         UserError: when numbers of targets or image shapes do not match, or ``about`` lacks a key.
@@ -92,6 +95,9 @@ def score(
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
     details = {name: _floor_details(name, panel, means) for name, panel in floors.items()}
     metrics = _metrics(reconstruction, truths, attack, means)
+    if judge is not None:
+        guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
+        metrics["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
     _add_lpips(metrics, details, {"attack": attack, best: floors[best]}, truths, means)
     knowledge = about["knowledge"]
     return {

@@ -5,6 +5,8 @@
     permuted.safetensors          the same attack on other clients' uploads (where it was run)
     truth.safetensors             PRIVATE: the clients' images behind the targets. For the evaluator only; leave it out
                                   when a directory is passed on. Without it nothing can be scored again or drawn.
+    judge.safetensors             PRIVATE: the classifier that judged class images (class inversion only); trained on other
+                                  images of the data set
     metrics.json                  the record of :func:`fedpriv.eval.score.score`
 
 Every file is written whole or not at all; reading checks all of it. Nothing is ever unpickled.
@@ -21,6 +23,8 @@ from typing import Any
 
 from fedpriv.attacks.observation import KnowledgeCard, Reconstruction
 from fedpriv.errors import UserError
+from fedpriv.eval.judge import FILE as JUDGE
+from fedpriv.eval.judge import Judge, load_judge, save_judge
 from fedpriv.eval.score import SCHEMA
 from fedpriv.eval.tensor_files import FORMAT, load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.eval.truth import Truth
@@ -43,6 +47,7 @@ class AttackRecord:
         truths: one a target, or None where the private file was left out.
         about: ``target, attack, method, dataset, knowledge, seed`` and whatever else the writer added.
         metrics: the record, or None where it was not scored yet.
+        judge: the classifier of class images, or None.
     """
 
     directory: Path
@@ -51,6 +56,7 @@ class AttackRecord:
     truths: tuple[Truth, ...] | None
     about: dict[str, Any]
     metrics: dict[str, Any] | None
+    judge: Judge | None = None
 
 
 def is_attack_directory(directory: Path) -> bool:
@@ -70,6 +76,7 @@ def save_attack(
     about: Mapping[str, Any],
     permuted: Reconstruction | None = None,
     metrics: Mapping[str, Any] | None = None,
+    judge: Judge | None = None,
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
 
@@ -93,7 +100,11 @@ def save_attack(
     save_truths(directory / TRUTH, truths)
     if metrics is not None:
         save_metrics(directory, metrics)
-    files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH) if (directory / name).is_file()]
+    if judge is not None:
+        save_judge(directory, judge)
+    else:
+        (directory / JUDGE).unlink(missing_ok=True)
+    files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH, JUDGE) if (directory / name).is_file()]
     described |= {"format": FORMAT, "files": {name: digest(directory / name) for name in files}}
     write_text(directory / ABOUT, _json(described))
 
@@ -148,7 +159,7 @@ def load_attack(directory: Path) -> AttackRecord:
     for name, expected in about["files"].items():
         path = directory / Path(name).name
         if not path.is_file():
-            if name == TRUTH:
+            if name in (TRUTH, JUDGE):
                 continue
             raise UserError(f"{path}: no such file, though {ABOUT} lists it")
         if digest(path) != expected:
@@ -179,7 +190,9 @@ def load_attack(directory: Path) -> AttackRecord:
                 f"{directory / METRICS}: field 'n_targets' is {metrics['n_targets']}, but the reconstruction has "
                 f"{len(reconstruction.targets)} targets"
             )
-    return AttackRecord(directory, reconstruction, permuted, truths, about, metrics)
+    channels, height, width = reconstruction.images.shape[2:]
+    judge = load_judge(directory, (channels, height, width)) if JUDGE in about["files"] else None
+    return AttackRecord(directory, reconstruction, permuted, truths, about, metrics, judge)
 
 
 def scored(attack: AttackRecord) -> dict[str, Any]:

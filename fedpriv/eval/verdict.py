@@ -16,7 +16,7 @@ ABOVE_CHANCE = 0.05
 FEW_CLIENTS = 8
 """With fewer clients than this a bootstrap over clients is too narrow, and the verdict says so."""
 
-Kind = Literal["leaks", "some", "features", "none", "worse", "single"]
+Kind = Literal["leaks", "some", "features", "classes", "none", "worse", "single"]
 
 
 def verdict_kind(record: Mapping[str, Any]) -> Kind:
@@ -24,7 +24,8 @@ def verdict_kind(record: Mapping[str, Any]) -> Kind:
 
     ``leaks``: the mean advantage lies above zero. ``some``: it does not, but a tenth of the targets beat the best blind
     guess by 3 dB, or targets are identified among decoys beyond chance. ``features``: no image does so, but the recovered
-    representations are told apart beyond chance. ``none``, ``worse``: the interval holds zero, lies below it. ``single``:
+    representations are told apart beyond chance. ``classes``: neither, but an independent classifier recognises the class
+    of the images. ``none``, ``worse``: the interval holds zero, lies below it. ``single``:
     one target, so there is no interval.
     """
     interval = record["advantage_db"]["ci95"]
@@ -36,6 +37,8 @@ def verdict_kind(record: Mapping[str, Any]) -> Kind:
         return "some"
     if _beyond_chance(record, "feature_identification"):
         return "features"
+    if _recognised(record):
+        return "classes"
     return "worse" if interval[1] < 0 else "none"
 
 
@@ -48,7 +51,7 @@ def verdict(record: Mapping[str, Any]) -> str:
     side = "above" if mean >= 0 else "below"
     facts = f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, {abs(mean):.1f} dB {side} the best blind guess"
     if kind == "single":
-        return f"One target, so no interval: {facts} ({floor}).{_features(record)}"
+        return f"One target, so no interval: {facts} ({floor}).{_classes(record)}{_features(record)}"
     low, high = advantage["ci95"]
     few = (
         f" Only {record['n_clients']} clients: the interval is too narrow." if record["n_clients"] < FEW_CLIENTS else ""
@@ -62,11 +65,13 @@ def verdict(record: Mapping[str, Any]) -> str:
         text = f"Leaks, though its images do not beat a blind guess on average: {facts}; {beaten}{told}."
     elif kind == "features":
         text = f"Leaks representations, but no image beyond a blind guess: {facts}."
+    elif kind == "classes":
+        text = f"Shows what classes look like to the client's model, but no image beyond a blind guess: {facts}."
     elif kind == "worse":
         text = f"Worse than a blind guess: {facts}; a failing attack, not proof of a safe upload."
     else:
         text = f"No leak beyond a blind guess found: {facts}."
-    return text + _features(record) + few
+    return text + _classes(record) + _features(record) + few
 
 
 def _beyond_chance(record: Mapping[str, Any], name: str) -> bool:
@@ -74,6 +79,25 @@ def _beyond_chance(record: Mapping[str, Any], name: str) -> bool:
     if not found or found.get("not_measured") or found["ci95"] is None:
         return False
     return bool(found["ci95"][0] > found["chance"] + ABOVE_CHANCE)
+
+
+def _recognised(record: Mapping[str, Any]) -> bool:
+    found = record["metrics"].get("class_accuracy")
+    if not found or found["ci95"] is None:
+        return False
+    return bool(found["ci95"][0] > max(found["chance"], found["floors"].get("permuted", 0.0)) + ABOVE_CHANCE)
+
+
+def _classes(record: Mapping[str, Any]) -> str:
+    found = record["metrics"].get("class_accuracy")
+    if not found:
+        return ""
+    permuted = found["floors"].get("permuted")
+    control = "" if permuted is None else f", of the control's {100 * permuted:.0f} %"
+    return (
+        f" An independent classifier recognises the class of {100 * found['mean']:.0f} % of the reconstructions "
+        f"(of true images {100 * found['real']:.0f} %{control}, chance {100 * found['chance']:.0f} %)."
+    )
 
 
 def _identified(record: Mapping[str, Any]) -> str:
