@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.shadow import shadow_extractor
+from fedpriv.attacks.shadow_outputs import shadow_model
 from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
@@ -54,6 +55,8 @@ def grant(
     first = federation.clients[0]
     training = federation.config.training
     weighty = kind in ("model", "small-model", "extractor")
+    if kind == "logits" and card.extractor == "shadow":
+        return _shadow_models(federation, card, round_, clients, observations, seed)
     return Knowledge(
         card=card,
         image_shape=first.blueprint.image_shape,
@@ -89,16 +92,43 @@ def _granted_extractor(
     seed: int,
 ) -> Callable[[Tensor], Tensor]:
     if card.extractor == "shadow":
-        images, labels = federation.server.public, federation.public_labels
-        if card.attacker_data != "same_domain" or images is None or labels is None:
-            raise UserError(
-                "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
-                "attacker_data=same_domain too"
-            )
-        samples = Samples(images, labels.to(images.device))
+        samples = _own_samples(federation, card)
         return shadow_extractor(observations, client, round_, samples, federation.clients[0].n_classes, seed)
     own = _extractor(run, federation, kind, client, round_, card)
     return torch.no_grad()(own) if card.extractor == "query" else own
+
+
+def _shadow_models(
+    federation: Federation,
+    card: KnowledgeCard,
+    round_: int,
+    clients: set[int],
+    observations: Sequence[Observation],
+    seed: int,
+) -> Knowledge:
+    """Hand over whole substitutes, where nothing was seen that an extractor alone could be fitted to."""
+    own, first = _own_samples(federation, card), federation.clients[0]
+    models = {k: shadow_model(observations, k, round_, own, first.n_classes, seed) for k in sorted(clients)}
+    return Knowledge(
+        card=card,
+        image_shape=first.blueprint.image_shape,
+        n_classes=first.n_classes,
+        extractors={k: extractor for k, (extractor, _) in models.items()},
+        heads={k: head for k, (_, head) in models.items()},
+        public_images=own.images,
+        public_labels=own.labels,
+    )
+
+
+def _own_samples(federation: Federation, card: KnowledgeCard) -> Samples:
+    """Return the attacker's own images with labels, which a shadow is trained on."""
+    images, labels = federation.server.public, federation.public_labels
+    if card.attacker_data != "same_domain" or images is None or labels is None:
+        raise UserError(
+            "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
+            "attacker_data=same_domain too"
+        )
+    return Samples(images, labels.to(images.device))
 
 
 def _batch_facts(federation: Federation, batch_size: int, learning_rate: float) -> BatchFacts:
