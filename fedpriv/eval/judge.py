@@ -33,6 +33,9 @@ from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.seeds import derive_seed, generator
 
 FILE = "judge.safetensors"
+JUDGED = ("class-inversion",)
+"""Attacks that make class images."""
+
 MOST_IMAGES = 4000
 _STEPS, _BATCH, _RATE, _WIDTH = 600, 64, 2e-3, 128
 
