@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from fedpriv.cli import common, membership
-from fedpriv.cli.attack_execution import AttackPlan, attack_all, finish, prepare_ground
+from fedpriv.cli import common
+from fedpriv.cli.attack_execution import attack_all, prepare_ground
+from fedpriv.cli.attack_plan import (
+    MEMBERSHIP,
+    AttackPlan,
+    attack_names,
+    build_attacks,
+    granted,
+    options_by_attack,
+    parse_budgets,
+    parse_card,
+    parse_stages,
+    refuse_rounds,
+)
+from fedpriv.cli.attack_summary import finish
 from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
-from fedpriv.errors import UserError, unknown_name
+from fedpriv.cli.membership import measure_all
+from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.observation import Attack, KnowledgeCard
+    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.eval.stages import Stage
     from fedpriv.runs import RunConfig
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -30,6 +44,9 @@ QUICK: dict[str, dict[str, Any]] = {
     "kernel": {"rounds": 10, "lr": 0.1, "public": 200},
 }
 """Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""
+
+STAGED_ROUNDS = 100
+"""Rounds of that run where stages are asked for and the quick settings above have a single round."""
 
 
 @click.command()
@@ -51,6 +68,13 @@ QUICK: dict[str, dict[str, Any]] = {
 @click.option("--targets", "n_targets", type=int, default=48, show_default=True, help="How many targets at most.")
 @click.option("--round", "round_", type=int, help="Attack the uploads of this round (default: the last stored).")
 @click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    metavar="STAGE",
+    help="Attack early (after 5-10 % of the rounds), middle, converged (the last): several, or with commas between.",
+)
+@click.option(
     "--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use (default: all that are stored)."
 )
 @click.option(
@@ -59,11 +83,28 @@ QUICK: dict[str, dict[str, Any]] = {
     metavar="GRANT=VALUE",
     help="Change the knowledge card: extractor, labels, batch, batch_norm, attacker_data.",
 )
-@click.option("--iterations", type=int, help="Budget of the attack.")
+@click.option("--iterations", type=int, help="Budget of every attack that has one, in its own unit.")
+@click.option(
+    "--budget",
+    "budget",
+    metavar="N,N,...",
+    help="Run every attack that has a budget once with each, for a curve: 100,300,1000,3000.",
+)
 @click.option("--restarts", type=int, help="Independent starts a target; the attack's own objective chooses.")
-@click.option("--attack-option", multiple=True, metavar="KEY=VALUE", help="An attack's own hyperparameter.")
+@click.option(
+    "--attack-option",
+    multiple=True,
+    metavar="[ATTACK.]KEY=VALUE",
+    help="A hyperparameter of every attack that has it, or of one.",
+)
 @click.option("--chunk-rows", type=int, help="Rows (targets x restarts) at a time; bounds memory, changes no result.")
-@click.option("--control/--no-control", default=True, show_default=True, help="Also attack permuted uploads.")
+@click.option(
+    "--control/--no-control",
+    default=True,
+    show_default=True,
+    help="Also attack permuted uploads (the negative control); with --budget at the largest only.",
+)
+@click.option("--control-every-budget", is_flag=True, help="With --budget: attack permuted uploads at every budget.")
 @data_options
 @training_options
 @common.device_option
@@ -81,13 +122,16 @@ def attack(
     method: str | None,
     n_targets: int,
     round_: int | None,
+    stages: tuple[str, ...],
     rounds_seen: int | None,
     knowledge: tuple[str, ...],
     iterations: int | None,
+    budget: str | None,
     restarts: int | None,
     attack_option: tuple[str, ...],
     chunk_rows: int | None,
     control: bool,
+    control_every_budget: bool,
     seed: int,
     download: bool,
     device: str,
@@ -104,54 +148,52 @@ def attack(
     given, it takes quick settings of the target instead of the defaults below, and prints them.
     """
     _check_numbers(n_targets, rounds_seen, chunk_rows)
-    names = _attack_names(target, attacks)
-    card = parse_card(knowledge)
-    own = _own_options(attack_option, iterations, restarts)
-    members = membership.requested(names, attacks, own, card)
-    names = tuple(name for name in names if name != membership.NAME)
-    chosen = {name: _build(name, own) for name in names}
-    _refuse_rounds(chosen if attacks else {}, chosen, target, rounds_seen)
-    if chosen or members is None:
-        chosen = _granted(chosen, set(attacks), card, rounds_seen, quiet=quiet, as_json=as_json)
+    names = attack_names(target, attacks)
+    wanted, budgets, card = parse_stages(stages), parse_budgets(budget), parse_card(knowledge)
+    _refuse_together(round_, wanted, iterations, budgets, control, control_every_budget)
+    options = options_by_attack(names, attack_option, iterations=iterations, restarts=restarts, budgets=budgets)
+    chosen = build_attacks(names, options)
+    refuse_rounds(attacks, chosen, target, rounds_seen)
+    chosen, refusals = granted(chosen, attacks, card, rounds_seen)
     common.pick_device(device)
-    request = {
-        "target": target,
-        "attacks": {name: _describe(made) for name, made in chosen.items()},
-        "membership": None if members is None else _describe(members),
-        "knowledge": _describe(card),
-        "n_targets": n_targets,
-        "round": round_,
-        "rounds_seen": rounds_seen,
-        "control": control,
-        "seed": seed,
-    }
-    config = None
     if run_path is None:
-        config = _quick_config(ctx, target, method, flags, seed)
-        if card.attacker_data != "none" and not config.public:
-            raise UserError(
-                f"--knowledge attacker_data={card.attacker_data}: no images are set aside for the attacker; pass --public N"
-            )
-        request["run"] = None
+        config = _quick_config(ctx, target, method, flags, seed, wanted)
+        _refuse_without_images(card, config)
     else:
-        extra = common.given(ctx) & {*FLAG_NAMES, "method"}
-        if extra:
-            listed = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
-            raise UserError(f"--run {run_path}: the run is trained already; drop {listed}")
-        request["run"] = str(run_path.resolve())
-    plan = AttackPlan(target, chosen, card, n_targets, round_, rounds_seen, seed, control, chunk_rows, device, download)
+        config = None
+        _refuse_training_flags(ctx, run_path)
+    plan = AttackPlan(
+        target=target,
+        attacks={name: made for name, made in chosen.items() if name != MEMBERSHIP},
+        card=card,
+        n_targets=n_targets,
+        seed=seed,
+        round=round_,
+        rounds_seen=rounds_seen,
+        stages=_stage_rounds(target, wanted, run_path, config),
+        budgets=budgets,
+        control=control,
+        control_every_budget=control_every_budget,
+        chunk_rows=chunk_rows,
+        device=device,
+        download=download,
+        members=chosen.get(MEMBERSHIP),
+    )
+    if not plan.results():
+        raise UserError(f"--stage {','.join(wanted)}: {plan.left_out()[0]}")
+    for reason in (*refusals, *plan.left_out()):
+        common.say(f"left out: {reason}", quiet=quiet, as_json=as_json)
     # What an existing run cannot give is refused before a folder is made.
     ground = None if run_path is None else prepare_ground(run_path, plan)
-    folder = _folder(out, target, resume, force, request, config)
+    folder = _folder(out, target, resume, force, _request(plan, run_path), config)
     common.hint["resume"] = _resume_command(folder, out)
     if config is not None:
         _train(folder / "run", config, device=device, download=download, quiet=quiet, as_json=as_json)
     if ground is None:
         ground = prepare_ground(folder / "run", plan)
-    results = attack_all(folder, ground, plan, request, quiet=quiet)
-    measured = None
-    if members is not None:
-        measured = membership.measure(folder, ground.run, ground.federation, members, plan, quiet=quiet)
+    command = common.command_line(*sys.argv[1:])
+    results = attack_all(folder, ground, plan, command=command, quiet=quiet)
+    measured = measure_all(folder, ground, plan, command=command, quiet=quiet)
     common.hint.pop("resume", None)
     finish(folder, results, measured, as_json=as_json, quiet=quiet)
 
@@ -165,129 +207,99 @@ def _check_numbers(n_targets: int, rounds_seen: int | None, chunk_rows: int | No
             raise UserError(f"{flag} {value}: expected at least 1")
 
 
-def _attack_names(target: str, attacks: tuple[str, ...]) -> tuple[str, ...]:
-    from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
-
-    if target not in TARGET_NAMES:
-        raise unknown_name("target", target, TARGET_NAMES)
-    fitting = attacks_for(target)
-    if not fitting:
-        raise UserError(f"--target {target}: no attack on this kind of upload yet; see: fedpriv list targets")
-    for name in attacks:
-        if name not in ATTACKS:
-            raise unknown_name("attack", name, ATTACKS)
-        if name not in fitting:
-            raise UserError(
-                f"--attack {name}: attacks {' or '.join(TARGETS[name])}, not {target}; "
-                f"for {target} there are: {', '.join(fitting)}"
-            )
-    return tuple(dict.fromkeys(attacks)) or fitting
-
-
-def parse_card(pairs: tuple[str, ...]) -> KnowledgeCard:
-    """Return the knowledge card that flags describe; the number of rounds is each attack's own.
-
-    Raises:
-        UserError: for an unknown grant or value.
-    """
-    from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.config import parse
-
-    values = common.key_values(pairs, "--knowledge")
-    batch = values.get("batch", "known")
-    if batch not in ("known", "none"):
-        raise UserError(f"--knowledge batch={batch}: expected known or none")
-    if "rounds_seen" in values:
-        raise UserError("--knowledge rounds_seen: use --rounds-seen")
-    card = parse(KnowledgeCard, values | {"batch": batch == "known"}, "--knowledge")
-    if card.extractor == "shadow" and card.attacker_data == "none":
-        raise UserError(
-            "--knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; "
-            "pass --knowledge attacker_data=same_domain and --public N too"
-        )
-    return card
-
-
-def _granted(
-    chosen: Mapping[str, Attack],
-    named: set[str],
-    card: KnowledgeCard,
-    rounds_seen: int | None,
-    *,
-    quiet: bool,
-    as_json: bool,
-) -> dict[str, Attack]:
-    """Return the attacks whose needs the card meets; say which others are left out, unless the user named them.
-
-    Raises:
-        UserError: when an attack that was named needs more, or every attack does.
-    """
-    kept: dict[str, Attack] = {}
-    refusals: list[UserError] = []
-    for name, made in chosen.items():
-        try:
-            made.needs.refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
-        except UserError as error:
-            if name in named:
-                raise
-            refusals.append(error)
-        else:
-            kept[name] = made
-    if not kept:
-        raise refusals[0]
-    for refusal in refusals:
-        common.say(f"left out: {refusal}", quiet=quiet, as_json=as_json)
-    return kept
-
-
-def _refuse_rounds(
-    named: Mapping[str, Attack], chosen: Mapping[str, Attack], target: str, rounds_seen: int | None
+def _refuse_together(
+    round_: int | None,
+    stages: Sequence[Stage],
+    iterations: int | None,
+    budgets: Sequence[int],
+    control: bool,
+    control_every_budget: bool,
 ) -> None:
-    """Check that somebody uses the rounds: every attack that was named, or any of the suite."""
-    if rounds_seen is None or rounds_seen == 1:
-        return
-    for name, made in named.items():
-        if made.needs.min_rounds == 1:
-            raise UserError(f"--rounds-seen {rounds_seen}: attack {name!r} uses one round; drop the flag or the attack")
-    if all(made.needs.min_rounds == 1 for made in chosen.values()):
-        raise UserError(f"--rounds-seen {rounds_seen}: no attack on {target} uses several rounds; drop the flag")
+    if round_ is not None and stages:
+        raise UserError("--round and --stage exclude each other: a stage is a round")
+    if iterations is not None and budgets:
+        raise UserError("--iterations and --budget exclude each other: --budget lists the iterations")
+    if control_every_budget and not (budgets and control):
+        raise UserError("--control-every-budget: needs --budget, and no --no-control")
 
 
-def _own_options(pairs: tuple[str, ...], iterations: int | None, restarts: int | None) -> dict[str, Any]:
-    options = common.key_values(pairs, "--attack-option")
-    for name, value in (("iterations", iterations), ("restarts", restarts)):
-        if value is not None:
-            options[name] = value
-    return options
+def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
+    if card.attacker_data != "none" and not config.public:
+        raise UserError(
+            f"--knowledge attacker_data={card.attacker_data}: no images are set aside for the attacker; pass --public N"
+        )
 
 
-def _build(name: str, options: Mapping[str, Any]) -> Attack:
-    from fedpriv.attacks import ATTACKS
-    from fedpriv.config import parse
-    from fedpriv.registry import resolve
-
-    made: Attack = parse(resolve("attack", name, ATTACKS), options, f"options of attack {name}")
-    return made
+def _refuse_training_flags(ctx: click.Context, run_path: Path) -> None:
+    extra = common.given(ctx) & {*FLAG_NAMES, "method"}
+    if extra:
+        listed = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
+        raise UserError(f"--run {run_path}: the run is trained already; drop {listed}")
 
 
-def _describe(value: Any) -> dict[str, Any]:
-    from fedpriv.config import plain
+def _stage_rounds(
+    target: str, stages: Sequence[Stage], run_path: Path | None, config: RunConfig | None
+) -> dict[Stage, int]:
+    if not stages:
+        return {}
+    from fedpriv.eval.stages import kept_rounds, planned_rounds
+    from fedpriv.runs import RunDirectory
 
-    described: dict[str, Any] = plain(value)
-    return described
+    if run_path is None:
+        assert config is not None
+        return planned_rounds(stages, config.rounds)
+    run = RunDirectory.open(run_path)
+    run.require_complete()
+    return kept_rounds(run, target, stages)
 
 
 def _quick_config(
-    ctx: click.Context, target: str, method: str | None, flags: Mapping[str, Any], seed: int
+    ctx: click.Context,
+    target: str,
+    method: str | None,
+    flags: Mapping[str, Any],
+    seed: int,
+    stages: Sequence[Stage],
 ) -> RunConfig:
     from fedpriv.methods import DEFAULT_METHOD
 
     if method is None and target not in DEFAULT_METHOD:
         raise UserError(f"--target {target}: no method uploads this by default; pass --run or --method")
     chosen = common.given(ctx)
-    quick = {name: value for name, value in QUICK.get(target, {}).items() if name not in chosen}
+    quick = dict(QUICK.get(target, {}))
+    if stages and quick.get("rounds") == 1:
+        quick["rounds"] = STAGED_ROUNDS
+    values = {name: flags[name] for name in FLAG_NAMES}
+    values |= {name: value for name, value in quick.items() if name not in chosen}
+    if stages:
+        from fedpriv.eval.stages import planned_rounds, rounds_to_keep
+
+        rounds = planned_rounds(stages, values["rounds"]).values() if values["rounds"] > 0 else ()
+        values["keep"] = (*values["keep"], *rounds_to_keep(target, sorted(rounds)))
     # Every round's uploads are needed only by attacks across rounds, but they are small where such attacks exist.
-    return run_config(method or DEFAULT_METHOD[target], {name: flags[name] for name in FLAG_NAMES} | quick, seed)
+    return run_config(method or DEFAULT_METHOD[target], values, seed)
+
+
+def _request(plan: AttackPlan, run_path: Path | None) -> dict[str, Any]:
+    """Return what is asked for, by which an interrupted suite knows its own continuation."""
+    from fedpriv.config import plain
+
+    return {
+        "target": plan.target,
+        "attacks": {name: plain(made) for name, made in plan.attacks.items()},
+        "membership": plain(plan.members),
+        "knowledge": plain(plan.card),
+        "n_targets": plan.n_targets,
+        "round": plan.round,
+        "rounds_seen": plan.rounds_seen,
+        "stages": dict(plan.stages),
+        "budgets": list(plan.budgets),
+        "control": plan.control,
+        "control_every_budget": plan.control_every_budget,
+        "seed": plan.seed,
+        "run": None if run_path is None else str(run_path.resolve()),
+        "results": plan.results(),
+    }
 
 
 # ---------------------------------------------------------------- where to

@@ -1,50 +1,34 @@
-"""Carry out what ``fedpriv attack`` was asked: evidence, attacks, control, scores, pictures, report."""
+"""Carry out a plan of attacks on a run: evidence, attacks, control, scores, pictures."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-
-from fedpriv.cli import common, membership
+from fedpriv.cli import common
+from fedpriv.cli.attack_plan import AttackPlan, Job
 from fedpriv.config import plain
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.observation import Attack, KnowledgeCard
+    from fedpriv.attacks.observation import Attack, KnowledgeCard, Observation, Reconstruction
     from fedpriv.eval.evidence import Evidence
+    from fedpriv.eval.stages import Stage
+    from fedpriv.eval.suite import Execution
     from fedpriv.federation import Federation
     from fedpriv.runs import RunDirectory
 
-
-@dataclass(frozen=True)
-class AttackPlan:
-    """What to attack, with what, under which knowledge, and how to run it."""
-
-    target: str
-    attacks: Mapping[str, Attack]
-    card: KnowledgeCard
-    n_targets: int
-    round: int | None
-    rounds_seen: int | None
-    seed: int
-    control: bool
-    chunk_rows: int | None
-    device: str
-    download: bool
+__all__ = ["AttackPlan", "Ground", "attack_all", "prepare_ground"]
 
 
 @dataclass(frozen=True)
 class Ground:
-    """A finished run, prepared again, and what each attack is handed of it."""
+    """A finished run, prepared again, and what each attack is handed of it, by attack and stage."""
 
     run: RunDirectory
     federation: Federation
-    cards: Mapping[str, KnowledgeCard]
-    evidence: Mapping[str, Evidence]
+    evidence: Mapping[tuple[str, Stage | None], Evidence]
 
 
 def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
@@ -66,142 +50,125 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
         download=plan.download,
         defenses=build_defenses(run.config.defenses),
     )
-    stored = sum(1 for number in run.captured_rounds() if plan.round is None or number <= plan.round)
-    cards, evidence = {}, {}
-    for name, made in plan.attacks.items():
-        least = made.needs.min_rounds
-        seen = 1 if least == 1 else plan.rounds_seen or max(stored, least)
-        cards[name] = replace(plan.card, rounds_seen=seen)
-        evidence[name] = gather(
-            run,
-            federation,
-            plan.target,
-            cards[name],
-            n_targets=plan.n_targets,
-            seed=plan.seed,
-            round_=plan.round,
-            unit=made.unit,
-        )
-    return Ground(run, federation, cards, evidence)
+    evidence: dict[tuple[str, Stage | None], Evidence] = {}
+    for job in plan.jobs():
+        if (job.name, job.stage) not in evidence:
+            evidence[job.name, job.stage] = gather(
+                run,
+                federation,
+                plan.target,
+                _card(plan, job, run),
+                n_targets=plan.n_targets,
+                seed=plan.seed,
+                round_=job.round,
+                unit=job.attack.unit,
+            )
+    return Ground(run, federation, evidence)
+
+
+def _card(plan: AttackPlan, job: Job, run: RunDirectory) -> KnowledgeCard:
+    least = job.attack.needs.min_rounds
+    if least == 1:
+        return replace(plan.card, rounds_seen=1)
+    stored = sum(1 for number in run.captured_rounds() if job.round is None or number <= job.round)
+    seen = plan.rounds_seen or stored
+    # An early stage has fewer rounds behind it than were asked for; its card says so.
+    return replace(plan.card, rounds_seen=max(least, min(seen, stored) if job.stage else seen))
 
 
 def attack_all(
-    folder: Path, ground: Ground, plan: AttackPlan, request: Mapping[str, Any], *, quiet: bool
+    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, quiet: bool = False
 ) -> dict[Path, dict[str, Any]]:
-    """Run every attack that has no result yet, score it, and save it; return the records by directory."""
-    from fedpriv.eval.evidence import truths
-    from fedpriv.eval.grid import grid_png
-    from fedpriv.eval.score import score
-    from fedpriv.eval.storage import is_attack_directory, load_metrics, save_attack
-    from fedpriv.eval.suite import Execution, attack_in_pieces, forget_pieces
-    from fedpriv.runs import dataset_title
+    """Run every job that has no result yet, score it, and save it.
 
-    run, federation = ground.run, ground.federation
-    target, seed, picked = plan.target, plan.seed, federation.server.device
-    execution = Execution(seed, picked, plan.chunk_rows)
+    Args:
+        folder: holds one folder a job.
+        ground: the run and the evidence for this plan.
+        plan: what to run.
+        command: that does the same again; goes into the records.
+        quiet: show no progress.
+
+    Returns:
+        The records by folder, in the order in which the jobs were run.
+    """
+    from fedpriv.eval.storage import is_attack_directory, load_metrics
+
     results: dict[Path, dict[str, Any]] = {}
-    for name, made in plan.attacks.items():
-        directory, evidence = folder / name, ground.evidence[name]
-        if is_attack_directory(directory):
-            results[directory] = load_metrics(directory)
-            continue
-        with common.progress(f"{name} on {target}", quiet=quiet) as report:
-            reconstruction = attack_in_pieces(
-                made,
-                evidence.observations,
-                evidence.targets,
-                evidence.knowledge,
-                execution,
-                directory,
-                "reconstruction",
-                report,
-            )
-        permuted = None
-        if plan.control and evidence.permuted is not None:
-            with common.progress(f"{name} on permuted uploads", quiet=quiet) as report:
-                permuted = attack_in_pieces(
-                    made,
-                    evidence.permuted,
-                    evidence.targets,
-                    evidence.knowledge,
-                    execution,
-                    directory,
-                    "permuted",
-                    report,
-                )
-        # Looked up only now: no attack ran with it in reach.
-        truth = truths(run, federation, target, evidence.targets, seed=seed, unit=made.unit)
-        about = {
-            "target": target,
-            "attack": name,
-            "method": run.config.method,
-            "dataset": dataset_title(run.config),
-            "knowledge": plain(ground.cards[name]),
-            "seed": seed,
-            "options": request["attacks"][name],
-            "run": plain(run.config),
-            "run_accuracy": run.summary["accuracy"],
-            "communication": run.summary["communication"],
-            "command": common.command_line(*sys.argv[1:]),
-            "device": str(picked),
-        }
-        record = score(reconstruction, truth, permuted, seed=seed, about=about)
-        save_attack(
-            directory, reconstruction=reconstruction, truths=truth, about=about, permuted=permuted, metrics=record
-        )
-        (directory / "grid.png").write_bytes(grid_png(record, reconstruction, truth, permuted))
-        forget_pieces(directory)
-        results[directory] = record
+    for job in plan.jobs():
+        directory = folder / job.folder
+        done = is_attack_directory(directory)
+        results[directory] = load_metrics(directory) if done else _attack(directory, ground, plan, job, command, quiet)
     return results
 
 
-def finish(
-    folder: Path,
-    results: Mapping[Path, dict[str, Any]],
-    measured: Mapping[str, Any] | None,
-    *,
-    as_json: bool,
+def _attack(directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, quiet: bool) -> dict[str, Any]:
+    from fedpriv.eval.evidence import truths
+    from fedpriv.eval.grid import grid_png
+    from fedpriv.eval.score import score
+    from fedpriv.eval.storage import save_attack
+    from fedpriv.eval.suite import Execution, forget_pieces
+
+    run, federation = ground.run, ground.federation
+    evidence = ground.evidence[job.name, job.stage]
+    execution = Execution(plan.seed, federation.server.device, plan.chunk_rows)
+    reconstruction = _pieces(job.attack, evidence, evidence.observations, execution, directory, plan.target, quiet)
+    permuted = None
+    if job.control and evidence.permuted is not None:
+        permuted = _pieces(job.attack, evidence, evidence.permuted, execution, directory, "", quiet)
+    # Looked up only now: no attack ran with it in reach.
+    truth = truths(run, federation, plan.target, evidence.targets, seed=plan.seed, unit=job.attack.unit)
+    about = _about(ground, plan, job, command)
+    record = score(reconstruction, truth, permuted, seed=plan.seed, about=about)
+    save_attack(directory, reconstruction=reconstruction, truths=truth, about=about, permuted=permuted, metrics=record)
+    (directory / "grid.png").write_bytes(grid_png(record, reconstruction, truth, permuted))
+    forget_pieces(directory)
+    return record
+
+
+def _pieces(
+    attack: Attack,
+    evidence: Evidence,
+    observations: tuple[Observation, ...],
+    execution: Execution,
+    directory: Path,
+    target: str,
     quiet: bool,
-) -> None:
-    """Write the report over all results and print what a person, or a program, wants of it."""
-    from fedpriv.eval.report import write_report
-    from fedpriv.eval.verdict import verdict
+) -> Reconstruction:
+    from fedpriv.eval.suite import attack_in_pieces
 
-    write_report(list(results), folder, [] if measured is None else [folder / membership.NAME])
-    if as_json:
-        found = {path.name: record for path, record in results.items()}
-        common.print_json({"out": str(folder), "attacks": found, membership.NAME: measured})
-        return
-    if quiet:
-        return
-    if results:
-        rows = [summary_row(record) for record in results.values()]
-        common.print_table("leakage (dB of PSNR, mean over targets)", rows, as_json=False)
-    for record in results.values():
-        click.echo(f"{record['attack']}: {verdict(record)}")
-    if measured is not None:
-        membership.show(measured)
-    click.echo("")
-    for path in results:
-        click.echo(f"image grid: {path / 'grid.png'}")
-    click.echo(f"report:     {folder / 'report.html'}")
+    title, part = (f"on {target}", "reconstruction") if target else ("on permuted uploads", "permuted")
+    with common.progress(f"{directory.name} {title}", quiet=quiet) as report:
+        return attack_in_pieces(
+            attack, observations, evidence.targets, evidence.knowledge, execution, directory, part, report
+        )
 
 
-def summary_row(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return one line of the table that a person reads."""
-    found = record["metrics"]["psnr_db"]
-    low, high = record["advantage_db"]["ci95"]
-    best = record["advantage_db"]["best_floor"]
-    floors = {name: values["psnr_db"] for name, values in record["floors"].items()}
-    permuted = floors.get("permuted")
+def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> dict[str, Any]:
+    from fedpriv.runs import dataset_title
+
+    config, summary = ground.run.config, ground.run.summary
     return {
-        "attack": record["attack"],
-        "targets / clients": f"{record['n_targets']} / {record['n_clients']}",
-        "attack PSNR": f"{found['mean']:.2f}",
-        "best blind guess": f"{floors[best]:.2f} ({best.replace('_', ' ')})",
-        "permuted uploads": "not run" if permuted is None else f"{permuted:.2f}",
-        "advantage [95 %]": f"{record['advantage_db']['mean']:+.2f} [{low:+.2f}, {high:+.2f}]",
-        "beat it by 3 dB": f"{100 * record['advantage_db']['share_3db']:.0f} %",
-        "identified": f"{100 * record['metrics']['identification_top1']['mean']:.0f} %",
-        "seconds": f"{record['cost']['seconds']:.0f}",
+        "target": plan.target,
+        "attack": job.name,
+        "method": config.method,
+        "dataset": dataset_title(config),
+        "knowledge": plain(ground.evidence[job.name, job.stage].knowledge.card),
+        "seed": plan.seed,
+        "options": plain(job.attack),
+        "budget": None if job.budget is None else {"field": job.attack.budget, "value": job.budget},
+        "stage": stage_facts(ground.run, job.stage, job.round),
+        "run": plain(config),
+        "run_accuracy": summary["accuracy"],
+        "communication": summary["communication"],
+        "command": command,
+        "device": str(ground.federation.server.device),
     }
+
+
+def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> dict[str, Any] | None:
+    """Return what records say of a stage: its name, its round of how many, and the pooled accuracy at that round."""
+    if stage is None:
+        return None
+    line = next(row for row in run.lines("metrics") if row["round"] == number)
+    accuracy = {when: values["pooled"] for when, values in line["accuracy"].items()}
+    return {"name": stage, "round": number, "of": run.config.rounds, "accuracy": accuracy}

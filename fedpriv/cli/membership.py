@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,83 +10,65 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.errors import UserError
+from fedpriv.cli.attack_plan import MEMBERSHIP as NAME
+from fedpriv.cli.attack_plan import AttackPlan, folder_name
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.membership import MembershipInference
-    from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.cli.attack_execution import AttackPlan
-    from fedpriv.federation import Federation
-    from fedpriv.runs import RunDirectory
+    from fedpriv.cli.attack_execution import Ground
 
-NAME = "membership"
 EVERYTHING = 10**9
 """Targets asked for, so that evidence covers every client."""
 
 
-def requested(
-    names: tuple[str, ...], named: tuple[str, ...], own: Mapping[str, Any], card: KnowledgeCard
-) -> MembershipInference | None:
-    """Return the inference to run, or None where it is not among the attacks or, unnamed, lacks a grant.
+def measure_all(
+    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, quiet: bool = False
+) -> dict[Path, dict[str, Any]]:
+    """Run the plan's inference on every stage, or read back what was saved; return the records by folder.
 
-    Its own options are taken only where it is the only attack; the others' do not apply to it.
-
-    Raises:
-        UserError: for a bad option, or a missing grant where the attack was named.
+    Args:
+        folder: holds a folder for each stage, or one named ``membership``.
+        ground: the run.
+        plan: what to run; nothing where it has no inference.
+        command: that does the same again; goes into the records.
+        quiet: show no progress.
     """
-    if NAME not in names:
-        return None
-    from fedpriv.attacks.membership import MembershipInference
-    from fedpriv.config import parse
-
-    made = parse(MembershipInference, own if names == (NAME,) else {}, f"options of attack {NAME}")
-    try:
-        made.needs.refuse(NAME, card)
-    except UserError:
-        if NAME in named:
-            raise
-        return None
-    return made
-
-
-def measure(
-    folder: Path,
-    run: RunDirectory,
-    federation: Federation,
-    made: MembershipInference,
-    plan: AttackPlan,
-    *,
-    quiet: bool,
-) -> dict[str, Any]:
-    """Run the inference, or read back what was saved, and return its record."""
-    card = replace(plan.card, rounds_seen=1)
+    if plan.members is None:
+        return {}
+    from fedpriv.cli.attack_execution import stage_facts
     from fedpriv.config import plain
     from fedpriv.eval.evidence import gather
     from fedpriv.eval.membership import FILE, evaluate, load_membership, save_membership
     from fedpriv.runs import dataset_title
 
-    if (folder / NAME / FILE).is_file():
-        return load_membership(folder / NAME)
-    with common.progress(f"{NAME} on {plan.target}", quiet=quiet):
-        evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=plan.round)
-        about = {
-            "target": plan.target,
-            "attack": NAME,
-            "method": run.config.method,
-            "dataset": dataset_title(run.config),
-            "knowledge": plain(card),
-            "seed": plan.seed,
-            "options": plain(made),
-            "command": common.command_line(*sys.argv[1:]),
-        }
-        record = evaluate(made, evidence, federation, about, seed=plan.seed)
-    save_membership(folder / NAME, record)
-    return record
+    run, federation, card = ground.run, ground.federation, replace(plan.card, rounds_seen=1)
+    found: dict[Path, dict[str, Any]] = {}
+    for stage, number in plan.moments:
+        home = folder / folder_name(NAME, stage)
+        if (home / FILE).is_file():
+            found[home] = load_membership(home)
+            continue
+        with common.progress(f"{home.name} on {plan.target}", quiet=quiet):
+            evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
+            about = {
+                "target": plan.target,
+                "attack": NAME,
+                "method": run.config.method,
+                "dataset": dataset_title(run.config),
+                "knowledge": plain(card),
+                "seed": plan.seed,
+                "options": plain(plan.members),
+                "stage": stage_facts(run, stage, number),
+                "command": command,
+            }
+            found[home] = evaluate(plan.members, evidence, federation, about, seed=plan.seed)
+        save_membership(home, found[home])
+    return found
 
 
-def show(record: Mapping[str, Any]) -> None:
-    """Print the table and the verdict that a person reads."""
+def show(records: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Print the table and the verdicts that a person reads."""
     from fedpriv.eval.membership_report import row
 
-    common.print_table("membership", [row(record)], as_json=False)
-    click.echo(f"{NAME}: {record['verdict']}")
+    common.print_table(NAME, [row(record) for record in records.values()], as_json=False)
+    for path, record in records.items():
+        click.echo(f"{path.name}: {record['verdict']}")

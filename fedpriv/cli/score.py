@@ -8,7 +8,7 @@ from typing import Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.cli.attack_execution import summary_row
+from fedpriv.cli.attack_summary import show_attacks
 from fedpriv.errors import UserError
 
 
@@ -20,7 +20,6 @@ def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet:
     """Score attack directories again; rewrites metrics.json and the image grid."""
     from fedpriv.eval.score import score as score_attack
     from fedpriv.eval.storage import TRUTH, load_attack, save_metrics
-    from fedpriv.eval.verdict import verdict
 
     if seed is not None and seed < 0:
         raise UserError(f"--seed {seed}: expected at least 0")
@@ -39,10 +38,7 @@ def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet:
     if as_json:
         common.print_json({str(path): record for path, record in records.items()})
     elif not quiet:
-        rows = [summary_row(record) for record in records.values()]
-        common.print_table("leakage (dB of PSNR, mean over targets)", rows, as_json=False)
-        for path, record in records.items():
-            click.echo(f"{path}: {verdict(record)}")
+        show_attacks(records, with_folder=True)
 
 
 def draw(directory: Path, record: dict[str, Any], saved: Any) -> None:

@@ -62,7 +62,8 @@ def score(
         truths: T truths in the same order.
         permuted: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
         seed: seed of floors, decoys, comparison sets and resamples.
-        about: ``target, attack, method, dataset`` (strings) and ``knowledge`` (a card or a dictionary).
+        about: ``target, attack, method, dataset`` (strings) and ``knowledge`` (a card or a dictionary); ``budget`` and
+            ``stage`` where the attack is one of several that differ in these.
         judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
 
     Raises:
@@ -122,6 +123,8 @@ def score(
         "definitions": definitions_part(attack, floors, beside, means),
         "control": control_part(floors, best_blind, means),
         "cost": dataclasses.asdict(reconstruction.cost),
+        "budget": about.get("budget"),
+        "stage": about.get("stage"),
         "seed": seed,
         "versions": _versions(),
     }

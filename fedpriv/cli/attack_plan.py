@@ -1,0 +1,332 @@
+"""What to attack, with what, under which knowledge: read from flags, checked, and laid out as jobs. Prints nothing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.cli import common
+from fedpriv.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.membership import MembershipInference
+    from fedpriv.attacks.observation import Attack, KnowledgeCard
+    from fedpriv.eval.stages import Stage
+
+MEMBERSHIP = "membership"
+"""The attack that returns scores, not images, and so runs beside the others."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attack as it is run: at one budget, on one stage of training.
+
+    Attributes:
+        name: the attack's.
+        attack: the attack with its budget set.
+        stage: of training, or None where the plan names none.
+        round: whose uploads are attacked; None for the last stored.
+        budget: value of the attack's budget field where the plan lists budgets, else None.
+        control: whether permuted uploads are attacked too.
+    """
+
+    name: str
+    attack: Attack
+    stage: Stage | None = None
+    round: int | None = None
+    budget: int | None = None
+    control: bool = True
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of its result: ``dip``, ``dip-early``, ``dip@300``, ``dip-early@300``."""
+        return folder_name(self.name, self.stage) + ("" if self.budget is None else f"@{self.budget}")
+
+
+def folder_name(name: str, stage: str | None) -> str:
+    """Return the name of the folder of an attack on a stage."""
+    return name if stage is None else f"{name}-{stage}"
+
+
+@dataclass(frozen=True)
+class AttackPlan:
+    """What to attack, with what, under which knowledge, and how to run it.
+
+    Attributes:
+        target: kind of upload.
+        attacks: by name, with their options.
+        card: the grants.
+        n_targets: targets at most.
+        seed: of targets, attacks and scores.
+        round: whose uploads are attacked; None for the last stored. Not together with ``stages``.
+        rounds_seen: rounds that attacks across rounds use; None for all that are stored.
+        stages: stage of training -> its round; empty attacks ``round`` only.
+        budgets: values of each attack's budget field, ascending; empty leaves it as it is. Attacks without one run once.
+        control: whether permuted uploads (the negative control) are attacked too,
+        control_every_budget: at every budget, not at the largest only.
+        chunk_rows: rows at a time.
+        device: a name of ``--device``.
+        download: fetch the data set where it is missing.
+        members: the membership inference to run beside the attacks, or None.
+    """
+
+    target: str
+    attacks: Mapping[str, Attack]
+    card: KnowledgeCard
+    n_targets: int = 48
+    seed: int = 0
+    round: int | None = None
+    rounds_seen: int | None = None
+    stages: Mapping[Stage, int] = field(default_factory=dict)
+    budgets: tuple[int, ...] = ()
+    control: bool = True
+    control_every_budget: bool = False
+    chunk_rows: int | None = None
+    device: str = "auto"
+    download: bool = False
+    members: MembershipInference | None = None
+
+    @property
+    def moments(self) -> tuple[tuple[Stage | None, int | None], ...]:
+        """Stages with their rounds, or the one round without a stage."""
+        return tuple(self.stages.items()) or ((None, self.round),)
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Return every attack to run, stage by stage, an attack's budgets ascending."""
+        return tuple(
+            self._job(name, made, stage, number, budget)
+            for stage, number in self.moments
+            for name, made in self.attacks.items()
+            if stage is None or number is None or number >= made.needs.min_rounds
+            for budget in ((self.budgets or (None,)) if made.budget else (None,))
+        )
+
+    def left_out(self) -> tuple[str, ...]:
+        """Return a line for each attack that comes too early for the rounds it needs."""
+        return tuple(
+            f"attack {name!r} on the {stage} stage: it needs {made.needs.min_rounds} rounds, and that is round {number}"
+            for stage, number in self.moments
+            for name, made in self.attacks.items()
+            if stage is not None and number is not None and number < made.needs.min_rounds
+        )
+
+    def results(self) -> list[str]:
+        """Return the names of all folders of results."""
+        members = [folder_name(MEMBERSHIP, stage) for stage, _ in self.moments] if self.members is not None else []
+        return [job.folder for job in self.jobs()] + members
+
+    def _job(self, name: str, made: Attack, stage: Stage | None, number: int | None, budget: int | None) -> Job:
+        control = self.control and (budget is None or self.control_every_budget or budget == max(self.budgets))
+        if budget is not None:
+            made = replace(made, **{str(made.budget): budget})  # type: ignore[type-var]
+        return Job(name, made, stage, number, budget, control)
+
+
+# ---------------------------------------------------------------- which attacks
+
+
+def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
+    """Return the attacks that are asked for, or all that fit a target.
+
+    Raises:
+        UserError: for an unknown target or attack, or one that does not fit.
+    """
+    from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
+
+    if target not in TARGET_NAMES:
+        raise unknown_name("target", target, TARGET_NAMES)
+    fitting = attacks_for(target)
+    if not fitting:
+        raise UserError(f"--target {target}: no attack on this kind of upload yet; see: fedpriv list targets")
+    for name in attacks:
+        if name not in ATTACKS:
+            raise unknown_name("attack", name, ATTACKS)
+        if name not in fitting:
+            raise UserError(
+                f"--attack {name}: attacks {' or '.join(TARGETS[name])}, not {target}; "
+                f"for {target} there are: {', '.join(fitting)}"
+            )
+    return tuple(dict.fromkeys(attacks)) or fitting
+
+
+def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return attacks by name, made with their own options.
+
+    Raises:
+        UserError: naming the option that is unknown or out of range.
+    """
+    from fedpriv.attacks import ATTACKS
+    from fedpriv.config import parse
+    from fedpriv.registry import resolve
+
+    return {
+        name: parse(resolve("attack", name, ATTACKS), options.get(name, {}), f"options of attack {name}")
+        for name in names
+    }
+
+
+def granted(
+    chosen: Mapping[str, Any], named: Sequence[str], card: KnowledgeCard, rounds_seen: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the attacks whose needs the card meets, and a line for each that it leaves out.
+
+    Raises:
+        UserError: when an attack that was named needs more, or every attack does.
+    """
+    kept: dict[str, Any] = {}
+    refusals: list[UserError] = []
+    for name, made in chosen.items():
+        try:
+            made.needs.refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
+        except UserError as error:
+            if name in named:
+                raise
+            refusals.append(error)
+        else:
+            kept[name] = made
+    if not kept:
+        raise refusals[0]
+    return kept, [str(refusal) for refusal in refusals]
+
+
+def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, rounds_seen: int | None) -> None:
+    """Check that somebody uses the rounds: every attack that was named, or any of the suite.
+
+    Raises:
+        UserError: when nobody does.
+    """
+    if rounds_seen is None or rounds_seen == 1:
+        return
+    for name in named:
+        if chosen[name].needs.min_rounds == 1:
+            raise UserError(f"--rounds-seen {rounds_seen}: attack {name!r} uses one round; drop the flag or the attack")
+    if all(made.needs.min_rounds == 1 for made in chosen.values()):
+        raise UserError(f"--rounds-seen {rounds_seen}: no attack on {target} uses several rounds; drop the flag")
+
+
+# ---------------------------------------------------------------- options, budgets, stages, card
+
+
+def options_by_attack(
+    names: Sequence[str],
+    pairs: Sequence[str],
+    *,
+    iterations: int | None = None,
+    restarts: int | None = None,
+    budgets: Sequence[int] = (),
+) -> dict[str, dict[str, Any]]:
+    """Hand each option to every attack that has such a field, or to the one that it names.
+
+    Args:
+        names: the attacks of the suite.
+        pairs: ``KEY=VALUE`` or ``ATTACK.KEY=VALUE``; the second kind wins.
+        iterations: value of every attack's budget field.
+        restarts: value of ``restarts`` of every attack that has it.
+        budgets: values that the budget field will take later.
+
+    Raises:
+        UserError: for an option that no attack of the suite has.
+    """
+    from fedpriv.attacks import ATTACKS
+    from fedpriv.registry import resolve
+
+    kinds = {name: resolve("attack", name, ATTACKS) for name in names}
+    known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    if iterations is not None or budgets:
+        _refuse_budget(kinds, "--iterations" if iterations is not None else "--budget")
+    tree = common.key_values(tuple(pairs), "--attack-option")
+    scoped = {key for key in tree if key in ATTACKS and not any(key in one for one in known.values())}
+    general = {key: value for key, value in tree.items() if key not in scoped}
+    if restarts is not None:
+        general["restarts"] = restarts
+    for key, value in general.items():
+        takers = [name for name in names if key in known[name]]
+        if not takers:
+            raise _unknown_option(key, known)
+        for name in takers:
+            found[name][key] = value
+    for name in scoped:
+        if name not in names:
+            raise UserError(
+                f"--attack-option {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}"
+            )
+        if not isinstance(tree[name], dict):
+            raise UserError(f"--attack-option {name}={tree[name]}: expected {name}.KEY=VALUE")
+        found[name] |= tree[name]
+    for name, kind in kinds.items():
+        if iterations is not None and kind.budget:
+            found[name].setdefault(kind.budget, iterations)
+        if budgets and kind.budget in found[name]:
+            raise UserError(f"--attack-option {kind.budget}: --budget sets it for attack {name!r}; drop one of them")
+    return found
+
+
+def _refuse_budget(kinds: Mapping[str, Any], flag: str) -> None:
+    if not any(kind.budget for kind in kinds.values()):
+        raise UserError(f"{flag}: {', '.join(kinds)} has no budget of iterations; drop the flag")
+
+
+def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
+    everything = sorted(set().union(*known.values()))
+    close = difflib.get_close_matches(key, everything, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    listed = "; ".join(f"{name}: {', '.join(sorted(own))}" for name, own in known.items())
+    return UserError(f"--attack-option: unknown key {key!r}; {hint}known: {listed}")
+
+
+def parse_budgets(text: str | None) -> tuple[int, ...]:
+    """Return the budgets that ``"100,300,1000"`` lists, ascending.
+
+    Raises:
+        UserError: for anything but different whole numbers of at least 1.
+    """
+    if text is None:
+        return ()
+    try:
+        found = [int(entry) for entry in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--budget {text}: expected whole numbers with commas between, such as 100,300,1000") from error
+    if min(found) < 1:
+        raise UserError(f"--budget {text}: expected at least 1, got {min(found)}")
+    if len(set(found)) < len(found):
+        raise UserError(f"--budget {text}: a value is given twice")
+    return tuple(sorted(found))
+
+
+def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
+    """Return the stages that flags name, in the order of training.
+
+    Raises:
+        UserError: for an unknown one.
+    """
+    from fedpriv.eval.stages import STAGES, parse_stage
+
+    wanted = {parse_stage(name.strip()) for text in texts for name in text.split(",")}
+    return tuple(stage for stage in STAGES if stage in wanted)
+
+
+def parse_card(pairs: Sequence[str]) -> KnowledgeCard:
+    """Return the knowledge card that flags describe; the number of rounds is each attack's own.
+
+    Raises:
+        UserError: for an unknown grant or value.
+    """
+    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.config import parse
+
+    values = common.key_values(tuple(pairs), "--knowledge")
+    batch = values.get("batch", "known")
+    if batch not in ("known", "none"):
+        raise UserError(f"--knowledge batch={batch}: expected known or none")
+    if "rounds_seen" in values:
+        raise UserError("--knowledge rounds_seen: use --rounds-seen")
+    card = parse(KnowledgeCard, values | {"batch": batch == "known"}, "--knowledge")
+    if card.extractor == "shadow" and card.attacker_data == "none":
+        raise UserError(
+            "--knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; "
+            "pass --knowledge attacker_data=same_domain and --public N too"
+        )
+    return card

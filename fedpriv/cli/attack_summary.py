@@ -1,0 +1,95 @@
+"""What ``fedpriv attack`` and ``fedpriv score`` print of records: tables strongest first, and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from fedpriv.cli import common, membership
+
+
+def finish(
+    folder: Path,
+    results: Mapping[Path, Mapping[str, Any]],
+    measured: Mapping[Path, Mapping[str, Any]],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write the report over all results and print what a person, or a program, wants of it.
+
+    Args:
+        folder: of the suite.
+        results: records by the folders of attacks.
+        measured: records by the folders of membership inference.
+        as_json: print the records.
+        quiet: print nothing else.
+    """
+    from fedpriv.eval.report import write_report
+
+    write_report(list(results), folder, list(measured))
+    if as_json:
+        members = {path.name: record for path, record in measured.items()}
+        attacks = {path.name: record for path, record in results.items()}
+        common.print_json({"out": str(folder), "attacks": attacks, "membership": members})
+        return
+    if quiet:
+        return
+    show_attacks(results)
+    if measured:
+        membership.show(measured)
+    click.echo("")
+    for path in results:
+        click.echo(f"image grid: {path / 'grid.png'}")
+    click.echo(f"report:     {folder / 'report.html'}")
+
+
+def show_attacks(results: Mapping[Path, Mapping[str, Any]], *, with_folder: bool = False) -> None:
+    """Print a table for each knowledge card, strongest attack first, and under all of them the verdicts in that order.
+
+    Of an attack that ran with several budgets the verdict on the largest is printed; the curve is in the report.
+    """
+    from fedpriv.eval.card import differing
+    from fedpriv.eval.ranking import by_budget, strongest_first, title
+    from fedpriv.eval.verdict import verdict
+
+    rankings = strongest_first(list(results.items()), lambda item: item[1])
+    cards = differing([members[0][1]["knowledge"] for members in rankings])
+    for members, card in zip(rankings, cards, strict=True):
+        named = f", {card}" if card else ""
+        rows = [summary_row(record) for _, record in members]
+        common.print_table(f"leakage (dB of PSNR, mean over targets){named}", rows, as_json=False)
+    everything = [item for members in rankings for item in members]
+    largest = {series[-1][0] for series in by_budget(everything, lambda item: item[1], lambda item: {})}
+    for path, record in everything:
+        if path in largest or with_folder:
+            click.echo(f"{path if with_folder else title(record)}: {verdict(record)}")
+
+
+def summary_row(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return one line of the table that a person reads."""
+    from fedpriv.eval.convergence import convergence, objective
+    from fedpriv.eval.floors import LABELS, PERMUTED
+    from fedpriv.eval.ranking import title
+
+    gain, floors = record["advantage_db"], record["floors"]
+    best = gain["best_floor"]
+    permuted = floors.get(PERMUTED)
+    interval = "" if gain["ci95"] is None else f" [{gain['ci95'][0]:+.2f}, {gain['ci95'][1]:+.2f}]"
+    reached = convergence(record)
+    return {
+        "attack": title(record),
+        "PSNR": f"{record['metrics']['psnr_db']['mean']:.2f}",
+        "floor (best blind guess)": f"{floors[best]['psnr_db']:.2f} ({LABELS[best]})",
+        "permuted uploads (negative control)": "not run" if permuted is None else f"{permuted['psnr_db']:.2f}",
+        "advantage [95 %]": f"{gain['mean']:+.2f}{interval}",
+        "beat the floor by 3 dB": f"{100 * gain['share_3db']:.0f} %",
+        "identified": f"{100 * record['metrics']['identification_top1']['mean']:.0f} %",
+        "converged": f"{100 * reached.share:.0f} %",
+        "objective (median)": objective(reached.objective),
+        "targets / clients": f"{record['n_targets']} / {record['n_clients']}",
+        "seconds": f"{record['cost']['seconds']:.0f}",
+    }

@@ -1,0 +1,23 @@
+"""The knowledge card in words: one spelling wherever a person reads it, the one that ``--knowledge`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def card_words(knowledge: Mapping[str, Any]) -> dict[str, str]:
+    """Return every grant with its value as flags spell it.
+
+    >>> card_words({"extractor": "white_box", "batch": True, "rounds_seen": 1})
+    {'extractor': 'white_box', 'batch': 'known', 'rounds_seen': '1'}
+    """
+    plain = {True: "known", False: "none"}
+    return {key: plain[value] if isinstance(value, bool) else str(value) for key, value in knowledge.items()}
+
+
+def differing(cards: list[Mapping[str, Any]]) -> list[str]:
+    """Return for each card, in words, the grants in which the cards differ; empty texts where they are equal."""
+    told = [card_words(card) for card in cards]
+    names = [name for name in told[0] if len({words.get(name) for words in told}) > 1] if told else []
+    return [", ".join(f"{name.replace('_', ' ')} {words.get(name, '-')}" for name in names) for words in told]

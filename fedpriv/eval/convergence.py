@@ -1,0 +1,53 @@
+"""How far an attack got by its own measure: without it, a failed attack and a failed search look the same."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What an attack's own objective says.
+
+    Attributes:
+        share: of targets that met the attack's own convergence rule, in [0, 1].
+        objective: median over targets of the final objective of the chosen restart; None where none is finite.
+    """
+
+    share: float
+    objective: float | None
+
+    def sentence(self, count: int) -> str:
+        """Return it in words, with what follows for an attack that failed.
+
+        Args:
+            count: number of targets.
+        """
+        reached = "no finite objective" if self.objective is None else f"median objective {objective(self.objective)}"
+        text = f"By its own measure the attack converged for {100 * self.share:.0f} % of {count} targets ({reached})"
+        if self.share >= 0.5:
+            return f"{text}: what it looked for it found, and more iterations would not help."
+        return f"{text}: it did not find what it looked for; a larger budget or more restarts may do better."
+
+
+def convergence(record: Mapping[str, Any]) -> Convergence:
+    """Return the convergence of an attack from its ``metrics.json`` record."""
+    rows = record["targets"]
+    finite = [row["objective"] for row in rows if row["objective"] is not None]
+    return Convergence(
+        sum(bool(row["converged"]) for row in rows) / len(rows), statistics.median(finite) if finite else None
+    )
+
+
+def objective(value: float | None) -> str:
+    """Return an objective as a table shows it.
+
+    >>> objective(0.00019213), objective(0.25), objective(1234.5), objective(None)
+    ('1.9e-04', '0.25', '1.2e+03', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value:.2g}" if value == 0 or 0.01 <= abs(value) < 100 else f"{value:.1e}"
