@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from fedpriv.protection import Defense
     from fedpriv.runs import DefenseChoice
 
-DEFENSES: dict[str, str] = {}
+DEFENSES: dict[str, str] = {
+    "clip": "fedpriv.defenses.clip:Clip",
+    "noise": "fedpriv.defenses.noise:Noise",
+}
 """Names of defenses and where they are."""
 
 

@@ -65,7 +65,8 @@ class SplitModel(nn.Module):
         if self.norm_bound is None:
             return vectors
         lengths = vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        return vectors * (self.norm_bound / lengths).clamp(max=1)
+        bounded: Tensor = vectors * (self.norm_bound / lengths).clamp(max=1)
+        return bounded
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(n, C)`` of images ``(n, c, h, w)`` in [0, 1]."""

@@ -1,0 +1,63 @@
+"""Shorten what is uploaded to a largest L2 norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Gt
+from torch import Tensor
+
+from fedpriv.defenses.signals import ROWS, UPDATES, changed, norm, require, signal
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import Message, Payload
+
+FITS = (*ROWS, *UPDATES)
+
+
+@dataclass(frozen=True)
+class Clip(Defense):
+    """Scale down whatever is longer than a bound; shorter signals stay as they are.
+
+    Of rows (representations, prototypes, an entangled representation, class outputs) every row is clipped by itself; of
+    networks and angle matrices the whole update, the difference from the broadcast, all tensors of a payload together:
+
+        v <- v min(1, bound / ||v||_2).
+
+    No privacy guarantee by itself: directions stay exact. It bounds what one upload can move, which is what the noise
+    of ``dp-noise`` is measured against.
+
+    Attributes:
+        bound: S > 0, L2 norm, in units of the representation or of the weights.
+    """
+
+    bound: Annotated[float, Gt(0)] = 1.0
+
+    name: ClassVar[str] = "clip"
+    source: ClassVar[str] = "McMahan et al., ICLR 2018 (updates); Abadi et al., CCS 2016"
+    guarantee: ClassVar[str] = "none; bounds the L2 norm of each row, or of the whole update"
+    answer: ClassVar[str] = "not evaluated"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse uploads that are neither rows nor updates."""
+        require(self.name, plan, FITS)
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message with its signals clipped."""
+        return tuple(clipped(payload, context.broadcast, self.bound) for payload in message)
+
+
+def clipped(payload: Payload, broadcast: Message, bound: float) -> Payload:
+    """Return a payload whose rows, or whose whole update, are no longer than ``bound``."""
+    if payload.kind in ROWS:
+        return changed(payload, broadcast, lambda _, value: clip_rows(value, bound))
+    length = norm(signal(payload, broadcast))
+    if length <= bound:
+        return payload
+    return changed(payload, broadcast, lambda _, value: value * (bound / length))
+
+
+def clip_rows(rows: Tensor, bound: float) -> Tensor:
+    """Return rows ``(n, d)``, or one row ``(d,)``, of L2 norm at most ``bound``."""
+    lengths = rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    return rows * (bound / lengths).clamp(max=1)
