@@ -393,8 +393,10 @@ def _protected(federation: Federation, result: ClientResult, broadcast: Message,
 def _captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
     if config.capture == "auto":
         sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
-        return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds
-    return config.capture == "all" or (config.capture == "last" and round_ == config.rounds)
+        return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds or round_ in config.keep
+    if config.capture == "last":
+        return round_ == config.rounds or round_ in config.keep
+    return config.capture == "all"
 
 
 def _capture(directory: RunDirectory, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]) -> None:

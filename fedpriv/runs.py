@@ -79,9 +79,9 @@ class RunConfig:
         public: images set aside as public data before the rest is divided.
         seed: of every random draw.
         capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
-            a round is at most 1 MiB, else the last.
+            a round is at most 1 MiB, else the last. ``last`` and ``auto`` store those of ``keep`` too.
         checkpoint_every: rounds between checkpoints.
-        keep: rounds whose checkpoints stay for good, beside the newest.
+        keep: rounds whose checkpoints stay for good, beside the newest, so that they can be attacked later.
         defenses: what clients do to their uploads before they leave, in this order.
     """
 

@@ -71,7 +71,9 @@ TRAINING_OPTIONS = (
         "--capture", default="auto", show_default=True, help="Rounds whose uploads are stored: all, last, none, auto."
     ),
     click.option("--checkpoint-every", type=int, default=1, show_default=True, help="Rounds between checkpoints."),
-    click.option("--keep", multiple=True, type=int, metavar="ROUND", help="Keep this round's checkpoint for good."),
+    click.option(
+        "--keep", multiple=True, type=int, metavar="ROUND", help="Keep this round's checkpoint and uploads for good."
+    ),
 )
 
 
