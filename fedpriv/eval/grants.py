@@ -10,12 +10,14 @@ from torch import Tensor
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.shadow import shadow_extractor
 from fedpriv.attacks.shadow_outputs import shadow_model
+from fedpriv.attacks.updates import WEIGHTY
 from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
 from fedpriv.federation import Federation
 from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
+from fedpriv.models.split import SplitModel
 from fedpriv.runs import RunDirectory
 
 
@@ -53,28 +55,26 @@ def grant(
             f"knowledge attacker_data=same_domain: {run.path} set no public images aside; train it with --public N"
         )
     first = federation.clients[0]
-    training = federation.config.training
-    weighty = kind in ("model", "small-model", "extractor")
+    weighty, updates = kind in WEIGHTY, kind in (*WEIGHTY, *UPDATES)
+    private = kind in ("angle-matrix", "logits", "extractor")  # uploads that a private head had a part in
     if kind == "logits" and card.extractor == "shadow":
         return _shadow_models(federation, card, round_, clients, observations, seed)
     return Knowledge(
         card=card,
         image_shape=first.blueprint.image_shape,
         n_classes=first.n_classes,
-        extractors={}
-        if weighty
-        else {
+        extractors={
             k: _granted_extractor(run, federation, kind, k, round_, card, observations, seed) for k in sorted(clients)
         }
-        if card.extractor != "none"
+        if card.extractor != "none" and not weighty
         else {},
         heads={k: _head(run, federation, kind, k, round_) for k in sorted(clients)}
-        if card.extractor == "white_box" and kind in ("angle-matrix", "logits")
+        if card.extractor == "white_box" and private
         else {},
-        model=build_model(first.blueprint, 0).to(federation.server.device).eval() if weighty else None,
-        batch=_batch_facts(federation, training.batch_size, training.learning_rate) if card.batch else None,
-        labels=_labels(federation, kind, round_, clients)
-        if card.labels == "given" and (weighty or kind in UPDATES)
+        model=_architecture(federation) if weighty else None,
+        batch=_batch_facts(federation, round_, clients) if card.batch else None,
+        labels={(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
+        if card.labels == "given" and updates
         else {},
         public_images=federation.server.public if card.attacker_data == "same_domain" else None,
         public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
@@ -131,21 +131,18 @@ def _own_samples(federation: Federation, card: KnowledgeCard) -> Samples:
     return Samples(images, labels.to(images.device))
 
 
-def _batch_facts(federation: Federation, batch_size: int, learning_rate: float) -> BatchFacts:
-    steps = {len(round_batches(federation, 1, setup.client)) for setup in federation.clients}
-    return BatchFacts(batch_size=batch_size, learning_rate=learning_rate, steps=max(steps))
+def _architecture(federation: Federation) -> SplitModel:
+    """Return the architecture whose weights travel, with weights of no meaning."""
+    first = federation.clients[0]
+    shared = federation.method.shared(first.blueprint, first.options)
+    return build_model(shared, 0).to(federation.server.device).eval()
 
 
-def _labels(federation: Federation, kind: str, round_: int, clients: set[int]) -> dict[tuple[int, int], Tensor]:
-    if kind in UPDATES:
-        return {(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
-    return {
-        (round_, k): federation.clients[k].train.labels[_first_batch(federation, round_, k)] for k in sorted(clients)
-    }
-
-
-def _first_batch(federation: Federation, round_: int, client: int) -> Tensor:
-    return round_batches(federation, round_, client)[0]
+def _batch_facts(federation: Federation, round_: int, clients: set[int]) -> BatchFacts:
+    """Return what the protocol says of local steps: of clients that take fewer steps than others, the largest number."""
+    training = federation.config.training
+    steps = max((len(round_batches(federation, round_, k)) for k in clients), default=1)
+    return BatchFacts(batch_size=training.batch_size, learning_rate=training.learning_rate, steps=steps)
 
 
 def _extractor(

@@ -20,7 +20,8 @@ def round_batches(federation: Federation, round_: int, client: int) -> list[Tens
     """Return the batches of one client step, as indices into its training set."""
     setup = federation.clients[client]
     rng = federation.client_rng(round_, client)
-    return local_batches(len(setup.train), setup.training, rng, join_single=has_batch_norm(setup.model))
+    trained = (setup.model, setup.scratch(federation.method.shared(setup.blueprint, setup.options)))
+    return local_batches(len(setup.train), setup.training, rng, join_single=any(map(has_batch_norm, trained)))
 
 
 def round_labels(federation: Federation, round_: int, client: int) -> Tensor:
