@@ -104,6 +104,7 @@ def attack_all(
 def _attack(directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, quiet: bool) -> dict[str, Any]:
     from fedpriv.eval.evidence import truths
     from fedpriv.eval.grid import grid_png
+    from fedpriv.eval.judge import JUDGED, train_judge
     from fedpriv.eval.score import score
     from fedpriv.eval.storage import save_attack
     from fedpriv.eval.suite import Execution, forget_pieces
@@ -118,8 +119,20 @@ def _attack(directory: Path, ground: Ground, plan: AttackPlan, job: Job, command
     # Looked up only now: no attack ran with it in reach.
     truth = truths(run, federation, plan.target, evidence.targets, seed=plan.seed, unit=job.attack.unit)
     about = _about(ground, plan, job, command)
-    record = score(reconstruction, truth, permuted, seed=plan.seed, about=about)
-    save_attack(directory, reconstruction=reconstruction, truths=truth, about=about, permuted=permuted, metrics=record)
+    judge = None
+    if job.name in JUDGED:
+        with common.progress("an independent classifier", quiet=quiet):
+            judge = train_judge(federation, [target.client for target in evidence.targets], plan.seed)
+    record = score(reconstruction, truth, permuted, seed=plan.seed, about=about, judge=judge)
+    save_attack(
+        directory,
+        reconstruction=reconstruction,
+        truths=truth,
+        about=about,
+        permuted=permuted,
+        metrics=record,
+        judge=judge,
+    )
     (directory / "grid.png").write_bytes(grid_png(record, reconstruction, truth, permuted))
     forget_pieces(directory)
     return record
