@@ -193,6 +193,8 @@ def _measure_row(key: str, value: Mapping[str, Any]) -> tuple[str, ...]:
         remark = f"chance {value['chance']:.3f}, decoys {', '.join(str(n) for n in value['decoys'])}"
     if key == "feature_identification":
         remark = f"chance {value['chance']:.3f}, among the client's own"
+    if "permuted" in value:
+        remark += f"; from other clients' uploads {number(value['permuted']['mean'])}"
     if key == "class_accuracy":
         floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value["floors"].items())
         remark = f"true images {value['real']:.2f}, chance {value['chance']:.2f}; {floors}"

@@ -96,6 +96,8 @@ def score(
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
     details = {name: _floor_details(name, panel, means) for name, panel in floors.items()}
     metrics = _metrics(reconstruction, truths, attack, means)
+    if permuted is not None:
+        _add_permuted_features(metrics, permuted, truths)
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
         metrics["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
@@ -175,6 +177,23 @@ def _metrics(
         ]
         found["label_accuracy"] = means.summary(overlap, "labels")
     return found
+
+
+def _add_permuted_features(metrics: dict[str, Record], permuted: Reconstruction, truths: tuple[Truth, ...]) -> None:
+    """Put beside each measure of recovered features what the control scores: a prior alone can be near the truth."""
+    features = [truth.feature for truth in truths if truth.feature is not None]
+    if permuted.features is None or len(features) != len(truths):
+        return
+    true = torch.stack(features)
+    hits, _ = identify_features(permuted.features, true, [target.client for target in permuted.targets])
+    found = {
+        "relative_error": relative_error(permuted.features, true).numpy(),
+        "cosine": cosine(permuted.features, true).numpy(),
+        "feature_identification": np.array(hits),
+    }
+    for name, values in found.items():
+        if name in metrics:
+            metrics[name]["permuted"] = {"mean": float(values.mean()), "median": float(np.median(values))}
 
 
 def _image_metrics(panel: Panel, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Record]:

@@ -78,7 +78,8 @@ def _beyond_chance(record: Mapping[str, Any], name: str) -> bool:
     found = record["metrics"].get(name)
     if not found or found.get("not_measured") or found["ci95"] is None:
         return False
-    return bool(found["ci95"][0] > found["chance"] + ABOVE_CHANCE)
+    control = found["permuted"]["mean"] if "permuted" in found else 0.0
+    return bool(found["ci95"][0] > max(found["chance"], control) + ABOVE_CHANCE)
 
 
 def _recognised(record: Mapping[str, Any]) -> bool:
@@ -111,7 +112,13 @@ def _features(record: Mapping[str, Any]) -> str:
     found, error = record["metrics"].get("feature_identification"), record["metrics"].get("relative_error")
     if not found or not error:
         return ""
+    beside = f"chance {100 * found['chance']:.0f} %"
+    if "permuted" in found:
+        beside += (
+            f"; from other clients' uploads {100 * found['permuted']['mean']:.0f} %, "
+            f"error {100 * error['permuted']['median']:.1f} %"
+        )
     return (
         f" Recovered representations: median relative error {100 * error['median']:.1f} %, "
-        f"{100 * found['mean']:.0f} % nearest to their own (chance {100 * found['chance']:.0f} %)."
+        f"{100 * found['mean']:.0f} % nearest to their own ({beside})."
     )
