@@ -14,17 +14,14 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
-from torch.func import vmap
-from torch.nn import functional
 
 from fedpriv.attacks import TARGETS
-from fedpriv.attacks.labels import infer_labels, last_layer
+from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps, one_hot
 from fedpriv.attacks.lbfgs import Evaluate, LbfgsSettings, minimise
-from fedpriv.attacks.local_step import LocalStep, StepModel, Weights, batch_facts, local_step, same_weights, stacked
-from fedpriv.attacks.objectives import gradient_distance
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
-from fedpriv.attacks.target_features import observation_of
+from fedpriv.attacks.step_problems import StepProblem, bytes_of_matching, read_problem
+from fedpriv.attacks.updates import Weights
 from fedpriv.errors import UserError
 
 _FIRST_GAIN = 0.1
@@ -52,6 +49,8 @@ class DeepLeakage:
         labels: ``auto`` takes given labels where the card grants them and else infers them from the last layer;
             ``joint`` optimises soft labels together with the images, as DLG does.
         learning_rate: step size of L-BFGS.
+        line_search: ``none``, as in the paper, or ``strong-wolfe``: fewer steps that lead astray, at more evaluations each.
+        several_steps: see :class:`fedpriv.attacks.inverting_gradients.InvertingGradients`.
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
             gradient falls below.
     """
@@ -62,6 +61,8 @@ class DeepLeakage:
     spread: float = 0.1
     labels: Literal["auto", "joint"] = "auto"
     learning_rate: Annotated[float, Gt(0)] = 1.0
+    line_search: Literal["none", "strong-wolfe"] = "none"
+    several_steps: SeveralSteps = "unrolled"
     stop_below: float = 1e-9
 
     name = "dlg"
@@ -84,39 +85,27 @@ class DeepLeakage:
         """Recover the batch of each target; see :class:`fedpriv.attacks.observation.Attack`.
 
         Raises:
-            UserError: when the model or the batch facts are missing, the upload sums up several steps, or labels have
-                the wrong number.
+            UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
         if self.labels not in ("auto", "joint"):
             raise UserError(f"attack {self.name!r}: labels={self.labels!r}; expected 'auto' or 'joint'")
         self.needs.refuse(self.name, knowledge.card)
-        model, facts = batch_facts(self.name, knowledge)
-        steps = [
-            local_step(observation_of(observations, target), model, facts.learning_rate, device) for target in targets
-        ]
-        known = None
-        if self.labels == "auto":
-            known = [
-                known_labels(self.name, target, step, knowledge, facts.batch_size).to(device)
-                for target, step in zip(targets, steps, strict=True)
-            ]
-        shape = (facts.batch_size, *knowledge.image_shape)
-        matcher = _Matcher(StepModel(model, device), shape, knowledge.n_classes, self.spread)
+        joint = self.labels == "joint"
+        problem = read_problem(self.name, observations, targets, knowledge, device, labels_known=not joint)
+        matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
+        shape = (problem.labels.shape[1], *knowledge.image_shape)
+        points = _Points(shape, knowledge.n_classes, self.spread, joint)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            chosen = [steps[row.position] for row in rows]
-            labels = None if known is None else torch.stack([known[row.position] for row in rows])
-            return self._solve(matcher, rows, chosen, labels, seed, device, tick)
+            return self._solve(problem, matcher, points, rows, None if joint else knowledge.n_classes, seed, tick)
 
-        size = shape[0] * (shape[1] * shape[2] * shape[3] + knowledge.n_classes)
-        weights = sum(parameter.numel() for parameter in model.parameters())
         best = solve_rows(
             targets,
             solve,
             restarts=self.restarts,
             iterations=self.outer_steps,
-            # Two histories of 100 vectors; candidate and wanted gradients with their graph; activations.
-            bytes_per_row=4 * (200 * size + 8 * weights + 200 * size),
+            # Beside what matching takes, two histories of 100 vectors.
+            bytes_per_row=4 * 200 * points.width + bytes_of_matching(problem, knowledge, matcher),
             device=device,
             chunk_rows=chunk_rows,
             progress=progress,
@@ -128,41 +117,46 @@ class DeepLeakage:
 
     def _solve(
         self,
-        matcher: _Matcher,
+        problem: StepProblem,
+        matcher: Matcher,
+        points: _Points,
         rows: Sequence[Row],
-        steps: Sequence[LocalStep],
-        labels: Tensor | None,
+        n_classes: int | None,
         seed: int,
-        device: torch.device,
         tick: Callable[[int], None],
     ) -> Solved:
-        scale = torch.stack([square_norm(step.gradient) for step in steps])
-        evaluate = matcher.evaluator(steps, labels)
-        settings = LbfgsSettings(self.outer_steps, learning_rate=self.learning_rate)
-        start = self._start(evaluate, matcher, [row.generator(seed) for row in rows], labels is None, settings, device)
+        steps, counts, labels = problem.of(rows)
+        scale = torch.stack([_square_norm(step.gradient) for step in steps])
+        evaluate = points.evaluator(
+            matcher.against(steps, counts), None if n_classes is None else one_hot(labels, n_classes)
+        )
+        settings = LbfgsSettings(
+            self.outer_steps,
+            learning_rate=self.learning_rate,
+            line_search=None if self.line_search == "none" else self.line_search,
+        )
+        start = self._start(evaluate, points.width, [row.generator(seed) for row in rows], settings, labels.device)
         found = minimise(evaluate, start, settings, scale * self.stop_below, tick)
-        points = matcher.clamped(found.best)
-        images, logits = matcher.split(points)
-        loss, _ = evaluate(points, torch.arange(len(points), device=device))
+        best = points.clamped(found.best)
+        images, logits = points.split(best)
+        loss, _ = evaluate(best, torch.arange(len(best), device=best.device))
         return Solved(
-            images=images.clamp(0, 1),
+            images=problem.shown(rows, images.clamp(0, 1)),
             objective=loss / scale,
             converged=loss < scale * self.stop_below,
-            labels=logits.argmax(2) if labels is None else labels,
+            labels=problem.shown(rows, logits.argmax(2) if n_classes is None else labels),
             iterations=int(found.evaluations.max()),
         )
 
     def _start(
         self,
         evaluate: Evaluate,
-        matcher: _Matcher,
+        width: int,
         generators: Sequence[torch.Generator],
-        joint: bool,
         settings: LbfgsSettings,
         device: torch.device,
     ) -> Tensor:
         """Return a start ``(N, D)`` from N(0, 1), redrawn where the first call of the optimiser gets nowhere."""
-        width = matcher.width(joint)
         start = torch.empty(len(generators), width, device=device)
         pending = torch.arange(len(generators), device=device)
         for attempt in range(self.redraws + 1):
@@ -183,49 +177,28 @@ class DeepLeakage:
         return start
 
 
-def square_norm(gradient: Weights) -> Tensor:
-    """Return the sum of squares over all parameters, a scalar."""
+def _square_norm(gradient: Weights) -> Tensor:
     return torch.stack([value.square().sum() for value in gradient.values()]).sum()
 
 
-def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, batch_size: int) -> Tensor:
-    """Return the labels ``(n,)`` of a target's batch: the given ones where the card grants them, else inferred ones.
+class _Points:
+    """The variables of rows: pixels, and soft labels if they are optimised too."""
 
-    Raises:
-        UserError: when labels were granted but not handed over, or not n of them.
-    """
-    if knowledge.card.labels == "inferred":
-        return infer_labels(*last_layer(step.gradient, knowledge.n_classes), batch_size)
-    where = f"client {target.client} in round {target.round}"
-    given = knowledge.labels.get((target.round, target.client))
-    if given is None:
-        raise UserError(
-            f"attack {attack!r}: the knowledge card gives labels, but none were handed over for {where}; "
-            "pass --knowledge labels=inferred"
-        )
-    if len(given) != batch_size:
-        raise UserError(f"attack {attack!r}: {len(given)} labels for {where}, expected the batch size {batch_size}")
-    return given
-
-
-class _Matcher:
-    """Gradient distance of many rows at once."""
-
-    def __init__(self, model: StepModel, batch_shape: tuple[int, ...], n_classes: int, spread: float) -> None:
-        self._model = model
-        self._shape = batch_shape
-        self._n_classes = n_classes
+    def __init__(self, image_shape: tuple[int, ...], n_classes: int, spread: float, joint: bool) -> None:
+        self._shape = image_shape
+        self._classes = n_classes if joint else 0
         self._spread = spread
 
-    def width(self, joint: bool) -> int:
-        """Return the number of variables of a row: pixels, and soft labels if they are optimised too."""
-        return math.prod(self._shape) + (self._shape[0] * self._n_classes if joint else 0)
+    @property
+    def width(self) -> int:
+        """How many variables a row has."""
+        return math.prod(self._shape) + self._shape[0] * self._classes
 
     def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images ``(N, n, c, h, w)`` and label logits ``(N, n, C)``, empty where labels are known."""
         pixels = math.prod(self._shape)
         images = 0.5 + self._spread * points[:, :pixels].reshape(len(points), *self._shape)
-        return images, points[:, pixels:].reshape(len(points), self._shape[0], -1)
+        return images, points[:, pixels:].reshape(len(points), self._shape[0], self._classes)
 
     def clamped(self, points: Tensor) -> Tensor:
         """Return the points whose images are in [0, 1], the nearest to ``points``."""
@@ -233,34 +206,14 @@ class _Matcher:
         reach = 0.5 / self._spread
         return torch.cat([points[:, :pixels].clamp(-reach, reach), points[:, pixels:]], 1)
 
-    def evaluator(self, steps: Sequence[LocalStep], labels: Tensor | None) -> Evaluate:
-        """Return what :func:`minimise` needs, for rows with these steps and labels ``(N, n)`` (None: optimised)."""
-        groups = [(torch.tensor(group), stacked([steps[row] for row in group])) for group in same_weights(steps)]
-
-        def distance(weights: Weights, images: Tensor, probabilities: Tensor, wanted: Weights) -> Tensor:
-            return gradient_distance(self._model.gradient(weights, images, probabilities), wanted)
-
-        batched = vmap(distance, in_dims=(None, 0, 0, 0))
+    def evaluator(self, matching: Matching, probabilities: Tensor | None) -> Evaluate:
+        """Return what :func:`minimise` needs, for rows with these label probabilities ``(N, n, C)`` (None: optimised)."""
 
         def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             points = points.detach().requires_grad_()
             images, logits = self.split(points)
-            if labels is None:
-                probabilities = logits.softmax(2)
-            else:
-                probabilities = functional.one_hot(labels[rows], self._n_classes).to(points.dtype)
-            losses = points.new_zeros(len(rows))
-            there = rows.cpu()
-            for group, wanted in groups:
-                # Where in the group each row is, and which of the asked rows are in it.
-                match = there.unsqueeze(1) == group
-                asked = match.any(1).nonzero().flatten().to(points.device)
-                if not len(asked):
-                    continue
-                member = match.int().argmax(1).to(points.device)[asked]
-                aim = wanted if len(asked) == len(group) else {name: value[member] for name, value in wanted.items()}
-                found = batched(steps[int(group[0])].weights, images[asked], probabilities[asked], aim)
-                losses = losses.index_copy(0, asked, found)
+            labels = logits.softmax(2) if probabilities is None else probabilities[rows]
+            losses = matching.squared(images, labels, rows)
             (gradients,) = torch.autograd.grad(losses.sum(), points)
             return losses.detach(), gradients
 

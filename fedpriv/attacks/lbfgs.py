@@ -1,16 +1,19 @@
-"""L-BFGS on N independent problems at once, without line search.
+"""L-BFGS on N independent problems at once, without line search or with one.
 
-Each row is minimised exactly as ``torch.optim.LBFGS`` would minimise it alone: its own curvature pairs, its own step
-sizes, its own stop rules. All inner products are sums over a row. The two-loop recursion is that of Nocedal (1980).
+Without, each row is minimised exactly as ``torch.optim.LBFGS`` would minimise it alone: its own curvature pairs, its own
+step sizes, its own stop rules. All inner products are sums over a row. The two-loop recursion is that of Nocedal (1980).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+from fedpriv.attacks.line_search import search
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(points ``(n, D)``, their rows ``(n,)`` int64) -> (losses ``(n,)``, gradients ``(n, D)``)."""
@@ -30,6 +33,8 @@ class LbfgsSettings:
         history: curvature pairs remembered.
         tolerance_grad: a call ends when no entry of the gradient is larger.
         tolerance_change: a call ends when the loss or every entry of the point changes by less.
+        line_search: ``strong-wolfe`` looks for a step along each direction, at several evaluations; None takes it whole.
+        search_evaluations: most evaluations of one line search.
     """
 
     outer_steps: int
@@ -38,6 +43,8 @@ class LbfgsSettings:
     history: int = 100
     tolerance_grad: float = 1e-7
     tolerance_change: float = 1e-9
+    line_search: Literal["strong-wolfe"] | None = None
+    search_evaluations: int = 25
 
 
 @dataclass(frozen=True)
@@ -138,13 +145,29 @@ def minimise(
     best, lowest = point.clone(), point.new_full((rows_total,), torch.inf)
     finished = torch.zeros(rows_total, dtype=torch.bool, device=device)
 
-    def measure(rows: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradient = evaluate(point[rows], rows)
+    def look(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = evaluate(points, rows)
         evaluations[rows] += 1
-        better = rows[loss < lowest[rows]]
-        best[better], lowest[better] = point[better], loss[loss < lowest[rows]]
+        better = loss < lowest[rows]
+        best[rows[better]], lowest[rows[better]] = points[better], loss[better]
+        return loss, gradient
+
+    def measure(rows: Tensor) -> tuple[Tensor, Tensor]:
+        loss, gradient = look(point[rows], rows)
         finished[rows[~loss.isfinite() | (loss < goal[rows])]] = True
         return loss, gradient
+
+    def searched(rows: Tensor, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Set the rows' lengths by line search; return the loss and gradient where they lead."""
+
+        def along(lengths: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+            which = rows[among]
+            return look(point[which] + lengths.unsqueeze(1) * direction[which], which)
+
+        found = search(along, direction[rows], length[rows], loss, gradient, settings.search_evaluations)
+        length[rows] = found.lengths
+        finished[rows[(found.losses < goal[rows]) | (found.lengths == 0)]] = True
+        return found.losses, found.gradients
 
     for outer in range(settings.outer_steps):
         rows = (~finished).nonzero().flatten()
@@ -171,13 +194,18 @@ def minimise(
             downhill = (gradient * direction[rows]).sum(1) <= -settings.tolerance_change
             if inner == 0:
                 finished[rows[~downhill]] = True  # the next call would find the same point and stop there again
-            rows, loss = rows[downhill], loss[downhill]
-            move = direction[rows] * length[rows].unsqueeze(1)
-            point[rows] += move
-            if inner + 1 == settings.inner_steps or not len(rows):
+            rows, loss, gradient = rows[downhill], loss[downhill], gradient[downhill]
+            if not len(rows):
                 break
             before_loss = loss
-            loss, gradient = measure(rows)
+            if settings.line_search is not None:
+                loss, gradient = searched(rows, loss, gradient)
+            move = direction[rows] * length[rows].unsqueeze(1)
+            point[rows] += move
+            if inner + 1 == settings.inner_steps:
+                break
+            if settings.line_search is None:
+                loss, gradient = measure(rows)
             ended = gradient.abs().amax(1) <= settings.tolerance_grad
             ended |= move.abs().amax(1) <= settings.tolerance_change
             ended |= (loss - before_loss).abs() < settings.tolerance_change

@@ -1,4 +1,4 @@
-"""What a client's single SGD step gives away: its gradient, and the function that a candidate must match it with."""
+"""What a client's SGD steps give away: their gradient, and the function that a candidate must match it with."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedpriv.errors import UserError
 
 @dataclass(frozen=True)
 class LocalStep:
-    """One client's step as the server sees it.
+    """One client's step, or the sum of several, as the server sees it.
 
     Attributes:
         weights: the broadcast parameters by name.
-        gradient: ``(broadcast - upload) / learning rate`` by the same names: the gradient of the mean cross-entropy.
-            Already projected where the upload is truncated.
+        gradient: ``(broadcast - upload) / learning rate`` by the same names: the gradient of the mean cross-entropy,
+            of several steps the sum of their gradients. Already projected where the upload is truncated.
         fixed: parameters that the loss takes but that the client neither trained in this step nor sent: the private head
             behind an uploaded extractor. Empty for all other uploads.
         project: what to do to a candidate's gradient before it is compared; None for nothing. Of several steps that
@@ -38,10 +38,10 @@ class LocalStep:
 
 
 def batch_facts(attack: str, knowledge: Knowledge) -> tuple[nn.Module, BatchFacts]:
-    """Return the model and the facts of the step that gradient matching needs.
+    """Return the model and the facts of the local steps that gradient matching needs.
 
     Raises:
-        UserError: when one is missing or the upload sums up several steps.
+        UserError: when one is missing.
     """
     if knowledge.model is None:
         raise UserError(f"attack {attack!r} needs the shared architecture, but the clients have private ones")
@@ -49,11 +49,6 @@ def batch_facts(attack: str, knowledge: Knowledge) -> tuple[nn.Module, BatchFact
     if facts is None:
         raise UserError(
             f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were handed over"
-        )
-    if facts.steps != 1:
-        raise UserError(
-            f"attack {attack!r} needs uploads of one local step, but these sum up {facts.steps}; unrolled matching is "
-            f"needed for that and {attack!r} does not offer it (train with max_steps=1)"
         )
     return knowledge.model, facts
 
@@ -110,17 +105,18 @@ class StepModel:
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
 
-    def gradient(self, weights: Weights, images: Tensor, labels: Tensor) -> Weights:
+    def gradient(self, weights: Weights, images: Tensor, labels: Tensor, fixed: Weights | None = None) -> Weights:
         """Return the gradient of the mean cross-entropy over a batch.
 
         Args:
-            weights: parameters by name.
+            weights: parameters by name, in which to differentiate.
             images: ``(n, c, h, w)``.
             labels: probabilities ``(n, C)``.
+            fixed: parameters that the loss takes beside them.
         """
 
         def loss(values: Weights) -> Tensor:
-            logits = functional_call(self._model, values, (images,))
+            logits = functional_call(self._model, values | (fixed or {}), (images,))
             return -(labels * functional.log_softmax(logits, 1)).sum(1).mean()
 
         found: Weights = grad(loss)(weights)
@@ -128,11 +124,12 @@ class StepModel:
 
 
 def same_weights(steps: Sequence[LocalStep]) -> list[list[int]]:
-    """Return the positions of the steps, those that began from equal weights together."""
+    """Return the positions of the steps, those that began from equal weights (and fixed parameters) together."""
     groups: list[list[int]] = []
     for place, step in enumerate(steps):
         for group in groups:
-            if _equal(steps[group[0]].weights, step.weights):
+            first = steps[group[0]]
+            if _equal(first.weights, step.weights) and _equal(first.fixed, step.fixed):
                 group.append(place)
                 break
         else:

@@ -1,0 +1,205 @@
+"""Inverting gradients: match the direction of the client's update, pixel by pixel, under total variation.
+
+Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
+learning?" (NeurIPS 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps, one_hot
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.rows import Row, Solved, solve_rows
+from fedpriv.attacks.step_problems import StepProblem, bytes_of_matching, read_problem
+
+_DROPS = (3 / 8, 5 / 8, 7 / 8)
+"""Shares of the iterations after which the step size falls to a tenth."""
+
+
+@dataclass(frozen=True)
+class InvertingGradients:
+    """Gradient matching in the cosine distance, with total variation, by signed Adam in the box of valid images.
+
+    A target is an upload as a whole; its images are all those of its local steps, in the order of the steps. Of several
+    steps the candidates' own steps are unrolled.
+
+    The variables are ``u`` with ``x = 0.5 + scale u``, the space of images normalised to a standard deviation of
+    ``scale``, in which the paper's step size and start are meant. The images returned are those, among all iterates, with
+    the lowest sum of distance and total variation, each evaluated as it stands after clamping. Between restarts the
+    distance alone decides.
+
+    Attributes:
+        iterations: steps of a row.
+        restarts: rows a target; the one with the lowest distance is kept.
+        total_variation: weight of the mean absolute difference of neighbouring pixels, across plus down.
+        learning_rate: step size of Adam in u; falls to a tenth after 3/8, 5/8 and 7/8 of the iterations.
+        signed: whether Adam is given the gradient's signs only.
+        scale: what one unit of u is in pixel values.
+        start_noise: standard deviation of the start in u, around mid-grey; 1 is the paper's.
+        median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
+        several_steps: ``unrolled``, or ``approximate``: as if the steps were one gradient, which is faster and wrong by
+            as much as the weights moved on the way.
+        tolerance: a row has converged when its distance is below.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 2000
+    restarts: Annotated[int, Ge(1)] = 1
+    total_variation: Annotated[float, Ge(0)] = 1e-2
+    learning_rate: Annotated[float, Gt(0)] = 0.1
+    signed: bool = True
+    scale: Annotated[float, Gt(0)] = 0.25
+    start_noise: Annotated[float, Ge(0)] = 1.0
+    median_every: Annotated[int, Ge(0)] = 0
+    several_steps: SeveralSteps = "unrolled"
+    tolerance: float = 1e-2
+
+    name = "inverting-gradients"
+    targets = TARGETS["inverting-gradients"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
+    needs = Needs(batch=True)
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Recover the images of each target; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        problem = read_problem(self.name, observations, targets, knowledge, device)
+        matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
+        shape = (problem.labels.shape[1], *knowledge.image_shape)
+
+        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+            draws = [torch.randn(shape, generator=row.generator(seed)) for row in rows]
+            return self._solve(problem, matcher, rows, knowledge.n_classes, torch.stack(draws).to(device), tick)
+
+        best = solve_rows(
+            targets,
+            solve,
+            restarts=self.restarts,
+            iterations=self.iterations,
+            bytes_per_row=bytes_of_matching(problem, knowledge, matcher),
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+        fields = {
+            name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")
+        }
+        return Reconstruction(targets=targets, **fields)
+
+    def _solve(
+        self,
+        problem: StepProblem,
+        matcher: Matcher,
+        rows: Sequence[Row],
+        n_classes: int,
+        draws: Tensor,
+        tick: Callable[[int], None],
+    ) -> Solved:
+        steps, counts, labels = problem.of(rows)
+        search = _Search(self, matcher.against(steps, counts), one_hot(labels, n_classes), draws)
+        for step in range(self.iterations):
+            search.advance(step)
+            tick(step + 1)
+        search.look()
+        return Solved(
+            images=problem.shown(rows, search.images),
+            objective=search.distance,
+            converged=search.distance < self.tolerance,
+            labels=problem.shown(rows, labels),
+            iterations=self.iterations,
+        )
+
+
+class _Search:
+    """N rows on their way, and the best that each has seen.
+
+    Attributes:
+        images: ``(N, M, c, h, w)`` in [0, 1], each row's best so far.
+        distance: ``(N,)`` the distance of exactly these images.
+    """
+
+    def __init__(self, attack: InvertingGradients, matching: Matching, labels: Tensor, draws: Tensor) -> None:
+        self._attack = attack
+        self._matching = matching
+        self._labels = labels
+        self._rows = torch.arange(len(draws), device=draws.device)
+        self._reach = 0.5 / attack.scale
+        self._point = (attack.start_noise * draws).clamp_(-self._reach, self._reach).requires_grad_()
+        self._optimiser = torch.optim.Adam([self._point], lr=attack.learning_rate, fused=True)
+        self._lowest = draws.new_full((len(draws),), torch.inf)
+        self.images = self._images().detach().clone()
+        self.distance = torch.full_like(self._lowest, torch.inf)
+
+    def _images(self) -> Tensor:
+        return 0.5 + self._attack.scale * self._point
+
+    def look(self) -> Tensor:
+        """Evaluate the present images, remember those of rows that never had a lower objective, return the sum."""
+        images = self._images()
+        distance = self._matching.cosine(images, self._labels, self._rows)
+        objective = distance
+        if self._attack.total_variation:
+            objective = distance + self._attack.total_variation * absolute_variation(images)
+        with torch.no_grad():
+            better = objective < self._lowest
+            self._lowest = torch.where(better, objective, self._lowest)
+            self.distance = torch.where(better, distance, self.distance)
+            self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
+        return objective.sum()
+
+    def advance(self, step: int) -> None:
+        """Look, then take a step back into the box."""
+        attack = self._attack
+        (gradient,) = torch.autograd.grad(self.look(), self._point)
+        # A row that is not finite stays where it is; the others go on.
+        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+        self._point.grad = gradient.sign_() if attack.signed else gradient
+        passed = sum(step >= share * attack.iterations for share in _DROPS)
+        self._optimiser.param_groups[0]["lr"] = attack.learning_rate * 0.1**passed
+        self._optimiser.step()
+        with torch.no_grad():
+            if attack.median_every and (step + 1) % attack.median_every == 0 and step + 1 < attack.iterations:
+                self._point.copy_(median_filtered(self._point))
+            self._point.clamp_(-self._reach, self._reach)
+
+
+def absolute_variation(images: Tensor) -> Tensor:
+    """Return the mean of ``|right - here|`` plus the mean of ``|below - here|`` over all images of each row.
+
+    Args:
+        images: ``(N, M, c, h, w)``.
+
+    Returns:
+        ``(N,)``.
+    """
+    across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
+    down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
+    return across + down
+
+
+def median_filtered(images: Tensor) -> Tensor:
+    """Return images ``(N, M, c, h, w)`` whose pixels are the medians of 3 x 3; the border is repeated outwards."""
+    padded = functional.pad(images.flatten(0, 1), (1, 1, 1, 1), mode="replicate")
+    return padded.unfold(2, 3, 1).unfold(3, 3, 1).flatten(4).median(4).values.view_as(images)

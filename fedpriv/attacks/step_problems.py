@@ -1,0 +1,129 @@
+"""What every attack on updates starts from: each target's step, how many images it took, and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.gradient_matching import Matcher
+from fedpriv.attacks.labels import infer_labels, last_layer
+from fedpriv.attacks.local_step import LocalStep, batch_facts, local_step
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId
+from fedpriv.attacks.rows import Row
+from fedpriv.attacks.target_features import observation_of
+from fedpriv.errors import UserError
+
+
+@dataclass(frozen=True)
+class StepProblem:
+    """T updates to explain.
+
+    Attributes:
+        model: the architecture whose gradients are matched.
+        facts: of the local steps.
+        steps: T steps.
+        counts: T numbers of images, over all steps of each.
+        labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
+            unknown.
+        sources: ``(T, M)`` int64, which of its images a target shows in each place: its own ones, then the same again.
+    """
+
+    model: nn.Module
+    facts: BatchFacts
+    steps: tuple[LocalStep, ...]
+    counts: tuple[int, ...]
+    labels: Tensor
+    sources: Tensor
+
+    def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
+        """Return the steps, counts and labels ``(N, M)`` of N rows."""
+        places = [row.position for row in rows]
+        return [self.steps[place] for place in places], [self.counts[place] for place in places], self.labels[places]
+
+    def shown(self, rows: Sequence[Row], values: Tensor) -> Tensor:
+        """Return values ``(N, M, ...)`` of N rows, repeated in turn where a row has fewer images than M."""
+        sources = self.sources[[row.position for row in rows]]
+        return torch.stack([row[source] for row, source in zip(values, sources, strict=True)])
+
+
+def read_problem(
+    attack: str,
+    observations: Sequence[Observation],
+    targets: Sequence[TargetId],
+    knowledge: Knowledge,
+    device: torch.device,
+    *,
+    labels_known: bool = True,
+) -> StepProblem:
+    """Return what is to be explained, and with how many images of which labels.
+
+    Args:
+        attack: its name, for messages.
+        observations: what the server saw.
+        targets: T targets.
+        knowledge: card and grants.
+        device: where to put it.
+        labels_known: whether to look labels up or infer them; else the attack finds them itself.
+
+    Raises:
+        UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
+    """
+    model, facts = batch_facts(attack, knowledge)
+    steps = tuple(
+        local_step(
+            observation_of(observations, target), model, facts.learning_rate, device, knowledge.heads.get(target.client)
+        )
+        for target in targets
+    )
+    planned = facts.batch_size * facts.steps
+    found = [torch.full((planned,), -1)] * len(targets)
+    if labels_known:
+        found = [
+            known_labels(attack, target, step, knowledge, facts).cpu()
+            for target, step in zip(targets, steps, strict=True)
+        ]
+    counts = tuple(len(own) for own in found)
+    labels = torch.full((len(targets), max(counts)), -1)
+    for row, own in zip(labels, found, strict=True):
+        row[: len(own)] = own
+    sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
+    return StepProblem(model, facts, steps, counts, labels.to(device), sources.to(device))
+
+
+def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:
+    """Return the labels ``(M,)`` of all images of a target's steps: given ones where the card grants them, else inferred.
+
+    Inferred labels say nothing of their order, so they are dealt out over the steps in turn.
+
+    Raises:
+        UserError: when labels were granted but not handed over, or are more than the steps can have used.
+    """
+    most = facts.batch_size * facts.steps
+    if knowledge.card.labels == "inferred":
+        dealt = infer_labels(*last_layer(step.gradient, knowledge.n_classes), most)
+        return dealt.view(facts.batch_size, facts.steps).T.flatten()
+    where = f"client {target.client} in round {target.round}"
+    given = knowledge.labels.get((target.round, target.client))
+    if given is None:
+        raise UserError(
+            f"attack {attack!r}: the knowledge card gives labels, but none were handed over for {where}; "
+            "pass --knowledge labels=inferred"
+        )
+    if not 0 < len(given) <= most + facts.steps:  # a step may have taken a tail of one image along
+        raise UserError(
+            f"attack {attack!r}: {len(given)} labels for {where}, expected 1 to {most}: {facts.steps} step(s) of a "
+            f"batch of {facts.batch_size}"
+        )
+    return given
+
+
+def bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Matcher) -> int:
+    """Estimate the memory of a row while its images are matched."""
+    channels, height, width = knowledge.image_shape
+    pixels = problem.labels.shape[1] * channels * height * width
+    weights = sum(parameter.numel() for parameter in problem.model.parameters())
+    # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
+    return 4 * (8 * weights * (problem.facts.steps if matcher.unrolled else 1) + 400 * pixels)
