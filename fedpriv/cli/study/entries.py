@@ -1,0 +1,105 @@
+"""What a study consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.cli.study.source import Source
+from fedpriv.cli.study.toml_lines import Path as Keys
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.eval.stages import Stage
+    from fedpriv.runs import DefenseChoice
+
+
+@dataclass(frozen=True)
+class AttackEntry:
+    """An attack of a study.
+
+    Attributes:
+        name: registry name.
+        attack: with its own hyperparameters.
+        budgets: values of its budget field, ascending; empty for the one it has.
+        keys: where it was written.
+    """
+
+    name: str
+    attack: Any
+    budgets: tuple[int, ...] = ()
+    keys: Keys = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method of a study.
+
+    Attributes:
+        label: what tables call it.
+        name: registry name.
+        options: its own options, all of them.
+        federation: settings in which it differs from the others.
+        target: kind of upload to attack; None for the first that leaves its clients and has an attack.
+        attacks: its own attacks; None for the study's.
+        keys: where it was written.
+    """
+
+    label: str
+    name: str
+    options: Mapping[str, Any]
+    federation: Mapping[str, Any]
+    target: str | None = None
+    attacks: tuple[AttackEntry, ...] | None = None
+    keys: Keys = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class DefenseEntry:
+    """One point of a study's grid of defenses.
+
+    Attributes:
+        label: what tables call it; ``none`` for no defense.
+        family: the label without the strengths that its grid varies.
+        strength: ``defense.option`` -> value, for what the grid varies.
+        choices: defenses in the order applied, every option filled in.
+        keys: where it was written.
+    """
+
+    label: str
+    family: str
+    strength: Mapping[str, Any]
+    choices: tuple[DefenseChoice, ...]
+    keys: Keys = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that determines the results of a study.
+
+    Attributes:
+        federation: settings that all methods share, by flag name with underscores.
+        methods: at least one.
+        defenses: at least one; grids expanded.
+        attacks: None for all that fit each target and are granted.
+        seeds: at least one; each of training, of drawing targets and of attacks.
+        card: the attacker's grants.
+        targets: how many targets a cell at most.
+        control: whether permuted uploads are attacked too.
+        stages: of training that are attacked; empty for the last round only.
+        rounds_seen: rounds that attacks across rounds use; None for all that are stored.
+        source: where it was read from.
+    """
+
+    federation: Mapping[str, Any]
+    methods: tuple[MethodEntry, ...]
+    defenses: tuple[DefenseEntry, ...]
+    attacks: tuple[AttackEntry, ...] | None
+    seeds: tuple[int, ...]
+    card: KnowledgeCard
+    targets: int
+    control: bool
+    stages: tuple[Stage, ...]
+    rounds_seen: int | None
+    source: Source = field(compare=False)
