@@ -1,0 +1,350 @@
+"""Leakage, accuracy and communication of uploads side by side, and which of them no other betters in all three.
+
+An upload (method, its options, defenses with their strengths, kind of target) is one point. Its leakage is that of the
+attack that gains most on it, at the budget and stage of training where it does, the same for all seeds; its accuracy and
+communication are of the same runs. Points are compared only under one knowledge card, on one data set divided one way.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.eval.ranking import title
+from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.eval.verdict import Kind, verdict_kind
+
+Values = NDArray[np.float64]
+
+REFERENCE = {"leakage_db": 20.0, "error": 1.0, "log10_scalars": 9.0}
+"""The worst corner of the hypervolume, by which the objectives are divided: 20 dB beyond a blind guess, no image
+classified correctly, 10^9 scalars per client and round on a logarithmic scale from 1. It never changes, so hypervolumes of
+several reports compare."""
+
+_NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "keep")
+"""Settings of a run that change neither the task nor the upload."""
+
+_TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public")
+"""Settings under which alone accuracy and leakage compare."""
+
+
+# ---------------------------------------------------------------- the set and its volume
+
+
+def nondominated(objectives: Values) -> NDArray[np.bool_]:
+    """Return which of n points no other betters: none is at most as large in every objective and smaller in one.
+
+    Args:
+        objectives: ``(n, k)``, all to be minimised. Equal points do not dominate one another.
+    """
+    points = np.asarray(objectives, dtype=np.float64)
+    no_worse = (points[:, None] <= points[None]).all(axis=2)
+    better = (points[:, None] < points[None]).any(axis=2)
+    return np.asarray(~(no_worse & better).any(axis=0))
+
+
+def hypervolume(objectives: Values, reference: Sequence[float]) -> float:
+    """Return the exact volume that points dominate below a reference point.
+
+    Source: Zitzler and Thiele 1998. Two objectives by a sweep, three by slicing along the last.
+
+    Args:
+        objectives: ``(n, 2)`` or ``(n, 3)``, all to be minimised; points beyond the reference add nothing.
+        reference: the worst corner.
+
+    Raises:
+        ValueError: for another number of objectives.
+    """
+    points, corner = np.asarray(objectives, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] not in (2, 3) or corner.shape != points.shape[1:]:
+        raise ValueError(f"expected (n, 2) or (n, 3) objectives and as long a reference, got {points.shape}")
+    points = points[(points < corner).all(axis=1)]
+    if points.shape[1] == 2:
+        return _area(points, corner)
+    points = points[np.argsort(points[:, 2], kind="stable")]
+    ends = np.append(points[1:, 2], corner[2])
+    return float(
+        sum(_area(points[: i + 1, :2], corner[:2]) * (end - points[i, 2]) for i, end in enumerate(ends[: len(points)]))
+    )
+
+
+def _area(points: Values, corner: Values) -> float:
+    total, height = 0.0, float(corner[1])
+    for x, y in points[np.lexsort((points[:, 1], points[:, 0]))].tolist():
+        if y < height:
+            total += (float(corner[0]) - x) * (height - y)
+            height = y
+    return total
+
+
+# ---------------------------------------------------------------- points
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A quantity over the seeds of one upload.
+
+    Attributes:
+        mean: over seeds.
+        sd: over seeds (dividing by n - 1), None for one seed.
+        low, high: for leakage of one seed its 95 % interval over clients; for several seeds the least and the greatest
+            of them; None where there is neither.
+    """
+
+    mean: float
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One upload under one knowledge card.
+
+    Attributes:
+        label: what it is called in this set.
+        method, target: registry names.
+        defense: its label, ``none`` without any.
+        attack: title of the attack that gains most, whose leakage this is.
+        kind: the verdict on that attack; for several seeds the worst.
+        leakage: advantage over the best blind guess, dB.
+        accuracy: share of all test images after local training, last round, in [0, 1].
+        scalars: what a client uploads in a round, everything counted.
+        seeds: of the runs.
+        elsewhere: what the upload gives away under other cards, if it is worse there; else empty.
+    """
+
+    label: str
+    method: str
+    target: str
+    defense: str
+    attack: str
+    kind: Kind
+    leakage: Spread
+    accuracy: Spread
+    scalars: Spread
+    seeds: tuple[int, ...]
+    elsewhere: str = ""
+
+    @property
+    def objectives(self) -> tuple[float, float, float]:
+        """(leakage, error, log10 scalars), each to be minimised, in units of :data:`REFERENCE`.
+
+        A leakage below zero counts as zero: an attack that falls short of a guess says nothing about safety.
+        """
+        return (
+            max(self.leakage.mean, 0.0) / REFERENCE["leakage_db"],
+            (1 - self.accuracy.mean) / REFERENCE["error"],
+            math.log10(max(self.scalars.mean, 1.0)) / REFERENCE["log10_scalars"],
+        )
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Points that may be compared with one another.
+
+    Attributes:
+        card: the knowledge card.
+        task: settings that all points share.
+        points: the undominated first, then by leakage.
+        best: aligned with ``points``, whether none of the others betters it.
+        volume: hypervolume of the points, as a share of the box below the reference, in [0, 1].
+    """
+
+    card: Mapping[str, Any]
+    task: Mapping[str, Any]
+    points: tuple[Point, ...]
+    best: tuple[bool, ...]
+    volume: float
+
+
+def frontiers(attacks: Sequence[AttackRecord]) -> tuple[Frontier, ...]:
+    """Return one frontier for each knowledge card and task, in the order in which they come.
+
+    Attacks whose directories record no accuracy or communication have no point.
+
+    Raises:
+        UserError: when an attack was not scored.
+    """
+    groups: dict[str, list[AttackRecord]] = {}
+    for attack in attacks:
+        if _located(attack):
+            groups.setdefault(_key(attack, "card", "task"), []).append(attack)
+    return tuple(_frontier(members, attacks) for members in groups.values())
+
+
+def defense_label(run: Mapping[str, Any]) -> str:
+    """Return what a run's defenses are called: ``none``, or their names with their options.
+
+    >>> defense_label({"defenses": [{"name": "noise", "options": {"scale": 0.1}}]})
+    'noise scale=0.1'
+    """
+    parts = [
+        " ".join([choice["name"], *(f"{name}={value}" for name, value in choice.get("options", {}).items())])
+        for choice in run.get("defenses", ())
+    ]
+    return " + ".join(parts) or "none"
+
+
+def scalars_per_client(about: Mapping[str, Any]) -> float:
+    """Return what one client uploads in a round, in scalars, everything counted, from an attack's ``about.json``."""
+    run = about["run"]
+    clients: int = max(1, round(run["clients"] * run.get("participation", 1.0)))
+    return float(about["communication"]["full"]["upload_scalars_per_round"]) / clients
+
+
+def upload_key(attack: AttackRecord) -> str:
+    """Return what is the same for all attacks and seeds on one upload."""
+    return _key(attack, "upload")
+
+
+def _located(attack: AttackRecord) -> bool:
+    try:
+        scalars_per_client(attack.about)
+        float(attack.about["run_accuracy"]["after_training"]["pooled"])
+    except (KeyError, TypeError):
+        return False
+    return True
+
+
+def _key(attack: AttackRecord, *parts: str) -> str:
+    run = attack.about.get("run", {})
+    found = {
+        "card": scored(attack)["knowledge"],
+        "task": {name: run.get(name) for name in _TASK} | {"data set": attack.about["dataset"]},
+        "upload": {
+            "target": attack.about["target"],
+            "method": attack.about["method"],
+            **{name: value for name, value in run.items() if name not in _NOT_THE_UPLOAD},
+        },
+        "attack": {
+            "attack": attack.about["attack"],
+            "options": attack.about.get("options"),
+            "stage": (scored(attack).get("stage") or {}).get("name"),
+        },
+    }
+    return json.dumps([found[part] for part in parts], sort_keys=True, default=str)
+
+
+def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord]) -> Frontier:
+    uploads: dict[str, list[AttackRecord]] = {}
+    for attack in members:
+        uploads.setdefault(upload_key(attack), []).append(attack)
+    found = [_strongest(own) for own in uploads.values()]
+    labels = point_labels([own[0].about for own in found])
+    beside = [_elsewhere(own[0], everything) for own in found]
+    points = [_point(*one) for one in zip(labels, found, beside, strict=True)]
+    objectives = np.array([point.objectives for point in points])
+    best = nondominated(objectives)
+    order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].leakage.mean, points[i].label))
+    first = members[0]
+    return Frontier(
+        card=scored(first)["knowledge"],
+        task={name: first.about["run"].get(name) for name in _TASK} | {"dataset": first.about["dataset"]},
+        points=tuple(points[i] for i in order),
+        best=tuple(bool(best[i]) for i in order),
+        volume=hypervolume(objectives, (1.0, 1.0, 1.0)),
+    )
+
+
+def _gain(attack: AttackRecord) -> float:
+    return float(scored(attack)["advantage_db"]["mean"])
+
+
+def _strongest(own: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Return the attack that gains most on an upload, one record a seed; of those run for the most seeds."""
+    by_attack: dict[str, dict[int, AttackRecord]] = {}
+    for attack in own:
+        by_attack.setdefault(_key(attack, "attack"), {})[int(attack.about["run"].get("seed", 0))] = attack
+    most = max(len(seeds) for seeds in by_attack.values())
+    full = [list(seeds.values()) for seeds in by_attack.values() if len(seeds) == most]
+    return max(full, key=lambda records: float(np.mean([_gain(attack) for attack in records])))
+
+
+WORST_FIRST: tuple[Kind, ...] = ("leaks", "some", "features", "classes", "single", "none", "worse")
+"""Verdicts from the gravest for a client to the mildest."""
+
+
+def _elsewhere(attack: AttackRecord, everything: Sequence[AttackRecord]) -> str:
+    """Return what attacks on the same upload under other cards found, where that is worse than the images say."""
+    others = [
+        other
+        for other in everything
+        if upload_key(other) == upload_key(attack) and scored(other)["knowledge"] != scored(attack)["knowledge"]
+    ]
+    worst = min(others, key=lambda other: WORST_FIRST.index(verdict_kind(scored(other))), default=None)
+    if worst is None or WORST_FIRST.index(verdict_kind(scored(worst))) > WORST_FIRST.index("features"):
+        return ""
+    rounds = scored(worst)["knowledge"].get("rounds_seen")
+    seen = f" with {rounds} rounds seen" if isinstance(rounds, int) and rounds > 1 else ""
+    gives = {"leaks": "images", "some": "some of its images", "features": "representations"}
+    return f"gives away {gives[verdict_kind(scored(worst))]} to {worst.about['attack']}{seen}"
+
+
+def _point(label: str, own: Sequence[AttackRecord], elsewhere: str) -> Point:
+    first = own[0].about
+    ends = scored(own[0])["advantage_db"]["ci95"] if len(own) == 1 else None
+    kinds = [verdict_kind(scored(attack)) for attack in own]
+    return Point(
+        label=label,
+        method=first["method"],
+        target=first["target"],
+        defense=defense_label(first["run"]),
+        attack=title(scored(own[0])),
+        kind=min(kinds, key=WORST_FIRST.index),
+        leakage=_spread([_gain(attack) for attack in own], ends),
+        accuracy=_spread([float(a.about["run_accuracy"]["after_training"]["pooled"]) for a in own]),
+        scalars=_spread([scalars_per_client(a.about) for a in own]),
+        seeds=tuple(sorted(int(attack.about["run"].get("seed", 0)) for attack in own)),
+        elsewhere=elsewhere,
+    )
+
+
+def _spread(values: Sequence[float], interval: Sequence[float] | None = None) -> Spread:
+    if len(values) > 1:
+        return Spread(float(np.mean(values)), float(np.std(values, ddof=1)), min(values), max(values))
+    return Spread(values[0], None, *(interval or (None, None)))
+
+
+# ---------------------------------------------------------------- names
+
+
+def point_labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ."""
+    runs = [about["run"] for about in abouts]
+    labels = [about["method"] for about in abouts]
+    targets: dict[str, set[str]] = {}
+    for about in abouts:
+        targets.setdefault(about["method"], set()).add(about["target"])
+    labels = [
+        f"{label}, {about['target']}" if len(targets[about["method"]]) > 1 else label
+        for label, about in zip(labels, abouts, strict=True)
+    ]
+    labels = [
+        label if defense_label(run) == "none" else f"{label} + {defense_label(run)}"
+        for label, run in zip(labels, runs, strict=True)
+    ]
+    flat = [_flat({k: v for k, v in run.items() if k not in (*_NOT_THE_UPLOAD, "defenses")}) for run in runs]
+    named = []
+    for number, label in enumerate(labels):
+        alike = [flat[i] for i, other in enumerate(labels) if other == label]
+        keys = sorted({key for one in alike for key in one if any(one.get(key) != two.get(key) for two in alike)})
+        told = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {flat[number].get(key)}" for key in keys)
+        named.append(f"{label} ({told})" if told else label)
+    return named
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, part in value.items():
+        if isinstance(part, Mapping):
+            found |= _flat(part, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = str(part)
+    return found

@@ -1,0 +1,176 @@
+"""The frontier: hand-computed cases, pymoo as an oracle, and which results may be compared at all."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from eval_cases import ABOUT
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.eval.frontier import defense_label, frontiers, hypervolume, nondominated, point_labels
+from fedpriv.eval.frontier_plot import frontier_svg, panels
+from fedpriv.eval.storage import AttackRecord
+from fedpriv.runs import RunConfig
+
+few = st.integers(2, 3).flatmap(
+    lambda k: st.integers(1, 12).flatmap(
+        lambda n: arrays(np.float64, (n, k), elements=st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 1.0, 1.2]))
+    )
+)
+
+
+def test_what_is_undominated_by_hand():
+    points = np.array([[1, 2], [2, 1], [2, 2], [1, 2], [3, 0]], dtype=float)
+    assert nondominated(points).tolist() == [True, True, False, True, True]
+
+
+@given(few)
+def test_the_set_agrees_with_pymoo(points):
+    sorting = pytest.importorskip("pymoo.util.nds.non_dominated_sorting")
+    front = sorting.NonDominatedSorting().do(points, only_non_dominated_front=True)
+    assert set(np.flatnonzero(nondominated(points))) == set(front.tolist())
+
+
+def test_volumes_by_hand():
+    assert hypervolume(np.array([[0.5, 0.5]]), (1, 1)) == pytest.approx(0.25)
+    # Two boxes of 0.2 x 0.6 and 0.6 x 0.2 share 0.2 x 0.2.
+    assert hypervolume(np.array([[0.8, 0.4], [0.4, 0.8]]), (1, 1)) == pytest.approx(0.12 + 0.12 - 0.04)
+    assert hypervolume(np.array([[0.5, 0.5, 0.5], [0.5, 0.5, 0.9]]), (1, 1, 1)) == pytest.approx(0.125)
+    assert hypervolume(np.array([[0.0, 2.0]]), (1, 1)) == 0
+    assert hypervolume(np.zeros((0, 3)), (1, 1, 1)) == 0
+
+
+@pytest.mark.parametrize("points", [np.zeros((2, 4)), np.zeros(3)])
+def test_other_shapes_are_refused(points):
+    with pytest.raises(ValueError, match="expected"):
+        hypervolume(points, (1.0,) * points.shape[-1])
+
+
+@given(few)
+def test_the_volume_agrees_with_pymoo(points):
+    indicator = pytest.importorskip("pymoo.indicators.hv")
+    corner = np.ones(points.shape[1])
+    expected = indicator.HV(ref_point=corner)(points)
+    assert hypervolume(points, corner) == pytest.approx(float(expected), abs=1e-12)
+
+
+@given(few)
+def test_the_undominated_points_alone_hold_the_volume(points):
+    corner = np.full(points.shape[1], 1.1)
+    assert hypervolume(points[nondominated(points)], corner) == pytest.approx(hypervolume(points, corner))
+
+
+# ---------------------------------------------------------------- points
+
+
+def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, attack="dip", rounds_seen=1, **changed):
+    """An attack's record with the fields that a point is made of."""
+    target = changed.pop("target", "prototype")
+    dataset = changed.get("dataset", "digits")
+    run = dataclasses.asdict(dataclasses.replace(RunConfig(method=method, seed=seed, clients=10), **changed))
+    card = dataclasses.asdict(dataclasses.replace(KnowledgeCard(), rounds_seen=rounds_seen))
+    about = ABOUT | {"method": method, "target": target, "attack": attack, "dataset": dataset, "run": run, "seed": seed}
+    about |= {
+        "options": {},
+        "run_accuracy": {"after_training": {"pooled": accuracy}},
+        "communication": {"full": {"upload_scalars_per_round": 10 * scalars}},
+    }
+    metrics = {
+        "knowledge": card,
+        "advantage_db": {"mean": gain, "ci95": [gain - 0.5, gain + 0.5], "share_3db": 0.0, "best_floor": "noise"},
+        "metrics": {},
+        "attack": attack,
+    }
+    return AttackRecord(Path(attack), None, None, None, about, metrics)
+
+
+def test_a_point_is_the_strongest_attack_on_an_upload():
+    (found,) = frontiers([result(gain=-2.0, attack="pixels"), result(gain=1.5), result("fedgh", 3.0, scalars=640)])
+    first, second = found.points
+    assert (first.label, first.attack, first.leakage.mean) == ("fedre", "dip", 1.5)
+    assert (first.leakage.low, first.leakage.high) == (1.0, 2.0)
+    assert second.scalars.mean == 640
+    assert found.best == (True, False)
+
+
+def test_a_failing_attack_is_no_better_than_a_guess():
+    (found,) = frontiers([result("fedre", -4.0, scalars=50), result("fedgh", -1.0, scalars=40)])
+    assert dict(zip((p.label for p in found.points), found.best, strict=True)) == {"fedgh": True, "fedre": False}
+
+
+def test_cards_and_tasks_never_share_a_set():
+    attacks = [result(), result("fedgh"), result("fedgh", rounds_seen=5), result(dataset="mnist"), result(clients=20)]
+    found = frontiers(attacks)
+    assert [len(one.points) for one in found] == [2, 1, 1, 1]
+    assert [one.card["rounds_seen"] for one in found] == [1, 5, 1, 1]
+
+
+def test_seeds_of_an_upload_are_one_point():
+    attacks = [result(gain=g, seed=s, accuracy=a) for s, (g, a) in enumerate([(1.0, 0.8), (2.0, 0.9), (3.0, 1.0)])]
+    # The attack run for one seed only may be the strongest by luck; it does not stand for the upload.
+    (found,) = frontiers([*attacks, result(gain=9.0, attack="lucky")])
+    (point,) = found.points
+    assert point.seeds == (0, 1, 2)
+    assert point.leakage.mean == 2.0
+    assert point.leakage.sd == pytest.approx(1.0)
+    assert (point.leakage.low, point.leakage.high) == (1.0, 3.0)
+    assert point.accuracy.mean == pytest.approx(0.9)
+
+
+def test_what_another_card_gives_away_is_told():
+    leak = result(gain=4.0, attack="unmix", rounds_seen=30)
+    first, second = frontiers([result(gain=-4.0), leak])
+    assert first.points[0].elsewhere == "gives away images to unmix with 30 rounds seen"
+    assert second.points[0].elsewhere == ""
+
+
+def test_results_without_accuracy_have_no_point():
+    bare = result()
+    bare = dataclasses.replace(bare, about={k: v for k, v in bare.about.items() if k != "run_accuracy"})
+    assert frontiers([bare]) == ()
+
+
+def test_labels_tell_what_differs():
+    noisy = result(defenses=({"name": "noise", "options": {"scale": 0.1}},))
+    abouts = [r.about for r in (result(width=32), result(width=64), noisy, result("fedgh"))]
+    assert point_labels(abouts) == ["fedre (width 32)", "fedre (width 64)", "fedre + noise scale=0.1", "fedgh"]
+    both = [r.about for r in (result(), result(target="entangled"))]
+    assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
+    assert defense_label({}) == "none"
+
+
+# ---------------------------------------------------------------- picture
+
+
+def crowd(n):
+    return [result(f"method-{i}", 0.5 + 0.01 * i, accuracy=0.8 + 0.001 * i, scalars=100 + i) for i in range(n)]
+
+
+def test_the_picture_is_the_same_every_time_and_well_formed():
+    from xml.etree import ElementTree
+
+    found = frontiers([result(), result("fedgh", 3.0, scalars=640), result("fedgh", 3.0, rounds_seen=5)])
+    picture = frontier_svg(found)
+    assert picture == frontier_svg(found)
+    ElementTree.fromstring(picture)
+    assert "fedgh" in picture
+    assert "prefers-color-scheme:dark" in picture
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 25])
+def test_labels_do_not_overlap(n):
+    (found,) = frontiers(crowd(n))
+    for panel in panels(found):
+        boxes = panel.label_boxes
+        assert len(boxes) == n
+        assert None not in boxes
+        assert panel.numbered == (n > 8)
+        for i, one in enumerate(boxes):
+            assert one.left >= 0
+            assert one.right <= panel.width
+            for two in boxes[:i]:
+                assert not one.overlaps(two)
