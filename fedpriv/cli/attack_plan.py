@@ -133,7 +133,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UserError: for an unknown target or attack, or one that does not fit.
     """
-    from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
+    from fedpriv.attacks import ATTACKS, BY_NAME, TARGET_NAMES, TARGETS, attacks_for
 
     if target not in TARGET_NAMES:
         raise unknown_name("target", target, TARGET_NAMES)
@@ -148,7 +148,7 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
                 f"--attack {name}: attacks {' or '.join(TARGETS[name])}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
-    return tuple(dict.fromkeys(attacks)) or fitting
+    return tuple(dict.fromkeys(attacks)) or tuple(name for name in fitting if name not in BY_NAME)
 
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
