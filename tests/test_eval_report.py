@@ -16,6 +16,7 @@ from fedpriv.eval.grid import at_quantiles, grid_png
 from fedpriv.eval.report import number, write_report
 from fedpriv.eval.score import score, verdict
 from fedpriv.eval.storage import load_attack, save_attack
+from fedpriv.eval.verdict import verdict_kind
 
 VOID = {"meta", "img", "br"}
 
@@ -124,22 +125,25 @@ def test_ranking_is_within_a_card_and_strongest_first(three, tmp_path):
     html = (tmp_path / "report" / "report.html").read_text()
     assert html.count('<dl class="card">') == 2
     first, second = html.split('<dl class="card">')[1:]
-    ranked = re.findall(r'<a href="#attack-\d">(\w+)', first)
+    ranked = re.findall(r'<a href="#attack-[\d-]+">(\w+)', second)
     assert ranked == ["strong", "weak"]
-    assert re.findall(r'<a href="#attack-\d">(\w+)', second) == ["seen"]
+    assert re.findall(r'<a href="#attack-[\d-]+">(\w+)', first) == ["seen"]
 
 
 def test_the_table_for_spreadsheets(three, tmp_path):
     write_report(three, tmp_path / "report")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "report" / "results.csv").read_text())))
-    assert [row["directory"] for row in rows] == ["weak", "strong", "seen"]
-    for row, home in zip(rows, three, strict=True):
+    weak, strong, seen = three
+    assert [row["directory"] for row in rows] == ["seen", "strong", "weak"]  # by card, strongest first
+    assert [row["verdict_kind"] for row in rows] == [verdict_kind(load_attack(h).metrics) for h in (seen, strong, weak)]
+    for row, home in zip(rows, (seen, strong, weak), strict=True):
         record = load_attack(home).metrics
         assert float(row["advantage_db"]) == record["advantage_db"]["mean"]
         assert float(row["psnr_db"]) == record["metrics"]["psnr_db"]["mean"]
         assert row["lpips"] == ""
         assert row["verdict"] == verdict(record)
     assert rows[1]["control_passes"] == "True"
+    assert "batch=known" in rows[0]["knowledge"]
 
 
 def test_markdown_tables_are_whole(three, tmp_path):

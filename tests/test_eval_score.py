@@ -54,13 +54,13 @@ def test_the_best_floor_as_attack_has_no_advantage():
     assert record["advantage_db"]["mean"] == pytest.approx(0, abs=1e-9)
     assert record["advantage_db"]["ci95"] == pytest.approx([0, 0], abs=1e-9)
     assert record["advantage_db"]["share_3db"] == 0
-    assert verdict(record).startswith("No leak beyond a blind guess found: ")
+    assert verdict(record).startswith("No leak beyond the floor found: ")
 
 
 def test_verdicts_follow_the_interval():
     secrets = truths([1] * 8)
     below = judge(reconstruction(1 - firsts(secrets)), secrets)
-    assert verdict(below).startswith("Worse than a blind guess: ")
+    assert verdict(below).startswith("The attack fails, which is no proof of a safe upload: ")
     assert verdict_kind(below) == "worse"
     alone = judge(reconstruction(firsts(secrets)[:1]), secrets[:1])
     assert verdict(alone).startswith("One target, so no interval: ")
@@ -69,12 +69,12 @@ def test_verdicts_follow_the_interval():
     found = reconstruction(mixed, per_client=1)
     record = judge(found, secrets)
     record["advantage_db"]["ci95"] = [-1.0, 2.0]
-    assert verdict(record).startswith("Leaks, though its images do not beat a blind guess on average: ")
+    assert verdict(record).startswith("Leaks, though its images do not beat the floor on average: ")
     assert "50 % of 8 targets beat it by 3 dB" in verdict(record)
     record["advantage_db"]["share_3db"] = 0.0
     record["metrics"]["identification_top1"]["ci95"] = [0.0, 0.5]
     assert verdict_kind(record) == "none"
-    assert verdict(record).startswith("No leak beyond a blind guess found: ")
+    assert verdict(record).startswith("No leak beyond the floor found: ")
 
 
 def test_a_diverged_row_counts_as_black_and_is_never_dropped():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -175,7 +177,7 @@ def fresh_folder(path: Path, *, force: bool) -> None:
 
 
 def _made_by_us(path: Path) -> bool:
-    marks = ("config.json", "request.json", "about.json", "report.html", "runs.html")
+    marks = ("config.json", "request.json", "about.json", "report.html", "runs.html", "study.json")
     return any((path / name).is_file() for name in marks)
 
 
@@ -242,21 +244,48 @@ def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int, str], N
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print rows as a table whose columns are the keys of the first row."""
+    """Print rows as a table whose columns are the keys of the first row, never breaking a word.
+
+    Where the terminal is too narrow for that, rows become columns; where that is too wide as well, every row is a list.
+    """
     if not rows:
         return
     from rich.console import Console
+
+    console = Console(stderr=as_json, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160
+    columns = [str(name) for name in rows[0]]
+    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    turned = [[columns[place], *(row[place] for row in cells)] for place in range(1, len(columns))]
+    head = [columns[0], *(row[0] for row in cells)]
+    for names, lines in ((columns, cells), (head, turned)):
+        widths = [max(_longest_word(cell) for cell in column) for column in zip(names, *lines, strict=True)]
+        if sum(widths) + 3 * len(widths) + 1 <= console.width:
+            console.print(_table(title, names, lines, widths))
+            return
+    console.print(title, style="italic", markup=False)
+    for row in cells:
+        console.print(row[0], style="bold", markup=False)
+        for name, cell in zip(columns[1:], row[1:], strict=True):
+            line = textwrap.fill(f"{name}: {cell}", console.width, initial_indent="  ", subsequent_indent="    ")
+            console.print(line, markup=False)
+
+
+def _table(title: str, names: Sequence[str], lines: Sequence[Sequence[str]], widths: Sequence[int]) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left")
-    for column in rows[0]:
-        table.add_column(str(column))
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    console = Console(stderr=as_json)
-    if not console.is_terminal:
-        console.width = 160
-    console.print(table)
+    for name, width in zip(names, widths, strict=True):
+        table.add_column(Text(name), min_width=width)
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    return table
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
 
 
 def given(ctx: click.Context) -> set[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from fedpriv.cli import common
 from fedpriv.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.observation import Needs
 
 KINDS = ("methods", "attacks", "defenses", "datasets", "models", "targets")
 
@@ -65,20 +68,37 @@ def _attacks(target: str | None) -> list[dict[str, Any]]:
     if target is not None and target not in TARGET_NAMES:
         raise unknown_name("target", target, TARGET_NAMES)
     names = attacks_for(target) if target else tuple(ATTACKS)
-    rows = []
-    for name in names:
-        needs = resolve("attack", name, ATTACKS)().needs
-        wanted = {
-            "extractor": " or ".join(needs.extractor),
-            "labels": " or ".join(needs.labels),
-            "batch": "known" if needs.batch else "",
-            "attacker_data": " or ".join(needs.attacker_data),
+    found = {name: resolve("attack", name, ATTACKS)() for name in names}
+    return [
+        {
+            "name": name,
+            **({} if target else {"targets": ", ".join(TARGETS[name])}),
+            "needs from the knowledge card": _needs(made.needs),
+            "one target is": _UNITS[getattr(made, "unit", None)],
+            "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
         }
-        text = ", ".join(f"{grant}={value}" for grant, value in wanted.items() if value)
-        rows.append(
-            {"name": name, "targets": ", ".join(TARGETS[name]), "needs from the knowledge card": text or "nothing"}
-        )
-    return rows
+        for name, made in found.items()
+    ]
+
+
+_UNITS = {
+    "upload": "an upload, or a row of it",
+    "class": "a class of a client",
+    None: "a candidate image, which gets a score",
+}
+"""What one target of an attack is, by its unit; attacks without one return no images."""
+
+
+def _needs(needs: Needs) -> str:
+    wanted = {
+        "extractor": " or ".join(needs.extractor),
+        "labels": " or ".join(needs.labels),
+        "batch": "known" if needs.batch else "",
+        "attacker_data": " or ".join(needs.attacker_data),
+    }
+    told = [f"{grant}={value}" for grant, value in wanted.items() if value]
+    told += [f"at least {needs.min_rounds} rounds"] if needs.min_rounds > 1 else []
+    return ", ".join(told) or "nothing"
 
 
 def _defenses() -> list[dict[str, Any]]:

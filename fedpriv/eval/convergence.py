@@ -29,7 +29,7 @@ class Convergence:
         reached = "no finite objective" if self.objective is None else f"median objective {objective(self.objective)}"
         text = f"By its own measure the attack converged for {100 * self.share:.0f} % of {count} targets ({reached})"
         if self.share >= 0.5:
-            return f"{text}: what it looked for it found, and more iterations would not help."
+            return f"{text}: it found what it looked for, so a larger budget is unlikely to help."
         return f"{text}: it did not find what it looked for; a larger budget or more restarts may do better."
 
 

@@ -7,14 +7,20 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from fedpriv.eval.card import card_words
+from fedpriv.eval.convergence import convergence
+from fedpriv.eval.ranking import budget_value, in_order
 from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.eval.verdict import verdict
+from fedpriv.eval.verdict import verdict, verdict_kind
 
 _MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
 _CSV = (
     "directory",
     "target",
     "attack",
+    "stage",
+    "round",
+    "budget",
     "method",
     "dataset",
     "knowledge",
@@ -39,18 +45,21 @@ _CSV = (
     "share_3db",
     "permuted_psnr_db",
     "control_passes",
+    "converged_share",
+    "objective_median",
     "n_diverged",
     "seconds",
     "iterations",
     "rows",
     "device",
     "seed",
+    "verdict_kind",
     "verdict",
 )
 
 
 def csv_text(found: Sequence[AttackRecord]) -> str:
-    """Return the table with a header line; empty cells were not measured.
+    """Return the table with a header line; strongest attack of each knowledge card first; empty cells were not measured.
 
     Raises:
         UserError: when an attack was not scored.
@@ -58,7 +67,7 @@ def csv_text(found: Sequence[AttackRecord]) -> str:
     buffer = io.StringIO()
     table = csv.DictWriter(buffer, _CSV, lineterminator="\n")
     table.writeheader()
-    for attack in found:
+    for attack in in_order(found, scored):
         table.writerow(_csv_row(attack))
     return buffer.getvalue()
 
@@ -67,6 +76,7 @@ def _csv_row(attack: AttackRecord) -> dict[str, Any]:
     record = scored(attack)
     metrics, gain, cost = record["metrics"], record["advantage_db"], record["cost"]
     reached, gained = metrics["psnr_db"]["ci95"] or (None, None), gain["ci95"] or (None, None)
+    search, stage = convergence(record), record.get("stage") or {}
     return {
         **{
             key: record[key]
@@ -75,7 +85,7 @@ def _csv_row(attack: AttackRecord) -> dict[str, Any]:
         **{key: metrics[key]["mean"] for key in _MEASURES if key in metrics},
         **{key: cost[key] for key in ("seconds", "iterations", "rows", "device")},
         "directory": attack.directory.name,
-        "knowledge": ";".join(f"{key}={value}" for key, value in record["knowledge"].items()),
+        "knowledge": ";".join(f"{key}={value}" for key, value in card_words(record["knowledge"]).items()),
         "psnr_db_low": reached[0],
         "psnr_db_high": reached[1],
         "psnr_db_median": metrics["psnr_db"]["median"],
@@ -89,5 +99,11 @@ def _csv_row(attack: AttackRecord) -> dict[str, Any]:
         "permuted_psnr_db": record["floors"].get("permuted", {}).get("psnr_db"),
         "control_passes": record["control"]["passes"],
         "seed": record["seed"],
+        "stage": stage.get("name"),
+        "round": max(row["round"] for row in record["targets"]),
+        "budget": budget_value(record),
+        "converged_share": search.share,
+        "objective_median": search.objective,
+        "verdict_kind": verdict_kind(record),
         "verdict": verdict(record),
     }

@@ -172,9 +172,9 @@ def _prefixes() -> Any:
 
 
 @contextlib.contextmanager
-def _canvas(lines: Sequence[Line]) -> Iterator[tuple[Any, Any]]:
+def house_style() -> Iterator[None]:
+    """Draw in the project's style; no state of matplotlib is left changed."""
     import matplotlib
-    from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not the user's own settings: a page depends on the records alone
@@ -190,12 +190,25 @@ def _canvas(lines: Sequence[Line]) -> Iterator[tuple[Any, Any]]:
                 "ytick.color": _SOFT,
             }
         )
+        yield
+
+
+def open_axes(axes: Any) -> None:
+    """Give axes a soft grid and leave their frame open."""
+    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+@contextlib.contextmanager
+def _canvas(lines: Sequence[Line]) -> Iterator[tuple[Any, Any]]:
+    from matplotlib.figure import Figure
+
+    with house_style():
         figure = Figure(figsize=(_WIDTH, 3.2 + 0.2 * max(0, len(lines) - 2) / 2), layout="constrained")
         axes = figure.add_subplot()
-        axes.grid(color=_GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        open_axes(axes)
         yield figure, axes
 
 
@@ -215,6 +228,11 @@ def _finish(figure: Any, axes: Any, title: str, *, columns: int = 2, percent: bo
             columnspacing=1.2,
             handletextpad=0.5,
         )
+    return svg_text(figure)
+
+
+def svg_text(figure: Any) -> str:
+    """Return a figure as SVG; the same figure gives the same text."""
     buffer = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}  # a date would make every file different
     figure.savefig(buffer, format="svg", metadata=nothing)

@@ -92,9 +92,21 @@ LABELS = {
     "noise": "uniform noise",
     "mid_grey": "mid-grey",
     "random_image": "random image of any class",
-    PERMUTED: "the attack on another client's upload",
+    PERMUTED: "permuted uploads",
 }
 """Floors as a reader sees them."""
+
+FLOOR, CONTROL = "floor (best blind guess)", "permuted uploads (negative control)"
+"""What tables call the strongest guess made without the upload, and the attack itself on other clients' uploads."""
+
+
+def floor_words(name: str) -> str:
+    """Return what the floor of an attack is: a blind guess, unless its negative control scores higher than all of them.
+
+    >>> floor_words("mean_image")
+    'the floor (best blind guess: mean image)'
+    """
+    return "the floor (" + (CONTROL if name == PERMUTED else f"best blind guess: {LABELS.get(name, name)}") + ")"
 
 
 def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) -> Tensor:

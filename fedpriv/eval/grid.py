@@ -1,4 +1,4 @@
-"""A picture of targets chosen by fixed quantiles of the score: truth, reconstruction, best floor, control."""
+"""A picture of targets chosen by fixed quantiles of the score: truth, reconstruction, floor, permuted uploads."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.errors import UserError
+from fedpriv.eval.card import card_words
 from fedpriv.eval.definitions import TargetScore, score_guesses, squared_errors
 from fedpriv.eval.floors import FLOORS, LABELS, guess
 from fedpriv.eval.leakage import psnr
 from fedpriv.eval.panel import settle
+from fedpriv.eval.ranking import title
 from fedpriv.eval.truth import Truth
 
 FEW = 10  # with so many targets or fewer all are shown
@@ -100,8 +102,8 @@ def _columns(
     blind = best if best in FLOORS else max(FLOORS, key=lambda name: float(record["floors"][name]["psnr_db"]))
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
-    names += ["reconstruction", f"blind guess:\n{LABELS[blind]}"] + (
-        [] if control is None else ["control: another\nupload"]
+    names += ["reconstruction", f"floor:\n{LABELS[blind]}"] + (
+        [] if control is None else ["permuted uploads\n(negative control)"]
     )
     columns = []
     for position, heading in zip(picked, headings, strict=False):
@@ -133,22 +135,18 @@ def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, se
 
 
 def _title(record: Mapping[str, Any]) -> str:
-    return f"{record['attack']} on {record['target']} uploads of {record['method']}, {record['dataset']}"
+    return f"{title(record)} on {record['target']} uploads of {record['method']}, {record['dataset']}"
 
 
 def _subtitle(record: Mapping[str, Any], columns: Sequence[Column], n_targets: int) -> str:
     interval = record["advantage_db"]["ci95"]
     spread = "" if interval is None else f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
     which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
-    card = " · ".join(f"{key.replace('_', ' ')}: {_plain(value)}" for key, value in record["knowledge"].items())
+    card = " · ".join(f"{key}: {value}".replace("_", " ") for key, value in card_words(record["knowledge"]).items())
     return (
-        f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, advantage over the best floor "
+        f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, advantage over the floor "
         f"{record['advantage_db']['mean']:+.1f} dB{spread}, {n_targets} targets, {which}\n{card}"
     )
-
-
-def _plain(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value).replace("_", " ")
 
 
 def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> bytes:

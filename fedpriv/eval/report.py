@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import base64
-import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import UserError
+from fedpriv.eval.budget_curve import budget_curves, curve_svg
+from fedpriv.eval.card import card_words
+from fedpriv.eval.convergence import Convergence, convergence, objective
 from fedpriv.eval.csv_table import csv_text
-from fedpriv.eval.floors import LABELS
+from fedpriv.eval.floors import CONTROL, FLOOR, LABELS
 from fedpriv.eval.grid import grid_png
 from fedpriv.eval.leakage import METRICS
 from fedpriv.eval.membership import load_membership
 from fedpriv.eval.membership_report import html_section, markdown_section
 from fedpriv.eval.page import environment
+from fedpriv.eval.ranking import by_budget, in_order, strongest_first, title
+from fedpriv.eval.stage_table import stage_tables
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
 from fedpriv.eval.verdict import verdict, verdict_kind
 from fedpriv.files import write_text
@@ -57,6 +62,7 @@ class Entry:
         verdict: the sentence.
         kind: as :func:`fedpriv.eval.verdict.verdict_kind` has it.
         badge: the kind in two words.
+        search: what the attack's own objective says.
         low, point, high: the advantage and its interval as positions in per cent of the group's scale; low and high are
             None without an interval.
         grid: PNG as a data URI, or None where the private truth was left out.
@@ -72,6 +78,7 @@ class Entry:
     verdict: str
     kind: str
     badge: str
+    search: Convergence
     low: float | None
     point: float
     high: float | None
@@ -107,35 +114,56 @@ def write_report(
     if not directories and not membership:
         raise UserError("report: no attack directories; give at least one")
     found = [load_attack(Path(directory)) for directory in directories]
-    groups = _groups(found)
+    # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
+    shown = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
+    groups = _groups(shown)
+    curves = budget_curves(in_order(found, scored))
+    pictures = [curve_svg(curve) for curve in curves]
+    files = [f"budget-{number}-{slug(curve.name)}.svg" for number, curve in enumerate(curves, start=1)]
+    values = {
+        "groups": groups,
+        "count": len(shown),
+        "runs": runs,
+        "curves": curves,
+        "files": files,
+        "pictures": ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in pictures],
+        "stages": stage_tables(in_order(shown, scored)),
+        "words": {"floor": FLOOR, "control": CONTROL},
+    }
     records = [load_membership(Path(folder)) for folder in membership]
-    page = _render("report.html.j2", groups, runs, autoescape=True)
+    page = _render("report.html.j2", values, autoescape=True)
     write_text(out / "report.html", page.replace("</main>", html_section(records) + "</main>"))
-    text = _render("report.md.j2", groups, runs, autoescape=False)
+    text = _render("report.md.j2", values, autoescape=False)
     write_text(out / "report.md", text + markdown_section(records))
     write_text(out / "results.csv", csv_text(found))
+    for file, picture in zip(files, pictures, strict=True):
+        write_text(out / file, picture)
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a file name.
+
+    >>> slug("dip on entangled uploads of fedre, digits")
+    'dip-on-entangled-uploads-of-fedre-digits'
+    """
+    return "-".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def _groups(found: Sequence[AttackRecord]) -> tuple[Group, ...]:
-    by_card: dict[str, list[tuple[int, AttackRecord]]] = {}
-    for number, attack in enumerate(found):
-        card = json.dumps(scored(attack)["knowledge"], sort_keys=True)
-        by_card.setdefault(card, []).append((number, attack))
     groups = []
-    for members in by_card.values():
+    for number, members in enumerate(strongest_first(found, scored), start=1):
         ends = [0.0]
-        for _, attack in members:
+        for attack in members:
             gain = scored(attack)["advantage_db"]
             ends += [gain["mean"], *(gain["ci95"] or ())]
         low, high = min(ends), max(ends)
         margin = 0.05 * (high - low) or 1.0
         low, high = low - margin, high + margin
-        ranked = sorted(members, key=lambda pair: -scored(pair[1])["advantage_db"]["mean"])
         groups.append(
             Group(
-                card=_card(scored(members[0][1])["knowledge"]),
+                card=_card(scored(members[0])["knowledge"]),
                 zero=_place(0.0, low, high),
-                entries=tuple(_entry(number, attack, low, high) for number, attack in ranked),
+                entries=tuple(_entry(f"{number}-{place}", a, low, high) for place, a in enumerate(members, start=1)),
             )
         )
     return tuple(groups)
@@ -146,14 +174,10 @@ def _place(value: float, low: float, high: float) -> float:
 
 
 def _card(knowledge: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    plain = {True: "known", False: "unknown"}
-    return tuple(
-        (key.replace("_", " "), plain[value] if isinstance(value, bool) else str(value).replace("_", " "))
-        for key, value in knowledge.items()
-    )
+    return tuple((key.replace("_", " "), value.replace("_", " ")) for key, value in card_words(knowledge).items())
 
 
-def _entry(number: int, attack: AttackRecord, low: float, high: float) -> Entry:
+def _entry(place: str, attack: AttackRecord, low: float, high: float) -> Entry:
     record = scored(attack)
     gain = record["advantage_db"]
     interval = gain["ci95"]
@@ -161,21 +185,22 @@ def _entry(number: int, attack: AttackRecord, low: float, high: float) -> Entry:
     if attack.truths is not None:
         png = grid_png(record, attack.reconstruction, attack.truths, attack.permuted)
         grid = "data:image/png;base64," + base64.b64encode(png).decode()
-    name = f"{record['attack']} on {record['target']} uploads of {record['method']}, {record['dataset']}"
+    name = f"{title(record)} on {record['target']} uploads of {record['method']}, {record['dataset']}"
     return Entry(
-        anchor=f"attack-{number + 1}",
+        anchor=f"attack-{place}",
         name=name,
         record=record,
         about=attack.about,
         verdict=verdict(record),
         kind=verdict_kind(record),
         badge=_KINDS[verdict_kind(record)],
+        search=convergence(record),
         low=None if interval is None else _place(interval[0], low, high),
         point=_place(gain["mean"], low, high),
         high=None if interval is None else _place(interval[1], low, high),
         grid=grid,
         alt=(
-            f"Image grid of {name}: true images, reconstructions, the best blind guess and the control, with the PSNR "
+            f"Image grid of {name}: true images, reconstructions, the floor and permuted uploads, with the PSNR "
             "under each; targets chosen by fixed quantiles of the score, or all of them"
         ),
         measures=tuple(_measure_row(key, value) for key, value in record["metrics"].items()),
@@ -194,7 +219,7 @@ def _measure_row(key: str, value: Mapping[str, Any]) -> tuple[str, ...]:
     if key == "feature_identification":
         remark = f"chance {value['chance']:.3f}, among the client's own"
     if "permuted" in value:
-        remark += f"; from other clients' uploads {number(value['permuted']['mean'])}"
+        remark += f"; on permuted uploads {number(value['permuted']['mean'])}"
     if key == "class_accuracy":
         floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value["floors"].items())
         remark = f"true images {value['real']:.2f}, chance {value['chance']:.2f}; {floors}"
@@ -241,8 +266,12 @@ def span(interval: Sequence[float] | None) -> str:
     return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
-def _render(template: str, groups: tuple[Group, ...], runs: str | None, *, autoescape: bool) -> str:
+def _render(template: str, values: Mapping[str, Any], *, autoescape: bool) -> str:
     home = environment(autoescape=autoescape)
-    home.filters |= {"number": number, "span": span, "label": lambda name: LABELS.get(name, name)}
-    shown = sum(len(group.entries) for group in groups)
-    return home.get_template(template).render(groups=groups, count=shown, runs=runs)
+    home.filters |= {
+        "number": number,
+        "span": span,
+        "label": lambda name: LABELS.get(name, name),
+        "objective": objective,
+    }
+    return home.get_template(template).render(values)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.eval.definitions import TEXTS, Comparison
-from fedpriv.eval.floors import LABELS, PERMUTED
+from fedpriv.eval.floors import PERMUTED, floor_words
 from fedpriv.eval.intervals import Values, bootstrap_mean, summary
 from fedpriv.eval.panel import Panel
 from fedpriv.eval.truth import STRATA, Truth, stratum
@@ -134,22 +134,24 @@ def definitions_part(
 def control_part(floors: Mapping[str, Panel], best_blind: str, means: Means) -> Record:
     """Return ``control``: whether the attack on other clients' uploads stays at the best blind floor."""
     if PERMUTED not in floors:
-        return {"permuted": None, "passes": None, "verdict": "The control on permuted uploads was not run."}
+        return {"permuted": None, "passes": None, "verdict": "Permuted uploads (negative control): not run."}
     values = floors[PERMUTED].psnr
     everything = range(len(values))
     difference = means.of(values - floors[best_blind].psnr, everything, "control", "difference")
     interval = difference["ci95"]
     passes = None if interval is None else interval[0] <= 0
     side = "above" if difference["mean"] >= 0 else "below"
-    size = f"{abs(difference['mean']):.1f} dB {side} the best blind guess ({LABELS[best_blind]})"
+    size = f"{abs(difference['mean']):.1f} dB {side} {floor_words(best_blind)}"
     if passes is None:
-        text = f"One target: on another client's upload the attack scores {size}."
+        text = f"Permuted uploads (negative control), one target: the attack scores {size}."
     elif passes:
-        text = f"On another client's upload the attack scores {size}: nothing beyond a guess, as it should be."
+        text = (
+            f"Permuted uploads (negative control): the attack scores {size}: nothing beyond a guess, as it should be."
+        )
     else:
         text = (
-            f"On another client's upload the attack scores {size}: part of what it reaches comes from what uploads "
-            "share or from its own prior, not from the target."
+            f"Permuted uploads (negative control): the attack scores {size}: part of what it reaches comes from what "
+            "uploads share or from its own prior, not from the target."
         )
     return {
         "permuted": means.of(values, everything, "control", "permuted"),

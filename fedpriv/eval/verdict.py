@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedpriv.eval.floors import LABELS
+from fedpriv.eval.convergence import convergence
+from fedpriv.eval.floors import floor_words
 
 SOME = 0.1
 """Share of targets beyond 3 dB from which an attack that fails on average is still said to leak for some."""
@@ -47,31 +48,36 @@ def verdict(record: Mapping[str, Any]) -> str:
     kind = verdict_kind(record)
     advantage = record["advantage_db"]
     mean = advantage["mean"]
-    floor = LABELS.get(advantage["best_floor"], advantage["best_floor"])
+    floor = floor_words(advantage["best_floor"])
     side = "above" if mean >= 0 else "below"
-    facts = f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, {abs(mean):.1f} dB {side} the best blind guess"
+    facts = f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, {abs(mean):.1f} dB {side} {floor}"
     if kind == "single":
-        return f"One target, so no interval: {facts} ({floor}).{_classes(record)}{_features(record)}"
+        return f"One target, so no interval: {facts}.{_classes(record)}{_features(record)}{_search(record)}"
     low, high = advantage["ci95"]
     few = (
         f" Only {record['n_clients']} clients: the interval is too narrow." if record["n_clients"] < FEW_CLIENTS else ""
     )
-    facts += f" ({floor}; 95 % interval of the difference {low:.1f} to {high:.1f} dB)"
+    facts += f", 95 % interval of the difference {low:.1f} to {high:.1f} dB"
     beaten = f"{100 * advantage['share_3db']:.0f} % of {record['n_targets']} targets beat it by 3 dB or more"
     told = _identified(record)
     if kind == "leaks":
         text = f"Leaks: {facts}; {beaten}{told}."
     elif kind == "some":
-        text = f"Leaks, though its images do not beat a blind guess on average: {facts}; {beaten}{told}."
+        text = f"Leaks, though its images do not beat the floor on average: {facts}; {beaten}{told}."
     elif kind == "features":
-        text = f"Leaks representations, but no image beyond a blind guess: {facts}."
+        text = f"Leaks representations, but no image beyond the floor: {facts}."
     elif kind == "classes":
-        text = f"Shows what classes look like to the client's model, but no image beyond a blind guess: {facts}."
+        text = f"Shows what classes look like to the client's model, but no image beyond the floor: {facts}."
     elif kind == "worse":
-        text = f"Worse than a blind guess: {facts}; a failing attack, not proof of a safe upload."
+        text = f"The attack fails, which is no proof of a safe upload: {facts}."
     else:
-        text = f"No leak beyond a blind guess found: {facts}."
-    return text + _classes(record) + _features(record) + few
+        text = f"No leak beyond the floor found: {facts}."
+    search = "" if kind == "leaks" else _search(record)
+    return text + _classes(record) + _features(record) + search + few
+
+
+def _search(record: Mapping[str, Any]) -> str:
+    return " " + convergence(record).sentence(record["n_targets"])
 
 
 def _beyond_chance(record: Mapping[str, Any], name: str) -> bool:
