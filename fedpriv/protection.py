@@ -21,8 +21,29 @@ from fedpriv.uploads import Message
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(images (b, c, h, w), labels (b,)) -> scalar."""
 
-Step = Callable[[nn.Module, Loss, Tensor, Tensor, torch.Generator], Tensor]
-"""(module, loss, images, labels, rng) -> detached loss; adds the gradient of a batch to ``.grad`` of the parameters."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What local training hands to whoever computes a batch's gradient.
+
+    Attributes:
+        module: what is trained: one model, or several in a list.
+        loss: what is minimised.
+        parameters: what the optimiser moves; not all need to be the module's, nor all of the module's be here.
+        expected: images that a batch holds on average, where that is random (Poisson sampling); None where it is not.
+        rng: generator of the guards, one for the whole round.
+    """
+
+    module: nn.Module
+    loss: Loss
+    parameters: tuple[nn.Parameter, ...]
+    expected: float | None
+    rng: torch.Generator
+
+
+Step = Callable[[Work, Tensor, Tensor], Tensor]
+"""(work, images (b, c, h, w), labels (b,)) -> detached loss; adds the gradient of a batch to the parameters' ``.grad``."""
 
 Guard = Callable[[Step], Step]
 """Wraps the computation of a batch's gradient in local training."""
@@ -71,6 +92,12 @@ class ProtectionPlan:
         broadcasts: kinds of payload that the server sends.
         options: the method's own options.
         additive: whether the method's server needs no more than weighted means of the uploads.
+        encoded: defenses so far that decide how uploads are put on the wire.
+        trained: every architecture that clients train: their own, and the shared one where that is another.
+        steps: local SGD steps of a round, one number a client.
+        outside: what of local training is computed from images other than by gradients of SGD; empty for nothing.
+        mixing: defenses so far that let one image into the gradient of another.
+        private_gradients: name of the defense that made the gradients differentially private, or empty.
     """
 
     method: str
@@ -86,6 +113,12 @@ class ProtectionPlan:
     broadcasts: tuple[str, ...] = ()
     options: Any = None
     additive: bool = False
+    encoded: tuple[str, ...] = ()
+    trained: tuple[Blueprint, ...] = ()
+    steps: tuple[int, ...] = ()
+    outside: str = ""
+    mixing: tuple[str, ...] = ()
+    private_gradients: str = ""
 
 
 class Defense:
@@ -120,9 +153,13 @@ class Defense:
         """Return the architecture that clients use in place of ``blueprint``."""
         return blueprint
 
-    def guard(self) -> Guard | None:
+    def guard(self, plan: ProtectionPlan) -> Guard | None:
         """Return what wraps the computation of gradients in local training, or None."""
         return None
+
+    def poisson(self) -> bool:
+        """Whether local batches have to be Poisson samples: each image in each of them with one probability."""
+        return False
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return what leaves the client instead of ``message``; an empty message is not sent at all."""
@@ -170,10 +207,19 @@ class Shield:
             blueprint = defense.blueprint(blueprint)
         return blueprint
 
-    def guards(self) -> tuple[Guard, ...]:
+    def guards(self, plan: ProtectionPlan) -> tuple[Guard, ...]:
         """Return what wraps the computation of gradients, innermost first."""
-        found = [defense.guard() for defense in self.defenses]
-        return tuple(guard for guard in found if guard is not None)
+        found: list[Guard] = []
+        for defense in self.defenses:
+            guard = defense.guard(plan)
+            if guard is not None:
+                found.append(guard)
+            plan = defense.after(plan)
+        return tuple(found)
+
+    def poisson(self) -> bool:
+        """Whether local batches have to be Poisson samples."""
+        return any(defense.poisson() for defense in self.defenses)
 
     def upload(
         self,
@@ -203,8 +249,7 @@ class Shield:
             return message
         counts = torch.bincount(labels.cpu(), minlength=n_classes)
         for place, defense in enumerate(self.defenses):
-            rng = generator(seed, "defense", place, round_, client)
-            lasting = generator(seed, "defense", place, client)
+            rng, lasting = generators(seed, place, round_, client)
             context = UploadContext(round_, client, n_classes, counts, broadcast, rounds, rng, lasting)
             message = defense.upload(message, context)
             if not message:
@@ -228,9 +273,21 @@ class Shield:
         return found
 
 
-def plain_step(module: nn.Module, loss: Loss, images: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
+def generators(seed: int, place: int, round_: int, client: int) -> tuple[torch.Generator, torch.Generator]:
+    """Return the generators ``rng`` and ``lasting`` of a defense's :class:`UploadContext`.
+
+    Args:
+        seed: the run's.
+        place: of the defense among the run's, from 0.
+        round_: from 1.
+        client: 0..K-1.
+    """
+    return generator(seed, "defense", place, round_, client), generator(seed, "defense", place, client)
+
+
+def plain_step(work: Work, images: Tensor, labels: Tensor) -> Tensor:
     """Add the gradient of a batch's loss: the unguarded :data:`Step`."""
-    value = loss(images, labels)
+    value = work.loss(images, labels)
     value.backward()
     return value.detach()
 

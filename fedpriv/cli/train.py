@@ -127,4 +127,19 @@ def print_summary(out: Path, summary: dict[str, Any]) -> None:
         for kind, values in summary["communication"].items()
     ]
     common.print_table("communication, all clients together", wire, as_json=False)
+    for record in summary.get("privacy", ()):
+        print_privacy(record)
     click.echo(f"{summary['seconds']:.1f} s, kept in {out}", file=sys.stdout)
+
+
+def print_privacy(record: dict[str, Any]) -> None:
+    """Print what a defense guarantees over the run, and what it leaves open."""
+    delta = f", delta {record['delta']:g}" if record.get("delta") else ""
+    click.echo(
+        f"privacy, {record['defense']}: epsilon {record['epsilon']:.4g}{delta} over {record['releases']} releases"
+    )
+    for name in ("neighbours", "given", "sensitivity", "accountant"):
+        if record.get(name):
+            click.echo(f"  {name}: {record[name]}")
+    if record.get("not_protected"):
+        click.echo(f"  not protected: {'; '.join(record['not_protected'])}")

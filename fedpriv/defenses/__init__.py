@@ -12,6 +12,16 @@ if TYPE_CHECKING:
 DEFENSES: dict[str, str] = {
     "clip": "fedpriv.defenses.clip:Clip",
     "noise": "fedpriv.defenses.noise:Noise",
+    "dp-noise": "fedpriv.defenses.dp_noise:DPNoise",
+    "prune": "fedpriv.defenses.prune:Prune",
+    "quantise": "fedpriv.defenses.quantise:Quantise",
+    "sign": "fedpriv.defenses.sign:Sign",
+    "entangle": "fedpriv.defenses.entangle:Entangle",
+    "diagonal": "fedpriv.defenses.diagonal:Diagonal",
+    "count-floor": "fedpriv.defenses.count_floor:CountFloor",
+    "hide-labels": "fedpriv.defenses.hide_labels:HideLabels",
+    "every": "fedpriv.defenses.every:Every",
+    "secure-aggregation": "fedpriv.defenses.secure_aggregation:SecureAggregation",
 }
 """Names of defenses and where they are."""
 

@@ -60,4 +60,5 @@ def clipped(payload: Payload, broadcast: Message, bound: float) -> Payload:
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
     """Return rows ``(n, d)``, or one row ``(d,)``, of L2 norm at most ``bound``."""
     lengths = rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-    return rows * (bound / lengths).clamp(max=1)
+    shares: Tensor = (bound / lengths).clamp(max=1)
+    return rows * shares

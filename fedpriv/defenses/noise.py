@@ -58,10 +58,8 @@ class Noise(Defense):
 
 def standard_noise(like: Tensor, kind: Distribution, rng: torch.Generator) -> Tensor:
     """Return noise of zero mean and unit variance in the shape of a tensor, drawn on the CPU."""
-    if kind == "gaussian":
-        drawn = torch.randn(like.shape, generator=rng)
-    else:
-        drawn = laplace(like.shape, rng) / math.sqrt(2)
+    gaussian = kind == "gaussian"
+    drawn = torch.randn(like.shape, generator=rng) if gaussian else laplace(like.shape, rng) / math.sqrt(2)
     return drawn.to(like)
 
 

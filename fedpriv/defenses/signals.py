@@ -41,17 +41,24 @@ Change = Callable[[str, Tensor], Tensor]
 """(name within the payload, signal) -> signal of the same shape."""
 
 
-def require(defense: str, plan: ProtectionPlan, kinds: tuple[str, ...]) -> None:
+def require(defense: str, plan: ProtectionPlan, kinds: tuple[str, ...], behind: tuple[str, ...] = ()) -> None:
     """Refuse a method whose uploads a defense does not fit.
 
     Args:
         defense: its name.
         plan: the federation.
         kinds: kinds of payload that it fits; counts pass it unchanged.
+        behind: encoders that it may follow, because what they make of the upload is still what they send.
 
     Raises:
         UserError: naming what the method uploads and what would fit.
     """
+    for encoder in plan.encoded:
+        if encoder not in behind:
+            raise UserError(
+                f"defense {defense!r} behind {encoder!r}: would change what {encoder} put on the wire; give {defense} "
+                "first, or only one of the two"
+            )
     carried = [kind for kind in plan.uploads if kind not in METADATA]
     fits = f"it fits uploads of: {', '.join(kinds)}"
     if not carried:
@@ -64,6 +71,11 @@ def require(defense: str, plan: ProtectionPlan, kinds: tuple[str, ...]) -> None:
                 f"defense {defense!r} changes the difference from the broadcast, but method {plan.method!r} broadcasts "
                 f"no {kind}; take a method that does"
             )
+
+
+def encoded(plan: ProtectionPlan, encoder: str) -> ProtectionPlan:
+    """Return the plan behind a defense that decides how uploads are put on the wire."""
+    return replace(plan, encoded=(*plan.encoded, encoder))
 
 
 def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
@@ -114,7 +126,7 @@ def is_signal(entry: Entry) -> bool:
     """Whether a ledger's entry is (still) a floating-point tensor of a signal."""
     kind, _, name = entry.name.partition(".")
     field = name.partition("/")[0]
-    if entry.dtype != "float32":
+    if entry.dtype != "float32" or "#" in entry.name:
         return False
     if kind in UPDATES:
         return field == ("blocks" if kind == "angle-matrix" else "state")

@@ -5,6 +5,7 @@ All of it goes to attacks. The truth about the targets goes to scorers (:mod:`fe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId, Unit
@@ -12,6 +13,7 @@ from fedpriv.errors import UserError
 from fedpriv.eval.grants import grant
 from fedpriv.eval.local_rounds import UPDATES, round_classes
 from fedpriv.eval.permuted import permute
+from fedpriv.eval.server_view import summed, summed_without_own
 from fedpriv.eval.targets import choose_classes, choose_targets, classes_with_weight
 from fedpriv.eval.truths import truths as truths
 from fedpriv.federation import Federation
@@ -24,7 +26,8 @@ class Evidence:
 
     Attributes:
         observations: what the server saw.
-        permuted: the same with every client's upload replaced by another client's, or None with a single client.
+        permuted: the same with every client's upload replaced by another client's (where the server sees sums: by the
+            sum over the others), or None with a single client.
         knowledge: card and grants.
         targets: which private things to recover.
     """
@@ -62,8 +65,8 @@ def gather(
     Raises:
         UserError: when the run stored no such upload, or cannot grant what the card says.
     """
-    if kind not in federation.method.uploads:
-        sent = ", ".join(federation.method.uploads) or "nothing"
+    if kind not in federation.uploads:
+        sent = ", ".join(federation.uploads) or "nothing"
         raise UserError(f"{run.path}: clients of {federation.method.name!r} upload no {kind!r}; they upload: {sent}")
     rounds = run.captured_rounds()
     if not rounds:
@@ -84,17 +87,25 @@ def gather(
         for broadcast in (run.message(run.broadcast_path(number)),)
         for client in rounds[number]
     )
+    permuted = permute(observations)
+    if federation.shield.server_view == "sum":
+        observations, permuted = summed(observations), summed_without_own(observations)
     newest = [o for o in observations if o.round == last]
     if unit == "class":
         given = card.labels == "given"
         of_client = (
             [round_classes(federation, last, o.client, given=given) for o in newest]
             if kind in UPDATES
-            else [classes_with_weight(observations, o) for o in newest]
+            else [_held(federation, classes_with_weight(observations, o)) for o in newest]
         )
         targets = choose_classes(of_client, n_targets, seed)
     else:
         targets = choose_targets(newest, kind, n_targets, seed)
     clients = {target.client for target in targets}
     knowledge = grant(run, federation, kind, card, last, clients, observations, seed)
-    return Evidence(observations, permute(observations), knowledge, targets)
+    return Evidence(observations, permuted, knowledge, targets)
+
+
+def _held(federation: Federation, targets: Sequence[TargetId]) -> list[TargetId]:
+    """Return the targets whose class the client has: noise on a label encoding gives weight to others."""
+    return [t for t in targets if bool((federation.clients[t.client].train.labels == t.label).any())]

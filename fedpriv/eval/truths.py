@@ -10,7 +10,10 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId, Unit
 from fedpriv.data.types import as_unit
+from fedpriv.defenses.hide_labels import HideLabels
 from fedpriv.entanglement import WEIGHTS
+from fedpriv.errors import UserError
+from fedpriv.eval.entangled_weights import weights_of_defense
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_members, state_behind
 from fedpriv.eval.truth import Truth
 from fedpriv.federation import Federation
@@ -19,7 +22,7 @@ from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
 from fedpriv.runs import RunDirectory
 from fedpriv.seeds import generator
-from fedpriv.uploads import Entangled, part
+from fedpriv.uploads import Entangled, Representations, part
 
 NONMEMBERS = 240
 """Size of the pool of images that a client's targets had nothing to do with."""
@@ -75,13 +78,13 @@ def _nonmembers(federation: Federation, client: int, seed: int) -> tuple[Tensor,
 def _members(run: RunDirectory, federation: Federation, kind: str, target: TargetId) -> tuple[Tensor, Tensor]:
     labels = federation.clients[target.client].train.labels.cpu()
     if kind == "representation":
-        index = torch.tensor([target.index])
+        index = _uploaded_rows(run, federation, target, labels)[target.index][None]
     elif kind in ("prototype", "logits"):
         index = (labels == target.label).nonzero().squeeze(1)
     elif kind in UPDATES:
         index = round_members(federation, target)
     elif kind == "entangled":
-        weights = _entanglement_weights(run, target, labels).abs()  # signed draws count by magnitude
+        weights = _entanglement_weights(run, federation, target, labels).abs()  # signed draws count by magnitude
         index = (weights > 0).nonzero().squeeze(1)
         return index, weights[index] / weights[index].sum()
     else:
@@ -89,10 +92,26 @@ def _members(run: RunDirectory, federation: Federation, kind: str, target: Targe
     return index, torch.full((len(index),), 1 / len(index), dtype=torch.float64)
 
 
-def _entanglement_weights(run: RunDirectory, target: TargetId, labels: Tensor) -> Tensor:
-    """Return the sample weights of an upload: the client's own record, or, of an older round, by class."""
+def _uploaded_rows(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
+    """Return which training image ``(n,)`` is behind each uploaded representation: defenses drop whole classes."""
+    if not federation.shield.defenses:
+        return torch.arange(len(labels))
+    sent = part(run.message(run.upload_path(target.round, target.client)), Representations).labels
+    return torch.isin(labels, sent).nonzero().squeeze(1)
+
+
+def _entanglement_weights(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
+    """Return the sample weights of an upload: drawn again, the client's own record, or, of an older round, by class."""
+    drawn = weights_of_defense(federation, target.round, target.client, labels)
+    if drawn is not None:
+        return drawn
     if target.round == run.newest_checkpoint():
         return run.client_state(target.round, target.client)[WEIGHTS].double()
+    if any(isinstance(defense, HideLabels) for defense in federation.shield.defenses):
+        raise UserError(
+            f"{run.path}: with hide-labels the weights behind an upload are known of round {run.newest_checkpoint()} only, "
+            f"not of round {target.round}; drop --round"
+        )
     encoding = part(run.message(run.upload_path(target.round, target.client)), Entangled).label_encoding
     counts = torch.bincount(labels, minlength=len(encoding)).clamp(min=1)
     return (encoding / counts)[labels].double()

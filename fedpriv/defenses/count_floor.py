@@ -1,0 +1,87 @@
+"""Send nothing about classes of which a client holds few images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.defenses.signals import require
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations
+
+FITS = ("representation", "prototype", "entangled", "logits")
+
+
+@dataclass(frozen=True)
+class CountFloor(Defense):
+    """Leave every class of fewer than ``least`` images out of the upload; nothing left, nothing is sent.
+
+    A prototype of one image is its representation, and of two it can be inverted jointly. With the floor each row is a
+    mean over at least ``least`` images (rows of representations stay single images, of common classes only). An
+    entangled representation is mixed already and no class can be taken out of it: it is held back while any class below
+    the floor has weight in it. ``count-floor`` before ``entangle`` does leave only those classes out of the mixture.
+
+    No guarantee beyond the number: a mean over ``least`` images says something about each. That a class is missing says
+    that there are few images or none.
+
+    Attributes:
+        least: k >= 2, images of a class.
+    """
+
+    least: Annotated[int, Ge(2)] = 5
+
+    name: ClassVar[str] = "count-floor"
+    source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
+    guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
+    answer: ClassVar[str] = "joint, of prototypes: inverts all images of a class together; of others not evaluated"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse uploads that are not divided by class."""
+        require(self.name, plan, FITS)
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message without rare classes; empty where nothing is left."""
+        return drop_small_classes(message, context.class_counts, self.least)
+
+
+def drop_small_classes(message: Message, class_counts: Tensor, least: int) -> Message:
+    """Return a message without classes of fewer than ``least`` images; empty where no row is left.
+
+    Args:
+        message: rows by class, or an entangled representation, which is dropped as a whole.
+        class_counts: ``(C,)`` int64, images of each class.
+        least: smallest number that stays.
+    """
+    kept: list[Payload] = []
+    for payload in message:
+        rest = _without(payload, class_counts, least)
+        if rest is None:
+            return ()
+        kept.append(rest)
+    return tuple(kept)
+
+
+def _without(payload: Payload, class_counts: Tensor, least: int) -> Payload | None:
+    if isinstance(payload, Entangled):
+        weighty = payload.label_encoding.cpu() != 0
+        return None if bool((class_counts[weighty] < least).any()) else payload
+    if isinstance(payload, Representations):
+        rows = _rows(payload.labels, class_counts, least)
+        return replace(payload, features=payload.features[rows], labels=payload.labels[rows]) if len(rows) else None
+    if isinstance(payload, Prototypes):
+        rows = _rows(payload.classes, class_counts, least)
+        counts = None if payload.counts is None else payload.counts[rows]
+        kept = replace(payload, features=payload.features[rows], classes=payload.classes[rows], counts=counts)
+        return kept if len(rows) else None
+    if isinstance(payload, ClassLogits):
+        rows = _rows(payload.classes, class_counts, least)
+        return replace(payload, values=payload.values[rows], classes=payload.classes[rows]) if len(rows) else None
+    return payload
+
+
+def _rows(classes: Tensor, class_counts: Tensor, least: int) -> Tensor:
+    found: Tensor = (class_counts[classes.cpu()] >= least).nonzero().squeeze(1)
+    return found.to(classes.device)

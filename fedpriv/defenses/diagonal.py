@@ -1,0 +1,99 @@
+"""FedRAL's diagonal sparsification, for matrices and for rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.angle_matrix import dense, diagonal_blocks, published_blocks
+from fedpriv.defenses.signals import ROWS, changed, encoded, require
+from fedpriv.errors import UserError
+from fedpriv.ledger import Entry
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import AngleMatrix, Message, Payload
+
+OF_ROWS = ("representation", "prototype", "entangled")
+FITS = (*OF_ROWS, "angle-matrix")
+
+
+@dataclass(frozen=True)
+class Diagonal(Defense):
+    """Keep one of m equal blocks.
+
+    Of an angle matrix: the m blocks of side d / m on its diagonal, d^2 / m numbers (FedRAL, equation 6). **Every
+    coordinate of the representation still appears**, in one block.
+
+    Of rows (representations, prototypes, an entangled representation): one block of d / m coordinates, the others
+    become zero. Which one is public: block (client + round) mod m with ``schedule`` = ``rotating``, so that m rounds
+    show every coordinate once; block client mod m with ``fixed``, so that a client shows d / m coordinates and never
+    the others (in which the server learns nothing from it).
+
+    No guarantee: what is kept is exact.
+
+    Attributes:
+        blocks: m >= 2, a divisor of the width d.
+        schedule: of rows, ``rotating`` or ``fixed``.
+    """
+
+    blocks: Annotated[int, Ge(2)] = 4
+    schedule: Literal["rotating", "fixed"] = "rotating"
+
+    name: ClassVar[str] = "diagonal"
+    source: ClassVar[str] = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
+    guarantee: ClassVar[str] = "none"
+    answer: ClassVar[str] = "angle-update, of angle matrices: takes any number of blocks; of rows not evaluated"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse other uploads, and numbers of blocks that do not divide the width."""
+        require(self.name, plan, FITS)
+        width = plan.blueprints[0].width
+        sent: tuple[int, ...] = (1,)
+        if "angle-matrix" in plan.uploads:
+            sent = getattr(plan.options, "blocks", ()) or (published_blocks(width),)
+        if width % self.blocks or any(self.blocks % own for own in sent):
+            fitting = [m for m in range(2, width + 1) if width % m == 0 and not any(m % own for own in sent)]
+            raise UserError(
+                f"options of defense diagonal: blocks: {self.blocks} equal blocks cannot be kept of width {width}"
+                + (f" in {' or '.join(map(str, sent))} blocks already" if max(sent) > 1 else "")
+                + f"; possible: {', '.join(map(str, fitting))}"
+            )
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan with blocks in place of whole rows."""
+        return encoded(plan, self.name)
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message with the kept blocks; the others of a row are zero."""
+        return tuple(self._kept(payload, context) for payload in message)
+
+    def _kept(self, payload: Payload, context: UploadContext) -> Payload:
+        if isinstance(payload, AngleMatrix):
+            if len(payload.blocks) >= self.blocks:
+                return payload
+            return AngleMatrix(diagonal_blocks(dense(payload.blocks), self.blocks))
+        if payload.kind not in OF_ROWS:
+            return payload
+        turn = context.client + (context.round if self.schedule == "rotating" else 0)
+        return changed(payload, context.broadcast, lambda _, rows: one_block(rows, self.blocks, turn % self.blocks))
+
+    def wire(self, entries: list[Entry]) -> list[Entry]:
+        """Return the kept coordinates of rows; which they are follows from client and round."""
+        return [self._narrowed(entry) for entry in entries]
+
+    def _narrowed(self, entry: Entry) -> Entry:
+        kind, _, field = entry.name.partition(".")
+        if kind not in OF_ROWS or field != ROWS[kind]:
+            return entry
+        return replace(entry, shape=(*entry.shape[:-1], entry.shape[-1] // self.blocks))
+
+
+def one_block(rows: Tensor, n_blocks: int, which: int) -> Tensor:
+    """Return rows ``(..., d)`` with zeros outside block ``which`` of n equal blocks of coordinates."""
+    side = rows.shape[-1] // n_blocks
+    found = torch.zeros_like(rows)
+    found[..., which * side : (which + 1) * side] = rows[..., which * side : (which + 1) * side]
+    return found

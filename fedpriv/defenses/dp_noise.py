@@ -1,0 +1,202 @@
+"""Differentially private uploads: bound what one change can move, add Gaussian noise of that size, count the releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from fedpriv.defenses.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
+from fedpriv.defenses.clip import clip_rows
+from fedpriv.defenses.count_floor import drop_small_classes
+from fedpriv.defenses.noise import standard_noise
+from fedpriv.defenses.signals import ROWS, UPDATES, changed, norm, require, signal
+from fedpriv.errors import UserError
+from fedpriv.models.split import Blueprint
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import Entangled, Message, Payload, Prototypes, Representations
+
+OF_IMAGES = ("representation", "prototype", "entangled")
+"""Kinds in which the part of a single image is known."""
+
+IN_CLEAR: Mapping[str, tuple[str, ...]] = {
+    "representation": ("the class of every row", "how many images the client holds"),
+    "prototype": ("which classes the client holds", "numbers of images, where the method uploads them"),
+    "entangled": ("the label encoding: the mixing weights by class", "which classes have weight"),
+    "logits": ("which classes the client holds",),
+    "sample-count": ("how many images the client holds",),
+    "label-counts": ("how many images of each class the client holds",),
+}
+"""What the noise does not touch, by kind of payload."""
+
+UNIFORM_IN_CLASS = ("VAR", "RSP", "VAP", "RAP")
+"""Entanglement mechanisms that spread a class's weight evenly over its images."""
+
+
+@dataclass(frozen=True)
+class DPNoise(Defense):
+    """Clip, add Gaussian noise in proportion to the sensitivity, and account for all rounds.
+
+    Two units of protection, both by replacement, both in the L2 norm:
+
+    - ``client``: all images of a client are replaced by others of the same classes and numbers. The signals of an
+      upload together (for networks: the difference from the broadcast) are clipped to ``bound`` = S; they move by at
+      most 2 S. Holds whatever happened in training.
+    - ``image``: one image of a client is replaced by another of its class. Clients' networks bound every
+      representation to length S, in training too, so a row of representations moves by at most 2 S, a prototype by 2 S
+      / n_c, an entangled representation by max_c w_c 2 S / n_c. **For the client's extractor as it is**: that the
+      extractor was trained on the image, too, is not covered. It is the guarantee against a server that knows the
+      extractor's weights, and the record says so.
+
+    Each release is a Gaussian mechanism of noise multiplier z = (standard deviation) / (sensitivity). Releases of all
+    rounds are composed, as if the client took part in each. What is not protected at all is named in the record:
+    classes, counts and label encodings travel in clear. Noise comes from the run's seed, which whoever holds the run
+    can repeat: a simulation of the mechanism, not a deployment of it.
+
+    Attributes:
+        bound: S > 0, in units of the representation or of the weights.
+        noise_multiplier: z > 0; or
+        epsilon: the target over the whole run, from which z is computed; exactly one of the two.
+        delta: in (0, 1).
+        unit: ``client`` or ``image``.
+        floor: with ``image``, classes of fewer images are left out of the upload; an entangled upload in which such a
+            class has weight is not sent.
+        counts: with ``image``, ``private``: n_c is taken to be ``floor`` everywhere, so that the noise tells nothing
+            about counts; or ``public``: each class's own n_c, which is less noise and tells n_c.
+    """
+
+    bound: Annotated[float, Gt(0)] = 1.0
+    noise_multiplier: Annotated[float, Gt(0)] | None = None
+    epsilon: Annotated[float, Gt(0)] | None = None
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    unit: Literal["client", "image"] = "client"
+    floor: Annotated[int, Ge(1)] = 1
+    counts: Literal["private", "public"] = "private"
+
+    name: ClassVar[str] = "dp-noise"
+    source: ClassVar[str] = "Gaussian mechanism; Mironov, CSF 2017 (Renyi accounting)"
+    guarantee: ClassVar[str] = (
+        "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
+    )
+    answer: ClassVar[str] = (
+        "unmix, of entangled uploads: least squares averages noise over rounds; of others not evaluated"
+    )
+
+    def __post_init__(self) -> None:
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            raise UserError(
+                "options of defense dp-noise: noise_multiplier, epsilon: give exactly one of them, for example epsilon=8"
+            )
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse uploads whose sensitivity is unknown, and a target that cannot be met or accounted for."""
+        require(self.name, plan, OF_IMAGES if self.unit == "image" else (*ROWS, *UPDATES))
+        if self.unit == "image" and "entangled" in plan.uploads:
+            self._check_entanglement(plan)
+        self.privacy(plan)  # says before training that opacus is missing
+
+    def _check_entanglement(self, plan: ProtectionPlan) -> None:
+        mechanism = getattr(plan.options, "mechanism", "RAP")
+        if mechanism not in UNIFORM_IN_CLASS or getattr(plan.options, "normalisation", "absolute") == "signed":
+            raise UserError(
+                f"defense 'dp-noise' with unit=image: mechanism {mechanism} can give one image more than its share of its "
+                f"class's weight; use one of {', '.join(UNIFORM_IN_CLASS)} with positive weights, or unit=client"
+            )
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        """Return an architecture whose representations are bounded, where single images are protected."""
+        if self.unit == "client":
+            return blueprint
+        bound = self.bound if blueprint.norm_bound is None else min(self.bound, blueprint.norm_bound)
+        return replace(blueprint, norm_bound=bound)
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message with clipped and noisy signals; empty where no class has enough images."""
+        z = self.multiplier(context.rounds)
+        if self.unit == "client":
+            return self._whole(message, context, z)
+        kept = drop_small_classes(message, context.class_counts, self.floor)
+        return tuple(self._of_images(payload, context, z) for payload in kept)
+
+    def multiplier(self, rounds: int) -> float:
+        """Return z for a run of so many rounds."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        assert self.epsilon is not None
+        return noise_multiplier_for(self.epsilon, self.delta, rounds)
+
+    def _whole(self, message: Message, context: UploadContext, z: float) -> Message:
+        signals = [signal(payload, context.broadcast) for payload in message]
+        length = norm({f"{place}.{name}": value for place, own in enumerate(signals) for name, value in own.items()})
+        share = min(1.0, self.bound / max(length, 1e-12))
+
+        def change(_: str, value: Tensor) -> Tensor:
+            return value * share + z * 2 * self.bound * standard_noise(value, "gaussian", context.rng)
+
+        return tuple(changed(payload, context.broadcast, change) for payload in message)
+
+    def _of_images(self, payload: Payload, context: UploadContext, z: float) -> Payload:
+        moves = self.sensitivity(payload, context.class_counts)
+        if moves is None:
+            return payload
+
+        def change(_: str, value: Tensor) -> Tensor:
+            noise = standard_noise(value, "gaussian", context.rng)
+            return clip_rows(value, self.bound) + z * moves.to(value) * noise
+
+        return changed(payload, context.broadcast, change)
+
+    def sensitivity(self, payload: Payload, class_counts: Tensor) -> Tensor | None:
+        """Return how far replacing one image can move each row, L2: ``(n, 1)``, ``(c, 1)`` or ``()``; None for counts.
+
+        Args:
+            payload: what is uploaded, with bounded representations behind it.
+            class_counts: ``(C,)`` int64, images of each class.
+        """
+        numbers = class_counts if self.counts == "public" else torch.full_like(class_counts, self.floor)
+        per_class = 2 * self.bound / numbers.clamp(min=1).double()
+        if isinstance(payload, Representations):
+            return torch.full((len(payload.features), 1), 2 * self.bound, dtype=torch.float64)
+        if isinstance(payload, Prototypes):
+            return per_class[payload.classes.cpu()][:, None]
+        if isinstance(payload, Entangled):
+            return (payload.label_encoding.cpu().double().abs() * per_class).max()
+        return None
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
+        """Return epsilon over all rounds, what it is about, and what it is not about."""
+        z = self.multiplier(plan.rounds)
+        if self.unit == "client":
+            neighbours = "all images of one client replaced by others of the same classes and numbers"
+            sensitivity = "2 S of the whole upload"
+        else:
+            neighbours = "one image of a client replaced by another of its class"
+            number = "n_c" if self.counts == "public" else f"{self.floor} (the floor on n_c)"
+            sensitivity = {
+                "representation": "2 S of a row",
+                "prototype": f"2 S / {number} of a row",
+                "entangled": f"max_c w_c 2 S / {number}",
+            }[next(kind for kind in plan.uploads if kind in OF_IMAGES)]
+        clear = [what for kind in plan.uploads for what in IN_CLEAR.get(kind, ())]
+        if self.unit == "image" and self.counts == "public" and "representation" not in plan.uploads:
+            clear.append("n_c, through the size of the noise")
+        if self.unit == "image" and self.floor > 1:
+            clear.append(f"which classes have at least {self.floor} images")
+        return {
+            "epsilon": epsilon(z, plan.rounds, self.delta),
+            "delta": self.delta,
+            "noise_multiplier": z,
+            "bound": self.bound,
+            "norm": "L2",
+            "unit": self.unit,
+            "neighbours": neighbours,
+            "given": "the client's extractor, though it was trained on the same images" if self.unit == "image" else "",
+            "sensitivity": sensitivity,
+            "releases": plan.rounds,
+            "accountant": ACCOUNTANT,
+            "not_protected": list(dict.fromkeys(clear)),
+        }

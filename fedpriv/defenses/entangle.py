@@ -1,0 +1,91 @@
+"""FedRE's mechanism for other methods: one weighted mixture in place of many rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.defenses.signals import require
+from fedpriv.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
+from fedpriv.errors import UserError
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import Entangled, Message, Payload, Prototypes, Representations
+
+FITS = ("representation", "prototype")
+OF_SAMPLES = ("RSR", "RAR")
+"""Mechanisms whose weights differ within a class."""
+
+
+@dataclass(frozen=True)
+class Entangle(Defense):
+    """Upload one mixture of a client's representations or prototypes, and of their labels with the same weights.
+
+    The six mechanisms of :mod:`fedpriv.entanglement`. Prototypes are class means already, so of them only the
+    mechanisms that weigh all images of a class alike are possible, with the weights that those would give:
+    VAR n_c / n, RSP one class, VAP 1 / m, RAP u_c / sum_j u_j. Made of the prototypes of all classes, RAP is FedRE's
+    upload.
+
+    No guarantee. The label encoding travels in clear, and says every mixing weight.
+
+    Attributes:
+        mechanism: RSR, VAR, RAR, RSP, VAP or RAP.
+        distribution: of random weights.
+        normalisation: how draws become weights.
+        weights: ``resampled`` every round, or ``fixed``: the same draws in every round, so that a server that waits
+            sees no new equation.
+    """
+
+    mechanism: Mechanism = "RAP"
+    distribution: Distribution = "uniform"
+    normalisation: Normalisation = "absolute"
+    weights: Literal["resampled", "fixed"] = "resampled"
+
+    name: ClassVar[str] = "entangle"
+    source: ClassVar[str] = "Yao et al., FedRE; fixed weights derived here"
+    guarantee: ClassVar[str] = "none"
+    answer: ClassVar[str] = "unmix: least squares over rounds gives the prototypes back where weights are resampled"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse uploads that cannot be mixed, and servers that do not learn from mixtures."""
+        require(self.name, plan, FITS)
+        if "entangled" not in plan.accepts:
+            raise UserError(
+                f"defense 'entangle': the server of method {plan.method!r} needs its rows one by one and does not take "
+                "an entangled representation; methods that train a head on uploads do: fedgh, fedallrep"
+            )
+        if "prototype" in plan.uploads and self.mechanism in OF_SAMPLES:
+            raise UserError(
+                f"options of defense entangle: mechanism: {self.mechanism} weighs single images, but method "
+                f"{plan.method!r} uploads prototypes; use VAR, RSP, VAP or RAP"
+            )
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan with entangled uploads."""
+        uploads = tuple("entangled" if kind in FITS else kind for kind in plan.uploads)
+        return replace(plan, uploads=uploads, options=self)
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message with its rows mixed into one."""
+        return tuple(self._mixed(payload, context) for payload in message)
+
+    def _mixed(self, payload: Payload, context: UploadContext) -> Payload:
+        rng = context.lasting if self.weights == "fixed" else context.rng
+        if isinstance(payload, Representations):
+            labels = payload.labels
+            weights = sample_weights(labels, self.mechanism, rng, self.distribution, self.normalisation)
+            return Entangled(*entangle(payload.features, labels, weights, context.n_classes))
+        if isinstance(payload, Prototypes):
+            classes = payload.classes
+            weights = self._class_weights(classes.cpu(), context.class_counts, rng)
+            return Entangled(*entangle(payload.features, classes, weights, context.n_classes))
+        return payload
+
+    def _class_weights(self, classes: Tensor, class_counts: Tensor, rng: torch.Generator) -> Tensor:
+        if self.mechanism == "VAR":
+            counts = class_counts[classes].float()
+            return counts / counts.sum()
+        # One row a class: weights by sample and weights by class are the same.
+        return sample_weights(classes, self.mechanism, rng, self.distribution, self.normalisation)

@@ -1,0 +1,54 @@
+"""Upload in some rounds only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+
+from fedpriv.defenses.signals import PLAIN, ROWS, UPDATES, require
+from fedpriv.errors import UserError
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import Message
+
+ONCE = ("label-counts", "feature-mean")
+"""Kinds that a client sends in its first round only: a skipped round would lose them for good."""
+
+
+@dataclass(frozen=True)
+class Every(Defense):
+    """Send the uploads of rounds k, 2 k, 3 k, ... and of no other; clients train in all of them.
+
+    The server sees 1 / k of the equations. No guarantee: what is sent is sent whole.
+
+    Attributes:
+        k: >= 2, rounds from one upload to the next.
+    """
+
+    k: Annotated[int, Ge(2)] = 5
+
+    name: ClassVar[str] = "every"
+    source: ClassVar[str] = "derived here"
+    guarantee: ClassVar[str] = "none; 1 / k as many uploads"
+    answer: ClassVar[str] = (
+        "unmix, of entangled uploads: least squares over the uploads there are; of others not evaluated"
+    )
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse runs in which nothing would be sent, and uploads that happen once."""
+        require(self.name, plan, (*ROWS, *UPDATES, *PLAIN), behind=("prune", "quantise", "sign", "diagonal"))
+        if self.k > plan.rounds:
+            raise UserError(
+                f"options of defense every: k: nothing would be sent in {plan.rounds} rounds, got {self.k}; use a smaller k"
+            )
+        once = [kind for kind in plan.uploads if kind in ONCE]
+        if once:
+            raise UserError(
+                f"defense 'every' does not fit method {plan.method!r}, whose clients send {', '.join(once)} in their first "
+                "round only"
+            )
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message in rounds that are multiples of k, and nothing in others."""
+        return message if context.round % self.k == 0 else ()

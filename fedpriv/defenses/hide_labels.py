@@ -1,0 +1,104 @@
+"""Hide the weights of a mixture, which travel as its label encoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Gt
+from torch import Tensor
+
+from fedpriv.defenses.noise import laplace
+from fedpriv.defenses.signals import require
+from fedpriv.errors import UserError
+from fedpriv.ledger import Entry
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import Entangled, Message
+
+
+@dataclass(frozen=True)
+class HideLabels(Defense):
+    """Replace the label encoding of an entangled upload by less.
+
+    - ``argmax``: the class of largest weight alone, as a one-hot vector. On the wire: one class id. No guarantee.
+    - ``laplace``: the encoding plus Laplace noise of scale 2 / epsilon, then the nearest distribution (the Euclidean
+      projection onto the simplex). Any two encodings are at most 2 apart in the L1 norm, so each release is
+      epsilon-differentially private for the encoding: whatever the client's labels are. Releases add up over rounds.
+      The entangled representation itself is not covered: it is made with the same weights.
+
+    The server learns from the wrong mixture of labels, which costs accuracy.
+
+    Attributes:
+        how: ``argmax`` or ``laplace``.
+        epsilon: of one upload, > 0; for ``laplace``.
+    """
+
+    how: Literal["argmax", "laplace"] = "argmax"
+    epsilon: Annotated[float, Gt(0)] = 1.0
+
+    name: ClassVar[str] = "hide-labels"
+    source: ClassVar[str] = "derived here; Laplace mechanism: Dwork et al., TCC 2006"
+    guarantee: ClassVar[str] = (
+        "laplace: epsilon-DP of the label encoding per upload, L1, any encoding for any other; argmax: none"
+    )
+    answer: ClassVar[str] = "not evaluated"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse uploads without a label encoding."""
+        require(self.name, plan, ("entangled",), behind=("prune", "quantise", "diagonal"))
+        if self.how == "laplace" and getattr(plan.options, "normalisation", "absolute") == "signed":
+            raise UserError(
+                "defense 'hide-labels' with how=laplace: weights of normalisation=signed have no bound, so that no noise "
+                "hides them; use normalisation=absolute or softmax, or how=argmax"
+            )
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message with the encodings of its entangled uploads replaced."""
+        return tuple(
+            replace(payload, label_encoding=self._hidden(payload.label_encoding, context.rng))
+            if isinstance(payload, Entangled)
+            else payload
+            for payload in message
+        )
+
+    def _hidden(self, encoding: Tensor, rng: torch.Generator) -> Tensor:
+        if self.how == "argmax":
+            return torch.zeros_like(encoding).index_fill_(0, encoding.argmax(), 1.0)
+        noise = laplace(encoding.shape, rng).to(encoding) * (2 / self.epsilon)
+        return nearest_distribution(encoding + noise)
+
+    def wire(self, entries: list[Entry]) -> list[Entry]:
+        """Return a class id in place of a one-hot encoding."""
+        if self.how == "laplace":
+            return entries
+        one = {"shape": (1,), "dtype": "int64", "itemsize": 8}
+        return [replace(e, **one) if e.name == "entangled.label_encoding" else e for e in entries]  # type: ignore[arg-type]
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any] | None:
+        """Return the sum of epsilon over all rounds, for ``laplace``."""
+        if self.how == "argmax":
+            return None
+        return {
+            "epsilon": self.epsilon * plan.rounds,
+            "delta": 0.0,
+            "norm": "L1",
+            "unit": "label encoding",
+            "neighbours": "a client's label encodings replaced by any others",
+            "given": "the entangled representations, which are made with the same weights and not covered",
+            "sensitivity": "2",
+            "releases": plan.rounds,
+            "accountant": "sum over releases",
+            "not_protected": ["the entangled representation"],
+        }
+
+
+def nearest_distribution(values: Tensor) -> Tensor:
+    """Return the point of the probability simplex that is nearest to ``values`` ``(C,)`` in the L2 norm.
+
+    Source: Duchi, Shalev-Shwartz, Singer, Chandra, ICML 2008, figure 1.
+    """
+    falling = values.double().sort(descending=True).values
+    excess = (falling.cumsum(0) - 1) / torch.arange(1, len(values) + 1, device=values.device)
+    last = int((falling > excess).nonzero().max())
+    return (values.double() - excess[last]).clamp(min=0).to(values.dtype)

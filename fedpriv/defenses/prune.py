@@ -1,0 +1,77 @@
+"""Send the largest entries only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Gt, Lt
+from torch import Tensor
+
+from fedpriv.defenses.signals import ROWS, UPDATES, encoded, is_signal, require, transform
+from fedpriv.ledger import Entry
+from fedpriv.protection import Defense, ProtectionPlan, UploadContext
+from fedpriv.uploads import Message
+
+
+@dataclass(frozen=True)
+class Prune(Defense):
+    """Keep the entries of largest magnitude of each tensor of a signal; the others become zero.
+
+    Of a network or an angle matrix, it is the update that is pruned: where nothing is sent, the server keeps what it
+    broadcast. No guarantee: what is kept is exact, and its places are sent too.
+
+    On the wire each kept entry costs its value and its place, or the places one bit for every entry of the tensor where
+    that is shorter.
+
+    Attributes:
+        keep: share of the entries of each tensor that is sent, in (0, 1); at least one entry is.
+    """
+
+    keep: Annotated[float, Gt(0), Lt(1)] = 0.1
+
+    name: ClassVar[str] = "prune"
+    source: ClassVar[str] = "Zhu et al., NeurIPS 2019; Aji & Heafield, EMNLP 2017"
+    guarantee: ClassVar[str] = "none"
+    answer: ClassVar[str] = "not evaluated"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse methods that upload neither rows nor updates."""
+        require(self.name, plan, (*ROWS, *UPDATES))
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan with sparse uploads."""
+        return encoded(plan, self.name)
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return the message with pruned signals."""
+        return transform(message, context.broadcast, lambda _, value: pruned(value, self.keep))
+
+    def wire(self, entries: list[Entry]) -> list[Entry]:
+        """Return values and places of what is kept."""
+        return [part for entry in entries for part in (self._sparse(entry) if is_signal(entry) else [entry])]
+
+    def _sparse(self, entry: Entry) -> list[Entry]:
+        size = entry.scalars
+        number = kept(size, self.keep)
+        places = min(size, number * max(1, math.ceil(math.log2(max(size, 1)))))
+        return [
+            replace(entry, shape=(number,)),
+            replace(entry, name=f"{entry.name}#places", shape=(number,), dtype="bits", itemsize=0, bits=places),
+        ]
+
+
+def kept(size: int, share: float) -> int:
+    """Return how many of ``size`` entries a share is: at least one, if there is any."""
+    return min(size, max(1, math.ceil(share * size - 1e-9)))
+
+
+def pruned(value: Tensor, share: float) -> Tensor:
+    """Return a tensor with all but its largest entries (in magnitude; of equals the first) set to zero."""
+    flat = value.flatten()
+    if not len(flat):
+        return value.clone()
+    order = torch.sort(flat.abs(), descending=True, stable=True).indices[: kept(len(flat), share)]
+    return torch.zeros_like(flat).index_copy_(0, order, flat[order]).reshape(value.shape)

@@ -1,0 +1,48 @@
+"""The server sees sums over clients only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedpriv.defenses.signals import encoded
+from fedpriv.errors import UserError
+from fedpriv.protection import Defense, ProtectionPlan
+
+
+@dataclass(frozen=True)
+class SecureAggregation(Defense):
+    """Uploads are masked so that the server learns their weighted mean over a round's clients and nothing else.
+
+    A switch of the threat model, not an implementation of the protocol: clients compute what they always do, and an
+    attacker on the run is handed the mean of each round in place of its parts. Messages for the masks (keys, shares)
+    are not in the ledger. No guarantee about the mean itself: with few clients it is close to each, and it can be taken
+    apart over rounds in which different clients take part.
+    """
+
+    name: ClassVar[str] = "secure-aggregation"
+    source: ClassVar[str] = "Bonawitz et al., CCS 2017"
+    guarantee: ClassVar[str] = (
+        "the server sees weighted means over a round's clients only; nothing about what those tell"
+    )
+    answer: ClassVar[str] = "not evaluated"
+    server_view: ClassVar[Literal["each", "sum"]] = "sum"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse servers that need single uploads, and federations of one client."""
+        if not plan.additive or not plan.uploads:
+            raise UserError(
+                f"defense 'secure-aggregation': the server of method {plan.method!r} needs single uploads, not their mean; "
+                "methods that average do with sums, for example fedavg, fedrep, lg-fedavg, fedral"
+            )
+        if plan.encoded:
+            raise UserError(
+                f"defense 'secure-aggregation' behind {plan.encoded[-1]!r}: a masked upload is as long as the whole signal, "
+                "so nothing is saved on the wire; drop one of the two"
+            )
+        if plan.n_clients < 2:
+            raise UserError("defense 'secure-aggregation' hides an upload among others; it needs at least two clients")
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan with masked uploads, which nothing can change any more."""
+        return encoded(plan, self.name)
