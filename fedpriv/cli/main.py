@@ -19,6 +19,7 @@ from fedpriv.errors import UserError
 COMMANDS: dict[str, str] = {
     "train": "fedpriv.cli.train:train",
     "attack": "fedpriv.cli.attack:attack",
+    "audit": "fedpriv.cli.audit:audit",
     "score": "fedpriv.cli.score:score",
     "report": "fedpriv.cli.report:report",
     "cost": "fedpriv.cli.cost:cost",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli.attack_plan import MEMBERSHIP, AttackPlan
@@ -323,54 +323,3 @@ def _plans(
         if plan.results():
             plans.append(plan)
     return config, tuple(plans)
-
-
-def described(study: Study) -> dict[str, Any]:
-    """Return a study as ``study.json`` holds it, without how and when it was made."""
-    from fedpriv.defenses import DEFENSES
-    from fedpriv.methods import METHODS
-    from fedpriv.registry import resolve
-
-    def attacks(entries: tuple[AttackEntry, ...] | None) -> Any:
-        if entries is None:
-            return "all"
-        return [{"name": e.name, "options": plain(e.attack), "budgets": list(e.budgets)} for e in entries]
-
-    def defense(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        kind = resolve("defense", name, DEFENSES)
-        facts = {key: getattr(kind, key) for key in ("source", "guarantee", "answer", "server_view")}
-        return {"name": name, "options": plain(options), **facts}
-
-    card = asdict(study.card)
-    del card["rounds_seen"]
-    return {
-        "federation": plain(study.federation),
-        "methods": [
-            {
-                "label": entry.label,
-                "name": entry.name,
-                "options": plain(entry.options),
-                "federation": plain(entry.federation),
-                "target": entry.target,
-                "attacks": None if entry.attacks is None else attacks(entry.attacks),
-                "source": resolve("method", entry.name, METHODS).source,
-            }
-            for entry in study.methods
-        ],
-        "defenses": [
-            {
-                "label": entry.label,
-                "family": entry.family,
-                "strength": plain(entry.strength),
-                "choices": [defense(choice.name, choice.options) for choice in entry.choices],
-            }
-            for entry in study.defenses
-        ],
-        "attacks": attacks(study.attacks),
-        "seeds": list(study.seeds),
-        "knowledge": card,
-        "targets": study.targets,
-        "control": study.control,
-        "stages": list(study.stages),
-        "rounds_seen": study.rounds_seen,
-    }

@@ -79,7 +79,7 @@ class Source:
         if not isinstance(value, Mapping):
             return keys
         names = {key: {key.lower(), key.lower().replace("-", "_")} for key in value if key != "name"}
-        for key, own in names.items():
+        for own in names.values():
             own |= {long for long, short in ALIASES.items() if short in own}
         # A setting that is pointed at (--lr, 'lr', lr:) before one that is only mentioned.
         pointed = [k for k, own in names.items() if any(re.search(_POINTED.format(re.escape(n)), message) for n in own)]

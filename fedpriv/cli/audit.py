@@ -1,0 +1,138 @@
+"""``fedpriv audit``: train, attack and report over a grid of methods, defenses and seeds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from fedpriv.cli import common
+from fedpriv.cli.study.flags import source_of, study_options
+from fedpriv.errors import UserError
+
+if TYPE_CHECKING:
+    from fedpriv.cli.study.folder import Row
+    from fedpriv.cli.study.source import Source
+
+NOT_OF_THE_STUDY = {"study", "out", "workers", "dry_run", "resume", "force", "as_json", "quiet", "device", "download"}
+
+
+@click.command()
+@click.argument("study", required=False, type=click.Path(path_type=Path), metavar="[STUDY.toml]")
+@study_options
+@common.device_option
+@click.option("--chunk-rows", type=click.IntRange(1), help="Rows of an attack at a time; bounds memory.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes, one thread each.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the study (default: studies/NAME).")
+@click.option("--dry-run", is_flag=True, help="Only list what would run, what it sends and how long it may take.")
+@click.option("--resume", is_flag=True, help="Go on with the study in --out; nothing else has to be repeated.")
+@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.common_options
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    /,
+    study: Path | None,
+    device: str,
+    download: bool,
+    chunk_rows: int | None,
+    workers: int,
+    out: Path | None,
+    dry_run: bool,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> int:
+    """Train every method under every defense with every seed, attack each run, report on all together.
+
+    A study is a TOML file (docs/audit.md), flags, or flags over a file. Repeating the command goes on where it stopped.
+    """
+    from fedpriv.cli.study.cells import Execution, lay_out
+    from fedpriv.cli.study.definition import parse_study
+
+    given = common.given(ctx) - NOT_OF_THE_STUDY - {"chunk_rows"}
+    source = _resumed(study, out, given, force) if resume else source_of(study, flags, given)
+    common.pick_device(device)
+    folder = out or Path("studies") / ("audit" if study is None else study.stem)
+    execution = Execution(device, download, chunk_rows)
+    described = parse_study(source)
+    cells, notes = lay_out(described, execution)
+    for note in notes:
+        common.say(f"left out: {note}", quiet=quiet, as_json=as_json)
+    if dry_run:
+        raise NotImplementedError
+    from fedpriv.cli.study.execution import carry_out, works
+    from fedpriv.cli.study.folder import alone, claim, standing
+    from fedpriv.cli.study.progress import shown
+
+    claim(folder, described, force=force)
+    with alone(folder):
+        rows = standing(folder, cells)
+        queue = works(folder, cells, rows, execution, common.command_line(*sys.argv[1:]))
+        common.hint["resume"] = _resume_command(folder, device, workers)
+        with shown("cells", workers, quiet=quiet) as watch:
+            carry_out(folder, rows, queue, workers, watch)
+        common.hint.pop("resume", None)
+        report = _report(folder, rows)
+    _finish(folder, rows, report, as_json=as_json, quiet=quiet)
+    return 1 if any(row["status"] == "failed" for row in rows) else 0
+
+
+def _resumed(study: Path | None, out: Path | None, given: set[str], force: bool) -> Source:
+    from fedpriv.cli.study.folder import read_study
+    from fedpriv.cli.study.source import Source
+
+    if out is None:
+        raise UserError("--resume needs --out, the folder of the study")
+    if force:
+        raise UserError("--resume and --force exclude each other")
+    if study is not None or given:
+        extra = [str(study)] if study is not None else []
+        extra += ["--" + name.replace("_", "-") for name in sorted(given)]
+        raise UserError(f"--resume goes on with the study in {out} as it is; drop {', '.join(extra)}")
+    return Source(read_study(out)["written"], out / "study.json")
+
+
+def _resume_command(folder: Path, device: str, workers: int) -> str:
+    own = [] if device == "auto" else ["--device", device]
+    own += [] if workers == 1 else ["--workers", str(workers)]
+    return common.command_line("audit", "--resume", "--out", folder, *own)
+
+
+def _report(folder: Path, rows: Sequence[Row]) -> Path | None:
+    """Write the report over what is done; return its page, or None where nothing is."""
+    from fedpriv.cli.study.folder import is_result
+    from fedpriv.eval.report import write_report
+    from fedpriv.eval.storage import is_attack_directory
+
+    places = [folder / entry["path"] for row in rows for entry in row["attacks"] if entry["status"] == "done"]
+    if not places:
+        return None
+    if find_spec("fedpriv.eval.study_report") is None:
+        images = [place for place in places if is_attack_directory(place)]
+        write_report(images, folder, [place for place in places if is_result(place) and place not in images])
+    else:
+        import_module("fedpriv.eval.study_report").write_study_report(folder)
+    return folder / "report.html"
+
+
+def _finish(folder: Path, rows: Sequence[Row], report: Path | None, *, as_json: bool, quiet: bool) -> None:
+    page = None if report is None else str(report)
+    if as_json:
+        common.print_json({"out": str(folder), "report": page, "cells": list(rows)})
+        return
+    from fedpriv.cli.study.progress import line
+
+    failed = [row for row in rows if row["status"] == "failed"]
+    for row in failed:
+        click.echo(f"fedpriv: {line(row)}", err=True)
+    common.say(f"{len(rows) - len(failed)} of {len(rows)} cells done", quiet=quiet, as_json=False)
+    if page is not None:
+        common.say(f"report: {page}", quiet=quiet, as_json=False)

@@ -1,0 +1,136 @@
+"""A process that works on the cells of a study, one run after another, and says what it does through a pipe."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import UserError
+
+if TYPE_CHECKING:
+    from fedpriv.cli.attack_plan import AttackPlan
+    from fedpriv.runs import RunConfig
+
+Say = Callable[..., None]
+"""Called with (event, cell, ...); the events are those of :func:`fedpriv.cli.study.execution.carry_out`."""
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A cell as a worker sees it: its name, the folder of its results, and a plan an attack."""
+
+    name: str
+    folder: Path
+    plans: tuple[AttackPlan, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run, and the cells that attack it.
+
+    Attributes:
+        run: the run's folder.
+        config: of the run.
+        cells: that share the run.
+        device: a name of ``--device``.
+        download: fetch the data set where it is missing.
+        command: of the study; goes into the records.
+        logs: folder for tracebacks.
+    """
+
+    run: Path
+    config: RunConfig
+    cells: tuple[Attacked, ...]
+    device: str
+    download: bool
+    command: str
+    logs: Path
+
+
+def main(pipe: Connection) -> None:
+    """Take work from a pipe until there is no more. Interrupts from the keyboard are the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while (work := pipe.recv()) is not None:
+        for cell in work.cells:
+            perform(work, cell, lambda *event: pipe.send(event))
+        pipe.send(("idle", ""))
+
+
+def _end_with_parent() -> None:
+    # An orphan must not go on writing into a folder that somebody resumes.
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def perform(work: Work, cell: Attacked, say: Say) -> None:
+    """Train a cell's run where that is not done yet, and attack it; nothing raises out of here."""
+    say("training", cell.name)
+    error = _guarded(work, cell, lambda: say("trained", cell.name, _train(work)))
+    if error is not None:
+        say("failed", cell.name, error)
+        return
+    for plan in cell.plans:
+        error = _guarded(work, cell, functools.partial(_attack, work, cell, plan, say))
+        if error is not None:
+            say("attack failed", cell.name, _folders(cell, plan), error)
+    say("finished", cell.name)
+
+
+def _guarded(work: Work, cell: Attacked, action: Callable[[], None]) -> str | None:
+    """Run an action; return what went wrong in one line, or None."""
+    try:
+        action()
+    except UserError as error:
+        return " ".join(str(error).split())
+    except Exception as error:
+        work.logs.mkdir(parents=True, exist_ok=True)
+        with (work.logs / f"{cell.name}.txt").open("a", encoding="utf-8") as file:
+            file.write(traceback.format_exc() + "\n")
+        return f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)"
+    return None
+
+
+def _train(work: Work) -> float:
+    from fedpriv.cli.train import train_into
+
+    resume = (work.run / "config.json").is_file()
+    if not resume and work.run.exists():  # killed before it was a run
+        shutil.rmtree(work.run)
+    summary = train_into(work.run, work.config, device=work.device, download=work.download, resume=resume, quiet=True)
+    return float(summary["seconds"])
+
+
+def _attack(work: Work, cell: Attacked, plan: AttackPlan, say: Say) -> None:
+    from fedpriv.cli.attack_execution import attack_all, prepare_ground
+    from fedpriv.cli.membership import measure_all
+    from fedpriv.cli.study.folder import is_result
+
+    folders = _folders(cell, plan)
+    if all(is_result(cell.folder / folder) for folder in folders):
+        return
+    say("attacking", cell.name, ", ".join(folders))
+    began = time.perf_counter()
+    ground = prepare_ground(work.run, plan)
+    attack_all(cell.folder, ground, plan, command=work.command, quiet=True)
+    measure_all(cell.folder, ground, plan, command=work.command, quiet=True)
+    say("attacked", cell.name, folders, time.perf_counter() - began)
+
+
+def _folders(cell: Attacked, plan: AttackPlan) -> list[str]:
+    return plan.results()
