@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,8 +20,8 @@ from fedpriv.data.types import FederatedData, Samples, as_unit
 from fedpriv.errors import UserError
 from fedpriv.ledger import Entry, count, entries
 from fedpriv.methods import METHODS
-from fedpriv.methods.contract import ClientSetup, GuardedTraining, LocalTraining, Method, Plan, ServerSetup, State
-from fedpriv.methods.local_training import has_batch_norm
+from fedpriv.methods.contract import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
+from fedpriv.methods.local_training import has_batch_norm, steps
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
@@ -168,7 +168,6 @@ def prepare(
         )
         for k in range(config.clients)
     )
-    training = _guarded(config.training, shield)
     workshop = Workshop(device)
     setups = tuple(
         ClientSetup(
@@ -176,14 +175,20 @@ def prepare(
             blueprint=blueprint,
             model=workshop(blueprint),
             train=_as_float(data.train(k)).to(device),
-            training=training,
+            training=config.training,
             options=options,
             scratch=workshop,
         )
         for k, blueprint in enumerate(blueprints)
     )
     check_plan(method, setups, options, has_public=public is not None)
-    shield.check(protection_plan(config, method, setups))
+    plan = protection_plan(config, method, setups)
+    shield.check(plan)
+    guards = shield.guards(plan)
+    if guards:
+        plain_training = {spec.name: getattr(config.training, spec.name) for spec in fields(config.training)}
+        training = GuardedTraining(**plain_training, guards=guards, poisson=shield.poisson())
+        setups = tuple(replace(setup, training=training) for setup in setups)
     server = ServerSetup(
         n_clients=config.clients,
         blueprint=blueprints[0],
@@ -201,11 +206,13 @@ def prepare(
 
 def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSetup]) -> ProtectionPlan:
     """Return what defenses are told of a federation."""
+    options, blueprints = setups[0].options, tuple(setup.blueprint for setup in setups)
+    trainings = method.trainings(options, config.training)
     return ProtectionPlan(
         method=method.name,
         uploads=method.uploads,
         accepts=method.accepts,
-        blueprints=tuple(setup.blueprint for setup in setups),
+        blueprints=blueprints,
         n_clients=config.clients,
         rounds=config.rounds,
         train_sizes=tuple(len(setup.train) for setup in setups),
@@ -213,16 +220,12 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
         epochs=config.training.epochs,
         max_steps=config.training.max_steps,
         broadcasts=method.broadcasts,
-        options=setups[0].options,
+        options=options,
         additive=method.additive,
+        trained=tuple(dict.fromkeys((*blueprints, *(method.shared(own, options) for own in blueprints)))),
+        steps=tuple(sum(steps(len(setup.train), training) for training in trainings) for setup in setups),
+        outside=method.outside(options),
     )
-
-
-def _guarded(training: LocalTraining, shield: Shield) -> LocalTraining:
-    guards = shield.guards()
-    if not guards:
-        return training
-    return GuardedTraining(**{spec.name: getattr(training, spec.name) for spec in fields(training)}, guards=guards)
 
 
 def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:

@@ -56,9 +56,12 @@ class GuardedTraining(LocalTraining):
 
     Attributes:
         guards: innermost first; see :data:`fedpriv.protection.Guard`.
+        poisson: each batch is a Poisson sample: every image is in it with probability batch size / n, whatever other
+            batches hold, so that its size is random and may be zero. As many batches as without.
     """
 
     guards: tuple[Guard, ...] = ()
+    poisson: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,16 @@ def own_architecture(own: Blueprint, options: Any) -> Blueprint:
     return own
 
 
+def one_training(options: Any, training: LocalTraining) -> tuple[LocalTraining, ...]:
+    """Train once a round."""
+    return (training,)
+
+
+def nothing_outside(options: Any) -> str:
+    """Use images for gradients alone."""
+    return ""
+
+
 def no_wire(facts: Facts) -> tuple[Item, ...]:
     """Send nothing."""
     return ()
@@ -190,6 +203,9 @@ class Method:
         accepts: kinds of payload that the server takes in place of its own kind, if a defense turns one into the other.
         shared: (a client's architecture, options) -> the architecture whose weights travel.
         additive: whether the server needs no more than the weighted means of a round's uploads.
+        trainings: (options, training) -> what a client step trains with, one after the other.
+        outside: options -> what of local training is computed from images other than by gradients of SGD whose loss is
+            a function of one image and of the model, in words; empty for nothing. Uploads are another matter.
     """
 
     name: str
@@ -211,3 +227,5 @@ class Method:
     accepts: tuple[str, ...] = ()
     shared: Callable[[Blueprint, Any], Blueprint] = own_architecture
     additive: bool = False
+    trainings: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = one_training
+    outside: Callable[[Any], str] = nothing_outside

@@ -170,6 +170,11 @@ def merge_problem(
     return images, labels, model
 
 
+def outside(options: Options) -> str:
+    """Return what a client computes from images other than by gradients of SGD."""
+    return "the shares by which local and received weights are merged, learned on images"
+
+
 METHOD = Method(
     name="fedala",
     source="Zhang et al., AAAI 2023",
@@ -186,4 +191,5 @@ METHOD = Method(
     homogeneous=True,
     wire=fedavg.wire,
     additive=True,
+    outside=outside,
 )

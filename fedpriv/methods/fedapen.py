@@ -205,6 +205,11 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     return small_items(facts, (facts.options or Options()).small_model)
 
 
+def outside(options: Options) -> str:
+    """Return what a client computes from images other than by gradients of SGD."""
+    return "the mixing weight, learned on the adaptability set" if options.mixture == "learned" else ""
+
+
 METHOD = Method(
     name="fedapen",
     source="Qin et al., KDD 2023",
@@ -222,4 +227,5 @@ METHOD = Method(
     shared=shared_small,
     also={"private": personal_model.predict},
     additive=True,
+    outside=outside,
 )

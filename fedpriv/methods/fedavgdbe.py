@@ -139,6 +139,11 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     return (*fedavg.wire(facts), Item("broadcast", "feature-mean.mean", facts.clients * facts.width))
 
 
+def outside(options: Options) -> str:
+    """Return what a client computes from images other than by gradients of SGD."""
+    return "the running mean of representations, which enters the loss of later batches"
+
+
 METHOD = Method(
     name="fedavgdbe",
     source="Zhang et al., NeurIPS 2023",
@@ -153,4 +158,5 @@ METHOD = Method(
     predict=predict,
     homogeneous=True,
     wire=wire,
+    outside=outside,
 )

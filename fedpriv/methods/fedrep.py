@@ -73,6 +73,11 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(model, "model"), (Extractor(base_parameters(model)), sample_count(setup))
 
 
+def trainings(options: Options, training: LocalTraining) -> tuple[LocalTraining, ...]:
+    """Return how the head is trained, and then the extractor."""
+    return replace(training, epochs=options.head_epochs), training
+
+
 def train_head(setup: ClientSetup, rng: torch.Generator) -> None:
     """Train the head of ``setup.model`` alone, in place."""
     model, options = setup.model, setup.options
@@ -82,8 +87,7 @@ def train_head(setup: ClientSetup, rng: torch.Generator) -> None:
             features = model.represent(images)
         return cross_entropy(model.head(features), labels)
 
-    training = replace(setup.training, epochs=options.head_epochs)
-    train(model, setup.train, training, rng, loss, trained=model.head.parameters())
+    train(model, setup.train, trainings(options, setup.training)[0], rng, loss, trained=model.head.parameters())
 
 
 def train_base(setup: ClientSetup, rng: torch.Generator) -> None:
@@ -134,4 +138,5 @@ METHOD = Method(
     homogeneous=True,
     wire=wire,
     additive=True,
+    trainings=trainings,
 )

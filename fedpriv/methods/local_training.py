@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.data.types import Samples, as_unit
 from fedpriv.methods.contract import GuardedTraining, LocalTraining
 from fedpriv.models.split import SplitModel
-from fedpriv.protection import Loss, guarded
+from fedpriv.protection import Loss, Work, guarded
 from fedpriv.seeds import generator, global_seed
 
 EVALUATION_BATCH = 256
@@ -39,6 +39,11 @@ def local_batches(
     Returns:
         int64 index tensors, at most ``training.max_steps`` of them.
     """
+    if isinstance(training, GuardedTraining) and training.poisson:
+        share = training.batch_size / n_samples
+        return [
+            (torch.rand(n_samples, generator=rng) < share).nonzero()[:, 0] for _ in range(steps(n_samples, training))
+        ]
     batches: list[Tensor] = []
     for _ in range(training.epochs):
         order = torch.randperm(n_samples, generator=rng) if training.shuffle else torch.arange(n_samples)
@@ -50,6 +55,13 @@ def local_batches(
             epoch[-1] = torch.cat([epoch[-1], tail])
         batches.extend(epoch)
     return batches[: training.max_steps]
+
+
+def steps(n_samples: int, training: LocalTraining) -> int:
+    """Return the number of local steps of a round, single-image tails not joined."""
+    per_epoch, tail = divmod(n_samples, training.batch_size)
+    number = training.epochs * (per_epoch + (tail > 0 and not training.drop_last))
+    return number if training.max_steps is None else min(number, training.max_steps)
 
 
 def train(
@@ -75,20 +87,22 @@ def train(
     """
     batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
     noise = int(torch.randint(2**62, (1,), generator=rng))
+    moved = tuple(module.parameters() if trained is None else trained)
     optimiser = torch.optim.SGD(
-        list(module.parameters() if trained is None else trained),
+        moved,
         lr=training.learning_rate,
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )
-    step = guarded(training.guards if isinstance(training, GuardedTraining) else ())
-    guard_rng = generator(noise, "guards")
+    guards, poisson = (training.guards, training.poisson) if isinstance(training, GuardedTraining) else ((), False)
+    expected = float(min(training.batch_size, len(samples))) if poisson else None
+    step, work = guarded(guards), Work(module, loss, moved, expected, generator(noise, "guards"))
     module.train()
     total = torch.zeros((), device=samples.labels.device)
     with global_seed(noise):
         for index in batches:
             optimiser.zero_grad()
-            total += step(module, loss, *samples.batch(index.to(samples.labels.device)), guard_rng)
+            total += step(work, *samples.batch(index.to(samples.labels.device)))
             optimiser.step()
     return float(total) / len(batches) if batches else float("nan")
 

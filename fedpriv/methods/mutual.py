@@ -48,7 +48,8 @@ def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor
     """
     groups = [list(module.parameters()) for module in modules]
     together = [parameter for group in groups for parameter in group]
-    found = torch.autograd.grad(loss, together, allow_unused=True, materialize_grads=True)
+    # The graph is kept: a defense may add a term to the loss that shares a part of it.
+    found = torch.autograd.grad(loss, together, retain_graph=True, allow_unused=True, materialize_grads=True)
     clipped: list[Tensor] = []
     for group in groups:
         mine = found[len(clipped) : len(clipped) + len(group)]

@@ -9,6 +9,8 @@ from torch import nn
 
 from fedpriv.errors import UserError
 from fedpriv.models import MAPPINGS, MODELS
+from fedpriv.models.bottleneck import VariationalBottleneck
+from fedpriv.models.group_norm import batch_norms, with_group_norm
 from fedpriv.models.lenet import start_uniform
 from fedpriv.models.shapes import ImageShape, UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel
@@ -19,8 +21,8 @@ from fedpriv.seeds import derive_seed, global_seed
 def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
     """Return the model of a blueprint on the CPU, in train mode, its weights a pure function of blueprint and seed.
 
-    Extractor, mapping and head each draw from a seed of their own. The head's depends on the run's seed, d and C only,
-    so clients of different architectures start with the same head, as methods that exchange heads assume.
+    Extractor, mapping, bottleneck and head each draw from a seed of their own. The head's depends on the run's seed, d
+    and C only, so clients of different architectures start with the same head, as methods that exchange heads assume.
     ``lenet-sigmoid`` starts its head, too, from U(-0.5, 0.5), as DLG does.
 
     Networks with batch normalisation (ResNets, MobileNetV2, GoogLeNet) cannot train on a batch of one small image; see
@@ -45,7 +47,11 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
             head = nn.Linear(blueprint.width, blueprint.n_classes)
             if blueprint.name == "lenet-sigmoid":
                 start_uniform(head)
-        return SplitModel(extractor, mapping, head, norm_bound=blueprint.norm_bound)
+        bottleneck = None
+        if blueprint.bottleneck:
+            with global_seed(derive_seed(seed, "bottleneck", blueprint.width, blueprint.bottleneck)):
+                bottleneck = VariationalBottleneck(blueprint.width, blueprint.bottleneck)
+        return SplitModel(extractor, mapping, head, norm_bound=blueprint.norm_bound, bottleneck=bottleneck)
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -64,6 +70,18 @@ def extractor_parameters(blueprint: Blueprint) -> int:
     with torch.device("meta"):
         extractor, _ = _make_extractor(blueprint)
     return count_parameters(extractor)
+
+
+@lru_cache(maxsize=256)
+def extractor_batch_norms(blueprint: Blueprint) -> int:
+    """Return how many layers of the extractor normalise over the batch, without allocating its weights.
+
+    Raises:
+        UserError: as :func:`build_model`.
+    """
+    _check_sizes(blueprint)
+    with torch.device("meta"):
+        return batch_norms(_make_extractor(blueprint)[0])
 
 
 def fitting_models(image_shape: ImageShape) -> tuple[str, ...]:
@@ -90,7 +108,7 @@ def _make_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
         raise UserError(
             f"model {blueprint.name} cannot take images of {shape}: {reason}; models that fit: {fitting}"
         ) from None
-    return extractor, n_vector
+    return with_group_norm(extractor) if blueprint.group_norm else extractor, n_vector
 
 
 def _check_sizes(blueprint: Blueprint) -> None:

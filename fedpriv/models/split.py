@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedpriv.models.bottleneck import VariationalBottleneck
+
 
 @dataclass(frozen=True)
 class Blueprint:
@@ -19,6 +21,8 @@ class Blueprint:
         width: representation width d after the mapping.
         mapping: ``ap``, ``mp`` or ``fc``.
         norm_bound: longer representations are shortened to this L2 norm; None for no bound.
+        bottleneck: entries of the code of a variational bottleneck behind the mapping; 0 for none.
+        group_norm: whether group normalisation stands in place of batch normalisation.
     """
 
     name: str
@@ -27,16 +31,19 @@ class Blueprint:
     width: int
     mapping: str = "ap"
     norm_bound: float | None = None
+    bottleneck: int = 0
+    group_norm: bool = False
 
 
 class SplitModel(nn.Module):
-    """``logits = head(bounded(mapping(extractor((x - mean) / std))))``.
+    """``logits = head(bounded(bottleneck(mapping(extractor((x - mean) / std)))))``.
 
     Attributes:
         extractor: images ``(n, c, h, w)`` to vectors ``(n, L)``.
         mapping: ``(n, L)`` to representations ``(n, d)``.
         head: one linear layer d -> C with bias.
         norm_bound: longer representations are shortened to this L2 norm; None for no bound.
+        bottleneck: ``(n, d)`` to ``(n, d)``, random in training; None for none.
     """
 
     mean: Tensor
@@ -50,18 +57,22 @@ class SplitModel(nn.Module):
         mean: float = 0.5,
         std: float = 0.5,
         norm_bound: float | None = None,
+        bottleneck: VariationalBottleneck | None = None,
     ) -> None:
         super().__init__()
         self.extractor = extractor
         self.mapping = mapping
         self.head = head
         self.norm_bound = norm_bound
+        self.bottleneck = bottleneck
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("std", torch.tensor(std), persistent=False)
 
     def represent(self, images: Tensor) -> Tensor:
         """Return representations ``(n, d)`` of images ``(n, c, h, w)`` in [0, 1]."""
         vectors: Tensor = self.mapping(self.extractor((images - self.mean) / self.std))
+        if self.bottleneck is not None:
+            vectors = self.bottleneck(vectors)
         if self.norm_bound is None:
             return vectors
         lengths = vectors.norm(dim=1, keepdim=True).clamp(min=1e-12)
