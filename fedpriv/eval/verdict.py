@@ -34,9 +34,9 @@ def verdict_kind(record: Mapping[str, Any]) -> Kind:
         return "single"
     if interval[0] > 0:
         return "leaks"
-    if record["advantage_db"]["share_3db"] >= SOME or _beyond_chance(record, "identification_top1"):
+    if record["advantage_db"]["share_3db"] >= SOME or beyond_chance(record, "identification_top1"):
         return "some"
-    if _beyond_chance(record, "feature_identification"):
+    if beyond_chance(record, "feature_identification"):
         return "features"
     if _recognised(record):
         return "classes"
@@ -80,7 +80,8 @@ def _search(record: Mapping[str, Any]) -> str:
     return " " + convergence(record).sentence(record["n_targets"])
 
 
-def _beyond_chance(record: Mapping[str, Any], name: str) -> bool:
+def beyond_chance(record: Mapping[str, Any], name: str) -> bool:
+    """Whether the interval of a share lies above chance, and above the same share on permuted uploads."""
     found = record["metrics"].get(name)
     if not found or found.get("not_measured") or found["ci95"] is None:
         return False
@@ -108,7 +109,7 @@ def _classes(record: Mapping[str, Any]) -> str:
 
 
 def _identified(record: Mapping[str, Any]) -> str:
-    if not _beyond_chance(record, "identification_top1"):
+    if not beyond_chance(record, "identification_top1"):
         return ""
     found = record["metrics"]["identification_top1"]
     return f", and {100 * found['mean']:.0f} % are identified among decoys (chance {100 * found['chance']:.0f} %)"
