@@ -103,8 +103,14 @@ def _needs(needs: Needs) -> str:
 
 def _defenses() -> list[dict[str, Any]]:
     from fedpriv.defenses import DEFENSES
+    from fedpriv.protection import Defense
+    from fedpriv.registry import resolve
 
-    return [{"name": name} for name in DEFENSES]
+    found: list[type[Defense]] = [resolve("defense", name, DEFENSES) for name in DEFENSES]
+    return [
+        {"name": made.name, "guarantee": made.guarantee, "adaptive answer": made.answer, "source": made.source}
+        for made in found
+    ]
 
 
 def _datasets() -> list[dict[str, Any]]:

@@ -1,0 +1,130 @@
+"""What noise guarantees: accounting against a second library, sensitivities by hand and by search."""
+
+import pytest
+import torch
+from defense_cases import CASES, LABELS, C, D, build, plan_for, send
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.defenses.accounting import epsilon, noise_multiplier_for
+from fedpriv.entanglement import entangle, sample_weights
+from fedpriv.errors import UserError
+from fedpriv.models.split import Blueprint
+from fedpriv.protection import Shield
+from fedpriv.uploads import (
+    Entangled,
+    Prototypes,
+)
+
+# ---------------------------------------------------------------- differential privacy
+
+
+def test_epsilon_equals_a_second_accountant():
+    dp_accounting = pytest.importorskip("dp_accounting", reason="the second accountant is not installed")
+    from dp_accounting.rdp import RdpAccountant
+
+    for z, steps, delta, known in (
+        (5, 100, 1e-5, 10.7),
+        (10, 100, 1e-5, 4.7),
+        (20, 100, 1e-5, 2.2),
+        (1, 1, 1e-6, None),
+    ):
+        other = RdpAccountant()
+        other.compose(dp_accounting.GaussianDpEvent(z), steps)
+        assert epsilon(z, steps, delta) == pytest.approx(other.get_epsilon(delta), rel=1e-2)
+        assert known is None or epsilon(z, steps, delta) == pytest.approx(known, abs=0.05)
+
+
+@given(st.floats(0.3, 50), st.floats(1.01, 4), st.integers(1, 200))
+def test_more_noise_and_fewer_rounds_never_raise_epsilon(z, factor, steps):
+    assert epsilon(z * factor, steps, 1e-5) <= epsilon(z, steps, 1e-5) * (1 + 1e-9)
+    assert epsilon(z, steps, 1e-5) <= epsilon(z, steps + 1, 1e-5) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("target", [0.5, 1.0, 8.0, 50.0])
+def test_the_noise_for_a_target_meets_it_closely(target):
+    z = noise_multiplier_for(target, 1e-5, 100)
+    assert target * 0.99 < epsilon(z, 100, 1e-5) <= target
+
+
+def deviations(text, kind, message=None, **changes):
+    clear = message or CASES[kind][0]
+    found = [send(build(text), kind, message=clear, seed=seed, **changes)[0] for seed in range(300)]
+    name = {"prototype": "features", "representation": "features", "entangled": "feature", "model": "state/weight"}[
+        kind
+    ]
+    return torch.stack([payload.tensors()[name] for payload in found]).std(0)
+
+
+def test_sensitivities_by_hand():
+    """Standard deviation over sensitivity is the noise multiplier, of every kind: 2 S, 2 S / n_c, w_c 2 S / n_c."""
+    z, bound = 3.0, 0.5
+    head = f"dp-noise:noise_multiplier={z},bound={bound},unit=image"
+    whole = z * 2 * bound
+
+    def near(found, wanted):
+        assert float(found.square().mean().sqrt()) == pytest.approx(wanted, rel=0.05)
+
+    near(deviations(f"{head},counts=public", "representation"), whole)
+    public = deviations(f"{head},counts=public", "prototype")
+    for row, n_c in zip(public, (6, 2, 1), strict=True):
+        near(row, whole / n_c)
+    for row in deviations(f"{head},floor=2", "prototype"):
+        near(row, whole / 2)
+    near(deviations(f"{head},counts=public", "entangled"), whole * max(0.5 / 6, 0.3 / 2, 0.2 / 1))
+    near(deviations(f"dp-noise:noise_multiplier={z},bound={bound}", "model"), whole)
+    near(deviations(f"dp-noise:noise_multiplier={z},bound={bound}", "prototype"), whole)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["RSP", "VAR", "VAP", "RAP"]))
+def test_no_replaced_image_moves_an_upload_by_more_than_its_sensitivity(seed, mechanism):
+    generator = torch.Generator().manual_seed(seed)
+    bound = 0.7
+    defense = build(f"dp-noise:noise_multiplier=1,bound={bound},unit=image,counts=public")[0]
+    features = torch.randn(9, D, generator=generator)
+    features = bound * features / features.norm(dim=1, keepdim=True)
+    other = features.clone()
+    place = int(torch.randint(9, (1,), generator=generator))
+    other[place] = -features[place]
+    counts = torch.bincount(LABELS, minlength=C)
+    weights = sample_weights(LABELS, mechanism, generator)
+    mixed = [Entangled(*entangle(rows, LABELS, weights, C)) for rows in (features, other)]
+    moved = float((mixed[0].feature - mixed[1].feature).norm())
+    assert moved <= float(defense.sensitivity(mixed[0], counts)) * (1 + 1e-5)
+    means = [torch.stack([rows[c == LABELS].mean(0) for c in (0, 2, 3)]) for rows in (features, other)]
+    allowed = defense.sensitivity(Prototypes(means[0], torch.tensor([0, 2, 3])), counts).squeeze(1)
+    assert bool(((means[0] - means[1]).norm(dim=1) <= allowed * (1 + 1e-5)).all())
+
+
+def test_networks_bound_representations_where_single_images_are_protected():
+    from fedpriv.models.build import build_model
+
+    defense = build("dp-noise:noise_multiplier=1,bound=0.25,unit=image")[0]
+    blueprint = defense.blueprint(Blueprint("small-mlp", (1, 8, 8), C, D))
+    features = build_model(blueprint, 0).represent(torch.rand(20, 1, 8, 8)).detach()
+    assert float(features.norm(dim=1).max()) <= 0.25 * (1 + 1e-6)
+    assert build("dp-noise:noise_multiplier=1")[0].blueprint(blueprint) == blueprint
+
+
+def test_the_record_names_what_is_not_protected():
+    def record(kind, text):
+        return Shield(build(text)).privacy(plan_for(kind))[0]
+
+    assert "which classes the client holds" in record("prototype", "dp-noise:epsilon=4")["not_protected"]
+    assert (
+        "the label encoding: the mixing weights by class" in record("entangled", "dp-noise:epsilon=4")["not_protected"]
+    )
+    public = record("prototype", "dp-noise:epsilon=4,unit=image,counts=public")
+    assert "n_c, through the size of the noise" in public["not_protected"]
+    assert "trained on the same images" in public["given"]
+    assert record("model", "dp-noise:epsilon=4")["epsilon"] == pytest.approx(4, rel=0.01)
+
+
+def test_without_opacus_one_line_names_the_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    epsilon.cache_clear()
+    with pytest.raises(UserError, match=r"pip install 'fedpriv\[dp\]'"):
+        Shield(build("dp-noise:noise_multiplier=1.2345")).check(plan_for("prototype"))
+    epsilon.cache_clear()
