@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from fedpriv.communication import Facts, Item, labels
 from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.contract import ClientSetup, LocalTraining, Method, ServerSetup, State
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.local_training import train
 from fedpriv.methods.side_generator import side_generator
