@@ -32,6 +32,7 @@ from fedpriv.protection import Defense, Shield
 from fedpriv.registry import resolve
 from fedpriv.runs import RunConfig, RunDirectory
 from fedpriv.uploads import (
+    Prototypes,
     SampleCount,
     part,
 )
