@@ -16,6 +16,7 @@ from fedpriv.cli.study.flags import source_of, study_options
 from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
+    from fedpriv.cli.study.cells import Cell
     from fedpriv.cli.study.folder import Row
     from fedpriv.cli.study.source import Source
 
@@ -67,7 +68,8 @@ def audit(
     for note in notes:
         common.say(f"left out: {note}", quiet=quiet, as_json=as_json)
     if dry_run:
-        raise NotImplementedError
+        _preview(cells, workers, download=download, as_json=as_json, quiet=quiet)
+        return 0
     from fedpriv.cli.study.execution import carry_out, works
     from fedpriv.cli.study.folder import alone, claim, standing
     from fedpriv.cli.study.progress import shown
@@ -104,6 +106,56 @@ def _resume_command(folder: Path, device: str, workers: int) -> str:
     own = [] if device == "auto" else ["--device", device]
     own += [] if workers == 1 else ["--workers", str(workers)]
     return common.command_line("audit", "--resume", "--out", folder, *own)
+
+
+def _preview(cells: Sequence[Cell], workers: int, *, download: bool, as_json: bool, quiet: bool) -> None:
+    """List the cells with what they send and how long they may take."""
+    from fedpriv.cli.study.estimate import estimate
+    from fedpriv.cli.study.progress import duration
+
+    def say(text: str) -> None:
+        common.say(text, quiet=quiet, as_json=True)
+
+    estimates = estimate(cells, download=download, say=say)
+    seconds = [part for one in estimates for part in (one.train, one.attack)]
+    known = sum(part for part in seconds if part is not None)
+    if as_json:
+        listed = [
+            {
+                **{"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed},
+                **{"target": cell.target, "attacks": list(one.attacks), "upload_per_round": dict(one.upload)},
+                **{"seconds": {"train": one.train, "attack": one.attack}, "reason": one.reason},
+            }
+            for cell, one in zip(cells, estimates, strict=True)
+        ]
+        common.print_json({"cells": listed, "seconds": known, "complete": None not in seconds})
+        return
+    rows = [
+        {
+            "cell": cell.name,
+            "target": cell.target,
+            "attacks": ", ".join(place.rpartition("/")[2] for place in one.attacks),
+            "upload scalars / round (paper)": _count(one.upload.get("paper_scalars")),
+            "(full)": _count(one.upload.get("full_scalars")),
+            "bytes": _count(one.upload.get("full_bytes")),
+            "train": "?" if one.train is None else duration(one.train),
+            "attack": "?" if one.attack is None else duration(one.attack),
+        }
+        for cell, one in zip(cells, estimates, strict=True)
+    ]
+    common.print_table(f"{len(cells)} cells", rows, as_json=False)
+    least = "at least " if None in seconds else ""
+    per_worker = f", {duration(known / min(workers, len(cells)))} with {workers} workers" if workers > 1 else ""
+    click.echo(f"time: {least}about {duration(known)} with one worker{per_worker}")
+    click.echo(
+        "estimated from a rehearsal: one client's rounds and a few iterations of each attack, scaled up; nothing ran"
+    )
+    for reason in dict.fromkeys(one.reason for one in estimates if one.reason):
+        click.echo(f"not estimated: {reason}")
+
+
+def _count(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.0f}"
 
 
 def _report(folder: Path, rows: Sequence[Row]) -> Path | None:

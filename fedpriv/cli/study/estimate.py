@@ -1,0 +1,218 @@
+"""What a study will send and how long it may take, from a rehearsal: one client, few rounds, few iterations.
+
+Of each method under each defense one client of middling size trains for two rounds (or as many as an attack needs) in a
+temporary folder; of each method each attack runs on what that client uploaded, with two small budgets. Then
+
+- training is the fastest round's local work in proportion to images, its server step in proportion to uploads, and its
+  evaluation, times the rounds;
+- an attack is the line through its two small budgets, at its full budget, in proportion to targets; twice with the control.
+  Attacks work on many targets together, so this is rather too long than too short;
+- scalars are those of a settled round by sizes alone (as ``fedpriv cost`` has them), and under a defense in proportion to
+  what the rehearsed client sent with and without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.cli.attack_plan import AttackPlan
+from fedpriv.cli.study.cells import Cell
+from fedpriv.cli.study.folder import results
+from fedpriv.config import plain
+from fedpriv.errors import UserError
+
+if TYPE_CHECKING:
+    from fedpriv.federation import Federation
+
+SMALL_BUDGETS = (2, 10)
+REHEARSED_TARGETS = 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one cell is expected to send and to take.
+
+    Attributes:
+        upload: of a round, all clients: ``paper_scalars``, ``full_scalars``, ``paper_bytes``, ``full_bytes``; empty where
+            it is not known.
+        train: seconds, or None.
+        attacks: folder of the result -> seconds, or None.
+        reason: why something is not known, or None.
+    """
+
+    upload: Mapping[str, float]
+    train: float | None
+    attacks: Mapping[str, float | None]
+    reason: str | None = None
+
+    @property
+    def attack(self) -> float | None:
+        """Seconds of all attacks together, or None."""
+        known = [seconds for seconds in self.attacks.values() if seconds is not None]
+        return sum(known) if len(known) == len(self.attacks) else None
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    run: Path
+    sent: Mapping[str, float]
+    train: float
+
+
+def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None]) -> list[Estimate]:
+    """Return an estimate of every cell. Nothing is kept.
+
+    Args:
+        cells: of a study.
+        download: fetch data sets that are missing.
+        say: told what is being rehearsed.
+    """
+    trained: dict[str, _Rehearsal | str] = {}
+    attacked: dict[tuple[str, str], Mapping[str, float | None]] = {}
+    found: list[Estimate] = []
+    with tempfile.TemporaryDirectory(prefix="fedpriv-rehearsal-") as name:
+        folder = Path(name)
+
+        def rehearsed(cell: Cell) -> _Rehearsal | str:
+            key = json.dumps([cell.method.label, plain(cell.config.defenses)])
+            if key not in trained:
+                under = " under " + cell.defense.label if cell.config.defenses else ""
+                say(f"rehearsing {cell.method.label}{under}")
+                try:
+                    trained[key] = _train(cell, folder / f"run-{len(trained)}", download)
+                except UserError as error:
+                    trained[key] = str(error)
+            return trained[key]
+
+        with contextlib.suppress(UserError):  # what a process does for the first time takes longer
+            _train(cells[0], folder / "warm", download)
+        for cell in cells:
+            run, bare = rehearsed(cell), rehearsed(replace(cell, config=replace(cell.config, defenses=())))
+            if isinstance(run, str):
+                found.append(Estimate({}, None, {path: None for _, path, _, _ in results(cell)}, run))
+                continue
+            key = (cell.method.label, cell.target)
+            if key not in attacked:
+                say(f"rehearsing attacks on {cell.method.label}, {cell.target}")
+                attacked[key] = _attacks(cell, run, folder / f"attacks-{len(attacked)}")
+            reason = "an attack could not be rehearsed" if None in attacked[key].values() else None
+            found.append(Estimate(_sent(cell, run, bare), run.train, attacked[key], reason))
+    return found
+
+
+def _sent(cell: Cell, run: _Rehearsal, bare: _Rehearsal | str) -> dict[str, float]:
+    if isinstance(cell.scalars, str) or isinstance(bare, str):
+        return {}
+    found = {}
+    for kind, counts in cell.scalars.items():
+        for unit in ("scalars", "bytes"):
+            before, after = bare.sent[f"{kind}_{unit}"], run.sent[f"{kind}_{unit}"]
+            found[f"{kind}_{unit}"] = counts[f"upload_{unit}_per_round"] * (after / before if before else 1.0)
+    return found
+
+
+def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
+    import torch
+
+    from fedpriv.defenses import build_defenses
+    from fedpriv.engines.local import run_clients
+    from fedpriv.federation import prepare, run
+    from fedpriv.ledger import count
+    from fedpriv.runs import RunDirectory
+
+    least = [made.needs.min_rounds for plan in cell.plans for made in plan.attacks.values()]
+    rounds = min(cell.config.rounds, max(2, *least) if least else 2)
+    config = replace(cell.config, rounds=rounds, keep=(), capture="all")
+    torch.set_num_threads(1)
+    defenses = build_defenses(config.defenses)
+    federation = prepare(config, torch.device("cpu"), download=download, defenses=defenses)
+    alone = _with_one_client(federation)
+    directory = RunDirectory.create(path, config)
+    run(alone, directory, run_clients)
+    times = [line["seconds"] for line in directory.lines("timings")]
+    sizes = [len(setup.train) for setup in federation.clients]
+    share = sum(sizes) / sizes[alone.participants(1)[0]]
+    taking_part = len(federation.participants(1))
+    seconds = (
+        min(line["clients"] for line in times) * share * taking_part / config.clients
+        + min(line["server"] for line in times) * taking_part
+        + max(line["evaluate"] for line in times)
+    )
+    sent: dict[str, float] = {}
+    for kind, total in count(directory.ledger()).items():
+        sent |= {f"{kind}_scalars": total.upload_scalars, f"{kind}_bytes": total.upload_bytes}
+    return _Rehearsal(path, sent, seconds * cell.config.rounds)
+
+
+def _with_one_client(federation: Federation) -> Federation:
+    """Return a federation of which only the client of the median size ever takes part."""
+    from fedpriv.federation import Federation
+
+    sizes = [len(setup.train) for setup in federation.clients]
+    middle = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2]
+
+    class OneClient(Federation):
+        def participants(self, round_: int) -> tuple[int, ...]:
+            return (middle,)
+
+    return OneClient(**{spec.name: getattr(federation, spec.name) for spec in fields(Federation)})
+
+
+def _attacks(cell: Cell, run: _Rehearsal, folder: Path) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for plan in cell.plans:
+        try:
+            found |= _attack(cell, plan, run, folder)
+        except UserError:
+            found |= dict.fromkeys(plan.results())
+    return found
+
+
+def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict[str, float]:
+    from fedpriv.cli.attack_execution import prepare_ground
+    from fedpriv.cli.membership import measure_all
+
+    few = min(plan.n_targets, REHEARSED_TARGETS)
+    small = replace(plan, n_targets=few, stages={}, budgets=(), rounds_seen=None, control=False, device="cpu")
+    if plan.members is not None:
+        ground = prepare_ground(run.run, small)
+        took = _timed(lambda: measure_all(folder, ground, small, command="", quiet=True))
+        return dict.fromkeys(plan.results(), took * cell.config.clients)
+    ((name, made),) = plan.attacks.items()
+    least = replace(made, **{made.budget: SMALL_BUDGETS[0]}) if made.budget else made  # type: ignore[type-var]
+    first, targets = _trial(run, replace(small, attacks={name: least}), folder / f"{name}-first")
+    slope = 0.0
+    if made.budget:
+        more = replace(made, **{made.budget: SMALL_BUDGETS[1]})  # type: ignore[type-var]
+        second, _ = _trial(run, replace(small, attacks={name: more}), folder / f"{name}-second")
+        slope = max(0.0, (second - first) / (SMALL_BUDGETS[1] - SMALL_BUDGETS[0]))
+    start = max(0.0, first - SMALL_BUDGETS[0] * slope)
+    # A client that has fewer targets than were asked for stands for all of them.
+    times = min(plan.n_targets, targets * cell.config.clients if targets < few else plan.n_targets) / targets
+    found = {}
+    for job in plan.jobs():
+        budget = getattr(job.attack, job.attack.budget) if job.attack.budget else 0
+        found[job.folder] = times * (start + slope * budget) * (2 if job.control else 1)
+    return found
+
+
+def _trial(run: _Rehearsal, plan: AttackPlan, folder: Path) -> tuple[float, int]:
+    """Return how long an attack took with its scoring, and how many targets it had."""
+    from fedpriv.cli.attack_execution import attack_all, prepare_ground
+
+    ground = prepare_ground(run.run, plan)
+    (evidence,) = ground.evidence.values()
+    return _timed(lambda: attack_all(folder, ground, plan, command="", quiet=True)), max(1, len(evidence.targets))
+
+
+def _timed(action: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
