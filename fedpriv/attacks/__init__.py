@@ -18,6 +18,7 @@ ATTACKS: dict[str, str] = {
     "angle-update": "fedpriv.attacks.angle_update:AngleUpdate",
     "class-inversion": "fedpriv.attacks.class_inversion:ClassInversion",
     "membership": "fedpriv.attacks.membership:MembershipInference",
+    "property": "fedpriv.attacks.property:PropertyInference",
 }
 """Names of attacks and where they are."""
 
@@ -37,6 +38,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
     "membership": ("representation", "prototype", "entangled", "logits", "kernel"),
+    "property": ("representation", "prototype", "entangled", "logits", "classifier"),
 }
 """Which kinds of payload each attack inverts."""
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from fedpriv.cli import common
+from fedpriv.cli import common, membership
+from fedpriv.cli import property as property_inference
 from fedpriv.cli.attack_execution import attack_all, prepare_ground
 from fedpriv.cli.attack_plan import (
     MEMBERSHIP,
+    PROPERTY,
+    SCORING,
     AttackPlan,
     attack_names,
     build_attacks,
@@ -25,7 +28,6 @@ from fedpriv.cli.attack_plan import (
 )
 from fedpriv.cli.attack_summary import finish
 from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
-from fedpriv.cli.membership import measure_all
 from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ def attack(
         _refuse_training_flags(ctx, run_path)
     plan = AttackPlan(
         target=target,
-        attacks={name: made for name, made in chosen.items() if name != MEMBERSHIP},
+        attacks={name: made for name, made in chosen.items() if name not in SCORING},
         card=card,
         n_targets=n_targets,
         seed=seed,
@@ -178,6 +180,7 @@ def attack(
         device=device,
         download=download,
         members=chosen.get(MEMBERSHIP),
+        properties=chosen.get(PROPERTY),
     )
     if not plan.results():
         raise UserError(f"--stage {','.join(wanted)}: {plan.left_out()[0]}")
@@ -193,7 +196,9 @@ def attack(
         ground = prepare_ground(folder / "run", plan)
     command = common.command_line(*sys.argv[1:])
     results = attack_all(folder, ground, plan, command=command, quiet=quiet)
-    measured = measure_all(folder, ground, plan, command=command, quiet=quiet)
+    measured = membership.measure_all(folder, ground, plan, command=command, quiet=quiet)
+    named = PROPERTY in attacks
+    measured |= property_inference.measure_all(folder, ground, plan, command=command, named=named, quiet=quiet)
     common.hint.pop("resume", None)
     finish(folder, results, measured, as_json=as_json, quiet=quiet)
 
@@ -288,6 +293,7 @@ def _request(plan: AttackPlan, run_path: Path | None) -> dict[str, Any]:
         "target": plan.target,
         "attacks": {name: plain(made) for name, made in plan.attacks.items()},
         "membership": plain(plan.members),
+        "property": plain(plan.properties),
         "knowledge": plain(plan.card),
         "n_targets": plan.n_targets,
         "round": plan.round,

@@ -13,10 +13,13 @@ from fedpriv.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from fedpriv.attacks.membership import MembershipInference
     from fedpriv.attacks.observation import Attack, KnowledgeCard
+    from fedpriv.attacks.property import PropertyInference
     from fedpriv.eval.stages import Stage
 
 MEMBERSHIP = "membership"
-"""The attack that returns scores, not images, and so runs beside the others."""
+PROPERTY = "property"
+SCORING = (MEMBERSHIP, PROPERTY)
+"""The attacks that return scores, not images, and so run beside the others."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class AttackPlan:
         device: a name of ``--device``.
         download: fetch the data set where it is missing.
         members: the membership inference to run beside the attacks, or None.
+        properties: the property inference, likewise.
     """
 
     target: str
@@ -87,6 +91,7 @@ class AttackPlan:
     device: str = "auto"
     download: bool = False
     members: MembershipInference | None = None
+    properties: PropertyInference | None = None
 
     @property
     def moments(self) -> tuple[tuple[Stage | None, int | None], ...]:
@@ -114,8 +119,10 @@ class AttackPlan:
 
     def results(self) -> list[str]:
         """Return the names of all folders of results."""
-        members = [folder_name(MEMBERSHIP, stage) for stage, _ in self.moments] if self.members is not None else []
-        return [job.folder for job in self.jobs()] + members
+        beside = [name for name, made in zip(SCORING, (self.members, self.properties), strict=True) if made is not None]
+        return [job.folder for job in self.jobs()] + [
+            folder_name(n, stage) for n in beside for stage, _ in self.moments
+        ]
 
     def _job(self, name: str, made: Attack, stage: Stage | None, number: int | None, budget: int | None) -> Job:
         control = self.control and (budget is None or self.control_every_budget or budget == max(self.budgets))

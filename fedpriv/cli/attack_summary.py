@@ -9,6 +9,8 @@ from typing import Any
 import rich_click as click
 
 from fedpriv.cli import common, membership
+from fedpriv.cli import property as property_inference
+from fedpriv.cli.attack_plan import MEMBERSHIP, PROPERTY, SCORING
 
 
 def finish(
@@ -24,7 +26,7 @@ def finish(
     Args:
         folder: of the suite.
         results: records by the folders of attacks.
-        measured: records by the folders of membership inference.
+        measured: records by the folders of membership and property inference.
         as_json: print the records.
         quiet: print nothing else.
     """
@@ -32,15 +34,17 @@ def finish(
 
     write_report(list(results), folder, list(measured))
     if as_json:
-        members = {path.name: record for path, record in measured.items()}
+        named = {kind: {p.name: r for p, r in measured.items() if r["attack"] == kind} for kind in SCORING}
         attacks = {path.name: record for path, record in results.items()}
-        common.print_json({"out": str(folder), "attacks": attacks, "membership": members})
+        common.print_json({"out": str(folder), "attacks": attacks, **named})
         return
     if quiet:
         return
     show_attacks(results)
-    if measured:
-        membership.show(measured)
+    for name, kind in ((MEMBERSHIP, membership), (PROPERTY, property_inference)):
+        some = {path: record for path, record in measured.items() if record["attack"] == name}
+        if some:
+            kind.show(some)
     click.echo("")
     for path in results:
         click.echo(f"image grid: {path / 'grid.png'}")

@@ -103,11 +103,11 @@ def unfinished(paths: tuple[Path, ...]) -> list[str]:
 
 
 def _kind(path: Path) -> Kind | None:
-    from fedpriv.eval.membership import FILE
+    from fedpriv.eval.score_records import holds_scores
     from fedpriv.eval.storage import is_attack_directory
 
     if is_attack_directory(path):
         return "attack"
-    if (path / FILE).is_file():
+    if holds_scores(path):
         return "membership"
     return "run" if (path / "config.json").is_file() else None

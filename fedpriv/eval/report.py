@@ -17,10 +17,9 @@ from fedpriv.eval.csv_table import csv_text
 from fedpriv.eval.floors import CONTROL, FLOOR, LABELS
 from fedpriv.eval.grid import grid_png
 from fedpriv.eval.leakage import METRICS
-from fedpriv.eval.membership import load_membership
-from fedpriv.eval.membership_report import html_section, markdown_section
 from fedpriv.eval.page import environment
 from fedpriv.eval.ranking import by_budget, in_order, strongest_first, title
+from fedpriv.eval.score_records import score_sections
 from fedpriv.eval.stage_table import stage_tables
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
 from fedpriv.eval.verdict import verdict, verdict_kind
@@ -105,7 +104,7 @@ def write_report(
     Args:
         directories: attack directories that have been scored.
         out: folder to write to; it is made where it is missing.
-        membership: folders that hold a ``membership.json``.
+        membership: folders that hold a ``membership.json`` or a ``property.json``.
         runs: file name of the page about runs beside this one, or None.
 
     Raises:
@@ -130,11 +129,11 @@ def write_report(
         "stages": stage_tables(in_order(shown, scored)),
         "words": {"floor": FLOOR, "control": CONTROL},
     }
-    records = [load_membership(Path(folder)) for folder in membership]
+    as_html, as_markdown = score_sections([Path(folder) for folder in membership])
     page = _render("report.html.j2", values, autoescape=True)
-    write_text(out / "report.html", page.replace("</main>", html_section(records) + "</main>"))
+    write_text(out / "report.html", page.replace("</main>", as_html + "</main>"))
     text = _render("report.md.j2", values, autoescape=False)
-    write_text(out / "report.md", text + markdown_section(records))
+    write_text(out / "report.md", text + as_markdown)
     write_text(out / "results.csv", csv_text(found))
     for file, picture in zip(files, pictures, strict=True):
         write_text(out / file, picture)
