@@ -317,7 +317,7 @@ def _spread(values: Sequence[float], interval: Sequence[float] | None = None) ->
 
 def point_labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ."""
-    runs = [about["run"] for about in abouts]
+    runs = [about.get("run", {}) for about in abouts]
     labels = [about["method"] for about in abouts]
     targets: dict[str, set[str]] = {}
     for about in abouts:

@@ -76,18 +76,19 @@ def grid_png(
     """
     if not quantiles or not all(0 < q < 1 for q in quantiles):
         raise UserError(f"grid: quantiles {tuple(quantiles)} should lie strictly between 0 and 1")
-    names, columns = _columns(record, reconstruction, truths, permuted, every_target, quantiles)
+    names, columns = grid_columns(record, reconstruction, truths, permuted, every_target, quantiles)
     return _draw(names, columns, _title(record), _subtitle(record, columns, len(truths)))
 
 
-def _columns(
+def grid_columns(
     record: Mapping[str, Any],
     reconstruction: Reconstruction,
     truths: tuple[Truth, ...],
     permuted: Reconstruction | None,
-    every_target: bool | None,
-    quantiles: Sequence[float],
+    every_target: bool | None = None,
+    quantiles: Sequence[float] = QUANTILES,
 ) -> tuple[list[str], list[Column]]:
+    """Return the names of the rows and the columns of the picture; arguments as :func:`grid_png` has them."""
     attack, _ = settle(reconstruction.to_cpu().images)
     control = None if permuted is None else settle(permuted.to_cpu().images)[0]
     scores = [score_guesses(shots, truth, None) for shots, truth in zip(attack, truths, strict=True)]

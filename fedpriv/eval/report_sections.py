@@ -1,0 +1,280 @@
+"""What a report says beside its attacks: the runs, their defenses, the frontier, claims of papers, how to reproduce it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.eval.claims import Claim, Quantity, Row, matching, speaks_of
+from fedpriv.eval.floors import LABELS
+from fedpriv.eval.frontier import Frontier, defense_label, point_labels, scalars_per_client, upload_key
+from fedpriv.eval.frontier_plot import describe, panels
+from fedpriv.eval.ranking import in_order, title
+from fedpriv.eval.report_entries import Grant, card_grants
+from fedpriv.eval.storage import AttackRecord, scored
+
+Facts = Mapping[str, Any]
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One upload that was attacked, with the run or runs it is of.
+
+    Attributes:
+        name: label of the upload.
+        target: kind of upload.
+        setting: data set, division and models in words.
+        defense: its label.
+        trained, received: accuracy after training and after broadcast, mean over seeds, or None where not recorded.
+        scalars: per client and round, everything counted, mean over seeds, or None.
+        seeds: of the runs.
+    """
+
+    name: str
+    target: str
+    setting: str
+    defense: str
+    trained: float | None
+    received: float | None
+    scalars: float | None
+    seeds: tuple[int, ...]
+
+
+def federations(attacks: Sequence[AttackRecord]) -> tuple[Federation, ...]:
+    """Return the uploads that attacks were made on, in the order in which they come."""
+    uploads: dict[str, dict[int, Facts]] = {}
+    for attack in attacks:
+        seed = int(attack.about.get("run", {}).get("seed", attack.about["seed"]))
+        uploads.setdefault(upload_key(attack), {}).setdefault(seed, attack.about)
+    labels = point_labels([next(iter(runs.values())) for runs in uploads.values()])
+    return tuple(_federation(label, runs) for label, runs in zip(labels, uploads.values(), strict=True))
+
+
+def _federation(label: str, runs: Mapping[int, Facts]) -> Federation:
+    first = next(iter(runs.values()))
+    found = [_figures(about) for about in runs.values()]
+    trained, received, scalars = (
+        None if any(one is None for one in values) else sum(float(one or 0.0) for one in values) / len(values)
+        for values in zip(*found, strict=True)
+    )
+    run = first.get("run", {})
+    return Federation(
+        name=label,
+        target=first["target"],
+        setting=_setting(first["dataset"], run),
+        defense=defense_label(run),
+        trained=trained,
+        received=received,
+        scalars=scalars,
+        seeds=tuple(sorted(runs)),
+    )
+
+
+def _figures(about: Facts) -> tuple[float | None, float | None, float | None]:
+    accuracy = about.get("run_accuracy") or {}
+    trained, received = (accuracy.get(moment, {}).get("pooled") for moment in ("after_training", "after_broadcast"))
+    try:
+        return trained, received, scalars_per_client(about)
+    except (KeyError, TypeError):
+        return trained, received, None
+
+
+def _setting(dataset: str, run: Facts) -> str:
+    if not run:
+        return dataset
+    partition = run.get("partition", {})
+    detail = {
+        "dirichlet": f" with alpha {partition.get('alpha')}",
+        "pathological": f" with {partition.get('classes_per_client')} classes a client",
+        "long_tail": f" with imbalance {partition.get('imbalance')}",
+    }.get(partition.get("name", ""), "")
+    name = str(partition.get("name", "unknown division")).replace("_", " ")
+    return f"{dataset}, {run['clients']} clients ({name}{detail}), {run['rounds']} rounds, models {run['models']}"
+
+
+# ---------------------------------------------------------------- defenses
+
+
+@dataclass(frozen=True)
+class DefenseFacts:
+    """One defense of some run.
+
+    Attributes:
+        name: with its options.
+        source, guarantee, answer: as the defense states them.
+        guards: uploads that it guards.
+        tried: attacks of this report that the answer names, on those uploads; empty where none was run.
+    """
+
+    name: str
+    source: str
+    guarantee: str
+    answer: str
+    guards: tuple[str, ...]
+    tried: tuple[str, ...]
+
+    @property
+    def evaluated(self) -> str:
+        """Whether the attack adapted to the defense was run, in words."""
+        if self.answer.startswith("not evaluated"):
+            return "not evaluated: no attack of this package is adapted to it"
+        if self.tried:
+            return f"run here: {', '.join(self.tried)}"
+        return "not evaluated here: the attack that answers it was not run"
+
+
+def defenses(attacks: Sequence[AttackRecord], stated: Mapping[str, Facts] | None = None) -> tuple[DefenseFacts, ...]:
+    """Return every defense of the runs that were attacked.
+
+    Args:
+        attacks: scored attacks.
+        stated: source, guarantee and answer by a defense's name; what is missing is asked of the defense itself.
+    """
+    guarded: dict[str, tuple[str, list[AttackRecord]]] = {}
+    for attack in attacks:
+        for choice in attack.about.get("run", {}).get("defenses", ()):
+            label = defense_label({"defenses": [choice]})
+            guarded.setdefault(label, (choice["name"], []))[1].append(attack)
+    found = []
+    for label, (name, own) in guarded.items():
+        facts = (stated or {}).get(name) or _stated(name)
+        names = dict.fromkeys(f"{attack.about['method']}, {attack.about['target']}" for attack in own)
+        opening = facts["answer"].partition(":")[0]
+        tried = dict.fromkeys(a.about["attack"] for a in own if a.about["attack"] in opening.replace(",", " ").split())
+        found.append(
+            DefenseFacts(label, facts["source"], facts["guarantee"], facts["answer"], tuple(names), tuple(tried))
+        )
+    return tuple(found)
+
+
+def _stated(name: str) -> Facts:
+    from fedpriv.defenses import DEFENSES
+    from fedpriv.registry import resolve
+
+    if name not in DEFENSES:
+        return dict.fromkeys(("source", "guarantee"), "unknown to this version") | {"answer": "not evaluated"}
+    kind = resolve("defense", name, DEFENSES)
+    return {key: str(getattr(kind, key)) for key in ("source", "guarantee", "answer")}
+
+
+# ---------------------------------------------------------------- frontier
+
+
+@dataclass(frozen=True)
+class FrontierView:
+    """A frontier as a page shows it.
+
+    Attributes:
+        frontier: the points.
+        card: lines of the knowledge card.
+        charts: two SVG elements.
+        numbered: whether the charts label points by their number in the table.
+    """
+
+    frontier: Frontier
+    card: tuple[Grant, ...]
+    charts: tuple[str, ...]
+    numbered: bool
+
+
+def frontier_views(found: Sequence[Frontier]) -> tuple[FrontierView, ...]:
+    """Return the frontiers that compare something: those with two points or more."""
+    views = []
+    for frontier in found:
+        if len(frontier.points) > 1:
+            drawn = panels(frontier)
+            charts = tuple(panel.svg(describe(frontier)) for panel in drawn)
+            views.append(FrontierView(frontier, card_grants(frontier.card), charts, drawn[0].numbered))
+    return tuple(views)
+
+
+# ---------------------------------------------------------------- claims
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    """A claim of a paper beside results.
+
+    Attributes:
+        claim: the claim.
+        rows: (what the paper calls it, its values as written, what was measured here).
+    """
+
+    claim: Claim
+    rows: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+
+
+def claim_views(attacks: Sequence[AttackRecord], quantity: Quantity) -> tuple[ClaimView, ...]:
+    """Return the claims that speak of uploads that were attacked, with what was measured here beside each row."""
+    uploads = [(str(attack.about["method"]), str(attack.about["target"])) for attack in attacks]
+    ranked = in_order(list(attacks), scored)
+    return tuple(
+        ClaimView(claim, tuple((row.name, _written(row), _ours(row, ranked, quantity)) for row in rows))
+        for claim, rows in matching(uploads, quantity)
+    )
+
+
+def _written(row: Row) -> tuple[str, ...]:
+    return tuple("–" if value is None else f"{value:,.2f}" for value in row.values)
+
+
+def _ours(row: Row, ranked: Sequence[AttackRecord], quantity: Quantity) -> tuple[str, ...]:
+    own = [attack for attack in ranked if speaks_of(row, attack.about["method"], attack.about["target"])]
+    told = {
+        "leakage": _our_leakage,
+        "accuracy": _our_accuracy,
+        "communication": _our_communication,
+    }[quantity]
+    return tuple(dict.fromkeys(line for attack in own for line in told(attack)))[:4]
+
+
+def _our_leakage(attack: AttackRecord) -> list[str]:
+    record = scored(attack)
+    best = record["advantage_db"]["best_floor"]
+    floor = record["floors"][best]["psnr_db"]
+    return [
+        f"{title(record)} on {record['method']}, {record['dataset']}: {record['metrics']['psnr_db']['mean']:.2f} dB; "
+        f"floor {floor:.2f} dB ({LABELS.get(best, best)})"
+    ]
+
+
+def _our_accuracy(attack: AttackRecord) -> list[str]:
+    trained, received, _ = _figures(attack.about)
+    if trained is None or received is None:
+        return []
+    where = _setting(attack.about["dataset"], attack.about.get("run", {}))
+    return [f"{100 * trained:.1f} % after training, {100 * received:.1f} % after broadcast; {where}"]
+
+
+def _our_communication(attack: AttackRecord) -> list[str]:
+    paper = (attack.about.get("communication") or {}).get("paper")
+    if not paper:
+        return []
+    up, down = (paper[f"{way}_scalars_per_round"] / 1000 for way in ("upload", "broadcast"))
+    where = _setting(attack.about["dataset"], attack.about.get("run", {}))
+    return [f"{up:,.2f} thousand scalars up, {down:,.2f} down, all clients, paper count; {where}"]
+
+
+# ---------------------------------------------------------------- reproduction
+
+
+def commands(attacks: Sequence[AttackRecord], members: Sequence[Facts]) -> tuple[str, ...]:
+    """Return the commands that made the results, each once."""
+    return tuple(
+        dict.fromkeys(
+            str(about["command"]) for about in (*(attack.about for attack in attacks), *members) if about.get("command")
+        )
+    )
+
+
+def versions(attacks: Sequence[AttackRecord]) -> tuple[str, ...]:
+    """Return the versions of what scored the results, each combination once."""
+    return tuple(
+        dict.fromkeys(
+            ", ".join(f"{name} {version}" for name, version in scored(attack)["versions"].items()) for attack in attacks
+        )
+    )
