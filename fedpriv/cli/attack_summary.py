@@ -54,23 +54,31 @@ def finish(
 def show_attacks(results: Mapping[Path, Mapping[str, Any]], *, with_folder: bool = False) -> None:
     """Print a table for each knowledge card, strongest attack first, and under all of them the verdicts in that order.
 
-    Of an attack that ran with several budgets the verdict on the largest is printed; the curve is in the report.
+    An attack that ran with several budgets stands in it with the largest, and has a table of its budgets below.
     """
     from fedpriv.eval.card import differing
     from fedpriv.eval.ranking import by_budget, strongest_first, title
     from fedpriv.eval.verdict import verdict
 
-    rankings = strongest_first(list(results.items()), lambda item: item[1])
+    series = by_budget(list(results.items()), lambda item: item[1], lambda item: {})
+    rankings = strongest_first([members[-1] for members in series], lambda item: item[1])
     cards = differing([members[0][1]["knowledge"] for members in rankings])
     for members, card in zip(rankings, cards, strict=True):
         named = f", {card}" if card else ""
         rows = [summary_row(record) for _, record in members]
         common.print_table(f"leakage (dB of PSNR, mean over targets){named}", rows, as_json=False)
-    everything = [item for members in rankings for item in members]
-    largest = {series[-1][0] for series in by_budget(everything, lambda item: item[1], lambda item: {})}
-    for path, record in everything:
-        if path in largest or with_folder:
-            click.echo(f"{path if with_folder else title(record)}: {verdict(record)}")
+    for members in series:
+        if len(members) > 1:
+            name = title({**members[0][1], "budget": None})
+            common.print_table(f"{name} by budget", [_budget_row(record) for _, record in members], as_json=False)
+    for path, record in (item for members in rankings for item in members):
+        click.echo(f"{path if with_folder else title(record)}: {verdict(record)}")
+
+
+def _budget_row(record: Mapping[str, Any]) -> dict[str, str]:
+    row = summary_row(record)
+    keys = ("PSNR", "advantage [95 %]", "beat the floor by 3 dB", "converged", "objective (median)", "seconds")
+    return {str(record["budget"]["field"]): f"{record['budget']['value']:,}"} | {key: row[key] for key in keys}
 
 
 def summary_row(record: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -18,12 +19,14 @@ Kind = Literal["attack", "membership", "run"]
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: results/report).")
 @click.option("--target-accuracy", type=float, help="For runs: the cost of reaching it (default: 0.7).")
+@click.option("--strict", is_flag=True, help="Refuse where a run or a suite did not come to its end; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
 def report(
     directories: tuple[Path, ...],
     out: Path | None,
     target_accuracy: float | None,
+    strict: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -37,13 +40,19 @@ def report(
     from fedpriv.eval.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 
     found = result_directories(directories)
-    attacks, members, runs = found["attack"], found["membership"], found["run"]
+    attacks, members = found["attack"], found["membership"]
+    runs, skipped = finished_runs(found["run"])
     leaks = bool(attacks or members)
     if target_accuracy is not None and not runs:
         raise UserError("--target-accuracy: applies to runs, but only attacks were given")
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     check_target(target)
-    for line in unfinished(directories):
+    complaints = [f"{line}; left out of the report" for line in skipped] + unfinished(directories)
+    if complaints and strict:
+        raise UserError(f"--strict: {complaints[0]}")
+    if not (leaks or runs):
+        raise UserError(skipped[0])
+    for line in complaints:
         common.say(f"warning: {line}", quiet=quiet, as_json=True)
     folder = out or common.numbered(Path("results") / "report")
     common.fresh_folder(folder, force=force)
@@ -90,12 +99,30 @@ def _inside(path: Path, depth: int = 2) -> list[Path]:
     return [found for place in sorted(path.iterdir()) for found in _inside(place, depth - 1)]
 
 
+def finished_runs(runs: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the runs that came to their end, and a line for each that did not."""
+    from fedpriv.runs import RunDirectory
+
+    done: list[Path] = []
+    lines: list[str] = []
+    for path in runs:
+        try:
+            RunDirectory(path).require_complete()
+        except UserError as error:
+            lines.append(str(error))
+        else:
+            done.append(path)
+    return done, lines
+
+
 def unfinished(paths: tuple[Path, ...]) -> list[str]:
     """Return a line for every suite of attacks among or below the folders that did not come to its end."""
     suites = {file.parent for path in paths for file in (*path.glob("request.json"), *path.glob("*/request.json"))}
     lines = []
     for suite in sorted(suites):
-        wanted = read_json(suite / "request.json").get("attacks", {})
+        if (suite / "report.html").is_file():  # written last
+            continue
+        wanted = read_json(suite / "request.json").get("results", [])
         missing = [name for name in wanted if _kind(suite / name) is None]
         if missing:
             lines.append(f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with --resume")

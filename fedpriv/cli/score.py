@@ -17,7 +17,10 @@ from fedpriv.errors import UserError
 @click.option("--seed", type=int, help="Seed of floors, decoys and resamples (default: the attack's own).")
 @common.common_options
 def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet: bool) -> None:
-    """Score attack directories again; rewrites metrics.json and the image grid."""
+    """Score attack directories again; rewrites metrics.json and the image grid.
+
+    Membership inference is not scored again: the scores of its candidates are not stored.
+    """
     from fedpriv.eval.score import score as score_attack
     from fedpriv.eval.storage import TRUTH, load_attack, save_metrics
 
@@ -35,10 +38,15 @@ def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet:
         save_metrics(directory, record)
         draw(directory, record, saved)
         records[directory] = record
+    for path in membership_directories(directories):
+        common.say(f"not scored again: {path} ({_MEMBERSHIP})", quiet=quiet, as_json=True)
     if as_json:
         common.print_json({str(path): record for path, record in records.items()})
     elif not quiet:
         show_attacks(records, with_folder=True)
+
+
+_MEMBERSHIP = "membership inference stores no candidates' scores; attack again"
 
 
 def draw(directory: Path, record: dict[str, Any], saved: Any) -> None:
@@ -61,7 +69,16 @@ def attack_directories(paths: tuple[Path, ...]) -> list[Path]:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected an attack directory made by fedpriv attack")
         inside = [path] if is_attack_directory(path) else [p for p in sorted(path.iterdir()) if is_attack_directory(p)]
+        if not inside and membership_directories((path,)):
+            raise UserError(f"{path}: {_MEMBERSHIP}")
         if not inside:
             raise UserError(f"{path}: holds no attack result (about.json of an attack is missing)")
         found += [directory for directory in inside if directory not in found]
     return found
+
+
+def membership_directories(paths: tuple[Path, ...]) -> list[Path]:
+    """Return the folders of membership inference among and directly below the given folders."""
+    from fedpriv.eval.membership import FILE
+
+    return [file.parent for path in paths for file in (*path.glob(FILE), *sorted(path.glob(f"*/{FILE}")))]

@@ -123,7 +123,7 @@ def curve_svg(curve: BudgetCurve) -> str:
     A point is filled where at least half of the targets converged.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatterSciNotation, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     with house_style():
         figure = Figure(figsize=(6.6, 2.7), layout="constrained")
@@ -140,9 +140,12 @@ def curve_svg(curve: BudgetCurve) -> str:
             if label != "seconds":
                 axes.set_xticks(xs, [f"{point.budget:,}" for point in curve.points])
             else:
-                axes.xaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(1.5, 0.6)))
+                axes.xaxis.set_major_locator(LogLocator(subs=_subdivisions(xs)))
+                axes.xaxis.set_major_formatter("{x:g}")
+            axes.minorticks_off()
             axes.xaxis.set_minor_formatter(NullFormatter())
         left.set_ylabel("advantage (dB)")
+        left.margins(y=0.14)
         left.annotate(
             f"floor: {curve.floor}, {curve.floor_psnr:.1f} dB",
             (0.02, 0),
@@ -155,6 +158,12 @@ def curve_svg(curve: BudgetCurve) -> str:
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
         return svg_text(figure)
+
+
+def _subdivisions(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Return where a decade of seconds is marked, so that a few marks are shown whatever the span."""
+    span = max(seconds) / min(seconds)
+    return (1.0,) if span > 300 else (1.0, 3.0) if span > 30 else (1.0, 2.0, 5.0)
 
 
 def _draw_points(axes: Any, xs: Sequence[float], points: Sequence[Point]) -> None:

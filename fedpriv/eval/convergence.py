@@ -50,4 +50,4 @@ def objective(value: float | None) -> str:
     """
     if value is None:
         return "–"
-    return f"{value:.2g}" if value == 0 or 0.01 <= abs(value) < 100 else f"{value:.1e}"
+    return f"{value:.2g}" if value == 0 or 1e-3 <= abs(value) < 100 else f"{value:.1e}"
