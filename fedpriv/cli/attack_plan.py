@@ -245,7 +245,8 @@ def options_by_attack(
     if iterations is not None or budgets:
         _refuse_budget(kinds, "--iterations" if iterations is not None else "--budget")
     tree = common.key_values(tuple(pairs), "--attack-option")
-    scoped = {key for key in tree if key in ATTACKS and not any(key in one for one in known.values())}
+    # A field may be called like an attack (``pixels``); of the two the attack is meant.
+    scoped = {key for key in tree if key in names or (key in ATTACKS and not any(key in one for one in known.values()))}
     general = {key: value for key, value in tree.items() if key not in scoped}
     if restarts is not None:
         general["restarts"] = restarts
