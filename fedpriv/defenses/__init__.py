@@ -22,6 +22,11 @@ DEFENSES: dict[str, str] = {
     "hide-labels": "fedpriv.defenses.hide_labels:HideLabels",
     "every": "fedpriv.defenses.every:Every",
     "secure-aggregation": "fedpriv.defenses.secure_aggregation:SecureAggregation",
+    "dp-sgd": "fedpriv.defenses.dp_sgd:DPSGD",
+    "soteria": "fedpriv.defenses.soteria:Soteria",
+    "precode": "fedpriv.defenses.precode:Precode",
+    "transform": "fedpriv.defenses.transform:Transform",
+    "mixup": "fedpriv.defenses.mixup:Mixup",
 }
 """Names of defenses and where they are."""
 

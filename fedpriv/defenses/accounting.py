@@ -19,6 +19,9 @@ _HIGH_ORDERS = (72.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0)
 
 _PRECISION = 1e-4
 
+_MOST_NOISE = 1e6
+"""Stronger noise is accounted as this: it costs no more, and sampled releases of it are beyond float arithmetic."""
+
 
 @lru_cache(maxsize=256)
 def epsilon(noise_multiplier: float, steps: int, delta: float, sample_rate: float = 1.0) -> float:
@@ -41,7 +44,7 @@ def epsilon(noise_multiplier: float, steps: int, delta: float, sample_rate: floa
             "install it with: pip install 'fedpriv[dp]'"
         ) from error
     accountant = RDPAccountant()
-    accountant.history = [(noise_multiplier, sample_rate, steps)]
+    accountant.history = [(min(noise_multiplier, _MOST_NOISE), sample_rate, steps)]
     with warnings.catch_warnings():  # that the best order is the first or last one
         warnings.simplefilter("ignore")
         return float(accountant.get_epsilon(delta, alphas=[*RDPAccountant.DEFAULT_ALPHAS, *_HIGH_ORDERS]))

@@ -1,0 +1,221 @@
+"""Differentially private local training: clip what each image adds to a gradient, add noise, count the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from fedpriv.defenses.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
+from fedpriv.errors import UserError
+from fedpriv.models.build import extractor_batch_norms
+from fedpriv.models.split import Blueprint
+from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
+
+COVERED = ("model", "small-model", "classifier", "extractor", "low-rank-model", "angle-matrix", "kernel")
+"""Kinds of upload that are functions of the trained weights and of nothing else that is private."""
+
+IN_CLEAR = {"sample-count": "how many images the client holds"}
+"""Kinds that the guarantee takes for public, and what they tell."""
+
+
+@dataclass(frozen=True)
+class DPSGD(Defense):
+    """DP-SGD on every client: per-image gradients clipped to an L2 norm, Gaussian noise on their sum, Renyi accounting.
+
+    In every local step each image's gradient, over all trained parameters together, is shortened to ``clip`` = S where it
+    is longer; to the sum is added N(0, (z S)^2) on every entry; the result is divided by the number of images that a
+    batch holds on average. What an image's gradient is: the gradient of the method's own loss on a batch of that image
+    alone, evaluated image by image. Nothing of another image can enter it, so the bound holds for every method's loss,
+    whatever that loss does with whole batches. That takes two to six times as long as plain training on a CPU.
+
+    Guarantee, with ``sampling`` = ``poisson``: (epsilon, delta)-DP of the trained weights, over all local steps of all
+    rounds, for one image more or less in a client's training set, in the L2 norm, for the client with the highest
+    epsilon; an image takes part in a step with probability q = min(1, batch size / n). The server and all other clients
+    may be adversaries. With ``sampling`` = ``batches`` clients keep their shuffled batches of fixed size, and the same
+    figure is an approximation that shuffling does not certify (Chua et al., How Private are DP-SGD Implementations?,
+    ICML 2024); the record says so.
+
+    An upload of the weights inherits the guarantee. Uploads that are computed from the images once more (prototypes,
+    representations, class outputs, label counts) do not: the record then gives no epsilon for the run, only one of
+    the weights. A method that uses images otherwise in training is refused. Numbers of images, batch size and steps are
+    taken for public. Noise comes from the run's seed, which whoever holds the run can repeat: a simulation of the
+    mechanism, not a deployment of it.
+
+    Batch normalisation, through which images see one another, is refused, unless ``norm`` = ``group`` has it replaced
+    by group normalisation in all models; the record names that change.
+
+    Attributes:
+        clip: S > 0, in units of the gradient of the loss.
+        noise_multiplier: z >= 0; 0 clips alone and guarantees nothing. Or
+        epsilon: the target over the whole run, from which z is computed; exactly one of the two.
+        delta: in (0, 1).
+        sampling: ``poisson`` draws each batch anew, its size random; or ``batches``.
+        norm: ``refuse`` or ``group``.
+    """
+
+    clip: Annotated[float, Gt(0)] = 1.0
+    noise_multiplier: Annotated[float, Ge(0)] | None = None
+    epsilon: Annotated[float, Gt(0)] | None = None
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    sampling: Literal["poisson", "batches"] = "poisson"
+    norm: Literal["refuse", "group"] = "refuse"
+
+    name: ClassVar[str] = "dp-sgd"
+    source: ClassVar[str] = "Abadi et al., CCS 2016, algorithm 1; Mironov, Talwar, Zhang 2019 (accounting)"
+    guarantee: ClassVar[str] = (
+        "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
+    )
+    answer: ClassVar[str] = "not evaluated; the guarantee is meant to hold against every attack"
+
+    def __post_init__(self) -> None:
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            raise UserError(
+                "options of defense dp-sgd: noise_multiplier, epsilon: give exactly one of them, for example epsilon=8"
+            )
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse what would void the guarantee, and a target that cannot be met or accounted for."""
+        if plan.outside:
+            raise UserError(
+                f"defense {self.name!r} does not fit method {plan.method!r}, which computes more from images than "
+                f"gradients: {plan.outside}"
+            )
+        if plan.mixing:
+            raise UserError(
+                f"defense {self.name!r} bounds what one image adds to a gradient, but {plan.mixing[-1]!r} lets images "
+                "into one another's; leave one of them out"
+            )
+        if plan.private_gradients:
+            raise UserError(f"defense {self.name!r} is given twice; give it once")
+        for blueprint in plan.trained:
+            layers = extractor_batch_norms(blueprint)
+            if layers:
+                raise UserError(
+                    f"defense {self.name!r}: {blueprint.name} has {layers} layers of batch normalisation, through which "
+                    f"images see one another; pass {self.name}:norm=group to have group normalisation in their place, or "
+                    "take models without it (small, cnn4, cnn-1 to cnn-5, lenet-sigmoid)"
+                )
+        self.privacy(plan)  # says before training that opacus is missing
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Tell the defenses behind this one that gradients are private already."""
+        return replace(plan, private_gradients=self.name)
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        """Return the architecture with group normalisation where that was asked for."""
+        return replace(blueprint, group_norm=True) if self.norm == "group" else blueprint
+
+    def poisson(self) -> bool:
+        """Whether batches are Poisson samples."""
+        return self.sampling == "poisson"
+
+    def guard(self, plan: ProtectionPlan) -> Guard:
+        """Return what turns a step into a private one."""
+        spread = self.multiplier(plan) * self.clip
+        return lambda step: private_step(step, self.clip, spread)
+
+    def multiplier(self, plan: ProtectionPlan) -> float:
+        """Return z for a run: enough for the client that needs most."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        assert self.epsilon is not None
+        return max(
+            (noise_multiplier_for(self.epsilon, self.delta, steps, rate) for steps, rate in releases(plan)), default=0.0
+        )
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
+        """Return epsilon over all rounds for the worst client, what it is about, and what it is not about."""
+        z = self.multiplier(plan)
+        spent = worst(z, plan, self.delta)
+        uncovered = [kind for kind in plan.uploads if kind not in (*COVERED, *IN_CLEAR)]
+        shuffled = (
+            "the accounting is for Poisson samples, which shuffled batches of fixed size are not: an approximation"
+        )
+        return {
+            "epsilon": None if uncovered else spent,
+            "epsilon_of_weights": spent,
+            "delta": self.delta,
+            "noise_multiplier": z,
+            "clip": self.clip,
+            "norm": "L2",
+            "unit": "image",
+            "neighbours": "one image more or less in a client's training set",
+            "given": "" if self.poisson() else shuffled,
+            "not_protected": [f"{kind}, which is computed from images beside the weights" for kind in uncovered]
+            + [what for kind, what in IN_CLEAR.items() if kind in plan.uploads],
+            "sampling": self.sampling,
+            "sample_rate": max((rate for _, rate in releases(plan)), default=0.0),
+            "releases": max((steps for steps, _ in releases(plan)), default=0),
+            "model_changes": self._model_changes(plan),
+            "accountant": ACCOUNTANT,
+        }
+
+    def _model_changes(self, plan: ProtectionPlan) -> list[str]:
+        if self.norm != "group":
+            return []
+        layers = {own.name: extractor_batch_norms(replace(own, group_norm=False)) for own in plan.trained}
+        return [
+            f"{name}: {number} layers of group normalisation in place of batch normalisation"
+            for name, number in layers.items()
+            if number
+        ]
+
+
+def releases(plan: ProtectionPlan) -> set[tuple[int, float]]:
+    """Return the distinct (steps over the whole run, sampling rate) of a run's clients that train at all.
+
+    Every client counts as if it took part in all rounds.
+    """
+    pairs = zip(plan.steps, plan.train_sizes, strict=True)
+    return {(steps * plan.rounds, min(1.0, plan.batch_size / size)) for steps, size in pairs if steps}
+
+
+def worst(noise_multiplier: float, plan: ProtectionPlan, delta: float) -> float | None:
+    """Return the largest epsilon of any client; None, for no guarantee, without noise; 0 where nobody trains.
+
+    Raises:
+        UserError: when opacus is not installed.
+    """
+    if not noise_multiplier:
+        return None
+    return max((epsilon(noise_multiplier, steps, delta, rate) for steps, rate in releases(plan)), default=0.0)
+
+
+def private_step(step: Step, clip: float, spread: float) -> Step:
+    """Return the step that adds up clipped gradients of single images and noise.
+
+    Args:
+        step: computes the gradient of a batch; it is given one image at a time.
+        clip: the largest L2 norm of an image's gradient, over all parameters.
+        spread: standard deviation of the noise on every entry of the sum.
+    """
+
+    def private(work: Work, images: Tensor, labels: Tensor) -> Tensor:
+        totals = [torch.zeros_like(parameter) for parameter in work.parameters]
+        loss = torch.zeros((), device=images.device)
+        for place in range(len(labels)):
+            for parameter in work.parameters:
+                parameter.grad = None
+            loss += step(work, images[place : place + 1], labels[place : place + 1])
+            found = [
+                (total, parameter.grad)
+                for total, parameter in zip(totals, work.parameters, strict=True)
+                if parameter.grad is not None
+            ]
+            norm = get_total_norm([gradient for _, gradient in found])
+            share = (clip / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
+            for total, gradient in found:
+                total += share * gradient
+        number = len(labels) if work.expected is None else work.expected
+        for total, parameter in zip(totals, work.parameters, strict=True):
+            if spread:
+                total += spread * torch.randn(total.shape, generator=work.rng).to(total)
+            parameter.grad = total / number
+        return loss / number
+
+    return private

@@ -1,0 +1,77 @@
+"""PRECODE: a random code between representation and head, which makes gradients random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.models.bottleneck import VariationalBottleneck
+from fedpriv.models.split import Blueprint
+from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
+
+
+@dataclass(frozen=True)
+class Precode(Defense):
+    """A variational bottleneck behind the representation mapping of every model, trained with beta KL on top of the loss.
+
+    The representation is mapped to means and standard deviations of a code of K entries, a code is drawn (in evaluation:
+    the mean is taken) and mapped back to the representation's width. What methods upload as representation is what
+    comes out of the bottleneck. The model grows by 3 d K + 2 K + d parameters, which travel wherever the
+    extractor does. Nothing is guaranteed: the layers before the bottleneck get gradients that are as telling as before
+    once the random ones are left out of the comparison.
+
+    Attributes:
+        code: K >= 1 entries of the code; the paper takes 256.
+        beta: weight of the divergence from N(0, 1), in units of the loss per nat.
+    """
+
+    code: Annotated[int, Ge(1)] = 256
+    beta: Annotated[float, Ge(0)] = 1e-3
+
+    name: ClassVar[str] = "precode"
+    source: ClassVar[str] = "Scheliga, Maeder, Seeland, WACV 2022, section 3"
+    answer: ClassVar[str] = (
+        "dlg or inverting-gradients with ignore=bottleneck.*+head.*: match the layers before it (Scheliga et al. 2022, "
+        "arXiv 2208.04767)"
+    )
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        """Return the architecture with a bottleneck."""
+        return replace(blueprint, bottleneck=self.code)
+
+    def guard(self, plan: ProtectionPlan) -> Guard:
+        """Return what adds the divergence to the loss."""
+        return lambda step: divergent_step(step, self.beta)
+
+
+def divergent_step(step: Step, beta: float) -> Step:
+    """Return the step of the loss plus beta times the divergence of every bottleneck that the loss passes through.
+
+    A bottleneck that is passed several times in one loss counts as it was passed last.
+
+    Args:
+        step: computes the gradient of a batch.
+        beta: weight of the divergence.
+    """
+
+    def divergent(work: Work, images: Tensor, labels: Tensor) -> Tensor:
+        bottlenecks = [layer for layer in work.module.modules() if isinstance(layer, VariationalBottleneck)]
+
+        def with_divergence(batch: Tensor, classes: Tensor) -> Tensor:
+            for layer in bottlenecks:
+                layer.divergence = None
+            value = work.loss(batch, classes)
+            for layer in bottlenecks:
+                if layer.divergence is not None:
+                    value = value + beta * layer.divergence
+            return value
+
+        loss = step(replace(work, loss=with_divergence), images, labels)
+        for layer in bottlenecks:
+            layer.divergence = None  # lets go of the graph
+        return loss
+
+    return divergent

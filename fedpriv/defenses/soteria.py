@@ -1,0 +1,146 @@
+"""Soteria: hide the columns of the last layer's gradient that tell most of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+
+from fedpriv.errors import UserError
+from fedpriv.models.split import SplitModel
+from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
+
+HEADS = ("model", "small-model", "low-rank-model", "classifier")
+"""Kinds of upload that hold the head, whose gradient is what is defended."""
+
+_AT_ONCE = 64
+"""Entries of the representation that are differentiated together."""
+
+
+@dataclass(frozen=True)
+class Soteria(Defense):
+    """Zero columns of the gradient of the head's weight: those of entries r_j with a low score, in every local step.
+
+    The score of entry j of the head's input r is ||d r_j / d x||_2 / (r_j + 0.1), summed over the images of the batch;
+    columns whose score's absolute value lies below the given percentile of all scores are zeroed. As the authors'
+    code has it; there the defended layer is the last or the one before, here it is the head. Nothing else of the
+    gradient is changed, neither the head's bias nor the layers before it, and nothing is guaranteed: an attacker who
+    leaves the head's weight out of the comparison sees what it sees without the defense.
+
+    Attributes:
+        percentile: share of the columns that are zeroed, in per cent of [0, 100]; the authors take 1 against DLG,
+            and up to 80 against Inverting Gradients.
+    """
+
+    percentile: Annotated[float, Ge(0), Le(100)] = 80.0
+
+    name: ClassVar[str] = "soteria"
+    source: ClassVar[str] = "Sun, Li, Wang, Yang, Li, Chen, CVPR 2021, section 5"
+    answer: ClassVar[str] = "dlg or inverting-gradients with ignore=head.weight: match all other layers"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse methods whose uploads hold no head, and gradients that are private already."""
+        if not any(kind in HEADS for kind in plan.uploads):
+            raise UserError(
+                f"defense {self.name!r} changes the head's gradient, but clients of method {plan.method!r} upload no head; "
+                f"it fits uploads of: {', '.join(HEADS)}"
+            )
+        refuse_private_gradients(self.name, plan)
+
+    def guard(self, plan: ProtectionPlan) -> Guard:
+        """Return what zeroes columns after a batch's gradient was computed."""
+        return lambda step: pruned_step(step, self.percentile)
+
+
+def refuse_private_gradients(name: str, plan: ProtectionPlan) -> None:
+    """Refuse to look at a batch again after its gradient was made private.
+
+    Raises:
+        UserError: naming the order that would do.
+    """
+    if plan.private_gradients:
+        raise UserError(
+            f"defense {name!r} behind {plan.private_gradients!r} would void its guarantee; leave one of them out, or, "
+            f"where it can go first, give {name!r} before {plan.private_gradients!r}"
+        )
+
+
+def pruned_step(step: Step, percentile: float) -> Step:
+    """Return the step that zeroes low-scored columns of every head's gradient.
+
+    Args:
+        step: computes the gradient of a batch.
+        percentile: in [0, 100].
+    """
+
+    def pruned(work: Work, images: Tensor, labels: Tensor) -> Tensor:
+        heads = [model.head for model in work.module.modules() if isinstance(model, SplitModel)]
+        found: dict[nn.Linear, Tensor] = {}
+
+        def watched(batch: Tensor, classes: Tensor) -> Tensor:
+            batch = batch.detach().requires_grad_()
+            with watching(heads, batch, found):
+                return work.loss(batch, classes)
+
+        loss = step(replace(work, loss=watched), images, labels)
+        for head, total in found.items():
+            if head.weight.grad is not None:
+                head.weight.grad[:, low(total, percentile)] = 0
+        return loss
+
+    return pruned
+
+
+@contextmanager
+def watching(heads: list[nn.Linear], images: Tensor, found: dict[nn.Linear, Tensor]) -> Iterator[None]:
+    """Add the scores of what goes into the heads while the block runs.
+
+    Args:
+        heads: of the models in training.
+        images: ``(n, c, h, w)``, of which what goes in is differentiated; inputs that do not depend on them are passed over.
+        found: ``(d,)`` scores by head, to which they are added.
+    """
+
+    def look_at(head: nn.Linear) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def look(_: nn.Module, given: tuple[Any, ...]) -> None:
+            if given[0].requires_grad and torch.is_grad_enabled():
+                own = scores(given[0], images)
+                if own is not None:
+                    found[head] = found[head] + own if head in found else own
+
+        return look
+
+    with ExitStack() as stack:
+        for head in heads:
+            stack.enter_context(head.register_forward_pre_hook(look_at(head)))
+        yield
+
+
+def scores(features: Tensor, images: Tensor) -> Tensor | None:
+    """Return ||d r_j / d x||_2 / (r_j + 0.1), summed over images ``(d,)``; None where features do not depend on them.
+
+    Args:
+        features: r ``(n, d)``, computed from the images, row by row.
+        images: x ``(n, c, h, w)``.
+    """
+    width = features.shape[1]
+    norms: list[Tensor] = []
+    for chosen in torch.arange(width, device=features.device).split(_AT_ONCE):
+        picks = nn.functional.one_hot(chosen, width).to(features)[:, None].expand(-1, len(features), -1)
+        slopes: Tensor | None = torch.autograd.grad(
+            features, images, picks, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )[0]
+        if slopes is None:
+            return None
+        norms.append(slopes.flatten(2).norm(dim=2))
+    return (torch.cat(norms).T / (features.detach() + 0.1)).sum(0)
+
+
+def low(scores: Tensor, percentile: float) -> Tensor:
+    """Return which scores ``(d,)`` are, in absolute value, below the percentile of the scores."""
+    return scores.abs() < torch.quantile(scores, percentile / 100)
