@@ -40,6 +40,7 @@ class GradientDip:
         tolerance: distance below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
         several_steps: see :class:`fedpriv.attacks.inverting_gradients.InvertingGradients`.
+        ignore: see there too.
         generator: shape of each generator network.
     """
 
@@ -50,6 +51,7 @@ class GradientDip:
     tolerance: float = 1e-4
     patience: Annotated[int, Ge(1)] = 500
     several_steps: SeveralSteps = "unrolled"
+    ignore: str = ""
     generator: Hourglass = Hourglass()
 
     name = "gradient-dip"
@@ -75,7 +77,7 @@ class GradientDip:
             UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
         self.needs.refuse(self.name, knowledge.card)
-        problem = read_problem(self.name, observations, targets, knowledge, device)
+        problem = read_problem(self.name, observations, targets, knowledge, device, ignore=self.ignore)
         matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
         count = problem.labels.shape[1]
         schedule = Schedule(

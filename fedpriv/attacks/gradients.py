@@ -53,6 +53,7 @@ class DeepLeakage:
         several_steps: see :class:`fedpriv.attacks.inverting_gradients.InvertingGradients`.
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
             gradient falls below.
+        ignore: see :class:`fedpriv.attacks.inverting_gradients.InvertingGradients`.
     """
 
     outer_steps: Annotated[int, Ge(1)] = 100
@@ -64,6 +65,7 @@ class DeepLeakage:
     line_search: Literal["none", "strong-wolfe"] = "none"
     several_steps: SeveralSteps = "unrolled"
     stop_below: float = 1e-9
+    ignore: str = ""
 
     name = "dlg"
     targets = TARGETS["dlg"]
@@ -91,7 +93,9 @@ class DeepLeakage:
             raise UserError(f"attack {self.name!r}: labels={self.labels!r}; expected 'auto' or 'joint'")
         self.needs.refuse(self.name, knowledge.card)
         joint = self.labels == "joint"
-        problem = read_problem(self.name, observations, targets, knowledge, device, labels_known=not joint)
+        problem = read_problem(
+            self.name, observations, targets, knowledge, device, labels_known=not joint, ignore=self.ignore
+        )
         matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
         shape = (problem.labels.shape[1], *knowledge.image_shape)
         points = _Points(shape, knowledge.n_classes, self.spread, joint)

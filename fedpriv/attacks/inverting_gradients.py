@@ -49,6 +49,8 @@ class InvertingGradients:
         several_steps: ``unrolled``, or ``approximate``: as if the steps were one gradient, which is faster and wrong by
             as much as the weights moved on the way.
         tolerance: a row has converged when its distance is below.
+        ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
+            names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
@@ -61,6 +63,7 @@ class InvertingGradients:
     median_every: Annotated[int, Ge(0)] = 0
     several_steps: SeveralSteps = "unrolled"
     tolerance: float = 1e-2
+    ignore: str = ""
 
     name = "inverting-gradients"
     targets = TARGETS["inverting-gradients"]
@@ -85,7 +88,7 @@ class InvertingGradients:
             UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
         self.needs.refuse(self.name, knowledge.card)
-        problem = read_problem(self.name, observations, targets, knowledge, device)
+        problem = read_problem(self.name, observations, targets, knowledge, device, ignore=self.ignore)
         matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
         shape = (problem.labels.shape[1], *knowledge.image_shape)
 

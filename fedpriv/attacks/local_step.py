@@ -15,6 +15,10 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.attacks.updates import HEAD, read_update
 from fedpriv.attacks.updates import Weights as Weights
 from fedpriv.errors import UserError
+from fedpriv.models.bottleneck import VariationalBottleneck
+
+RANDOM = (nn.modules.dropout._DropoutNd, VariationalBottleneck)
+"""Layers that draw numbers in training, which nobody but the client knows."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,8 @@ class StepModel:
     """The client's loss as a function of weights, ready for ``torch.func``.
 
     The gradient is evaluated as the client computed it, in training mode: batch norm takes the statistics of the batch
-    (its running statistics have no part in a training step, so they are left out), and dropout, whose masks nobody but
-    the client knows, is switched off.
+    (its running statistics have no part in a training step, so they are left out). What nobody but the client knows is
+    switched off: dropout's masks, and the code that a variational bottleneck draws, for which its mean stands.
 
     Args:
         model: architecture; its weights do not matter. It is copied.
@@ -102,7 +106,7 @@ class StepModel:
         self._model = copy.deepcopy(model).to(device).train()
         replace_all_batch_norm_modules_(self._model)
         for module in self._model.modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd):
+            if isinstance(module, RANDOM):
                 module.eval()
 
     def gradient(self, weights: Weights, images: Tensor, labels: Tensor, fixed: Weights | None = None) -> Weights:

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.local_step import Weights
+from fedpriv.attacks.local_step import RANDOM, Weights
 
 _TINY = 1e-30
 
@@ -169,7 +169,7 @@ class RowGradients:
         self._passages: list[_Passage] = []
         self._norms = [module for module in self._model.modules() if isinstance(module, _RowNorm)]
         for name, layer in self._model.named_modules():
-            if isinstance(layer, nn.modules.dropout._DropoutNd):
+            if isinstance(layer, RANDOM):
                 layer.eval()
             if any(True for _ in layer.parameters(recurse=False)):
                 layer.register_forward_hook(self._noting(name))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,7 @@ def read_problem(
     device: torch.device,
     *,
     labels_known: bool = True,
+    ignore: str = "",
 ) -> StepProblem:
     """Return what is to be explained, and with how many images of which labels.
 
@@ -67,6 +69,7 @@ def read_problem(
         knowledge: card and grants.
         device: where to put it.
         labels_known: whether to look labels up or infer them; else the attack finds them itself.
+        ignore: patterns of parameters whose gradients are not compared, joined by +; they still tell labels.
 
     Raises:
         UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
@@ -78,6 +81,7 @@ def read_problem(
         )
         for target in targets
     )
+    compared = tuple(without(attack, step, ignore) for step in steps)
     planned = facts.batch_size * facts.steps
     found = [torch.full((planned,), -1)] * len(targets)
     if labels_known:
@@ -90,7 +94,35 @@ def read_problem(
     for row, own in zip(labels, found, strict=True):
         row[: len(own)] = own
     sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
-    return StepProblem(model, facts, steps, counts, labels.to(device), sources.to(device))
+    return StepProblem(model, facts, compared, counts, labels.to(device), sources.to(device))
+
+
+def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
+    """Return a step whose gradient lacks the parameters that a pattern names.
+
+    Args:
+        attack: its name, for messages.
+        step: the step.
+        ignore: patterns as of ``fnmatch``, joined by +; empty for none.
+
+    Raises:
+        UserError: when a pattern names no parameter, or nothing is left.
+    """
+    patterns = ignore.split("+") if ignore else []
+    names = ", ".join(step.gradient)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in step.gradient):
+            raise UserError(
+                f"attack {attack!r}: ignore={pattern}: no uploaded parameter is named so; there are: {names}"
+            )
+    kept = {
+        name: value
+        for name, value in step.gradient.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not kept:
+        raise UserError(f"attack {attack!r}: ignore={ignore} leaves nothing to compare; there are: {names}")
+    return replace(step, gradient=kept)
 
 
 def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:

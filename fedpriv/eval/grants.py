@@ -15,6 +15,7 @@ from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
 from fedpriv.federation import Federation
+from fedpriv.methods.contract import GuardedTraining
 from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
@@ -139,10 +140,17 @@ def _architecture(federation: Federation) -> SplitModel:
 
 
 def _batch_facts(federation: Federation, round_: int, clients: set[int]) -> BatchFacts:
-    """Return what the protocol says of local steps: of clients that take fewer steps than others, the largest number."""
-    training = federation.config.training
-    steps = max((len(round_batches(federation, round_, k)) for k in clients), default=1)
-    return BatchFacts(batch_size=training.batch_size, learning_rate=training.learning_rate, steps=steps)
+    """Return what the protocol says of local steps: of clients that take fewer steps than others, the largest number.
+
+    Likewise of random batches the largest, where clients draw Poisson samples.
+    """
+    training, own = federation.config.training, federation.clients[0].training
+    batches = [round_batches(federation, round_, k) for k in clients]
+    size = training.batch_size
+    if isinstance(own, GuardedTraining) and own.poisson:
+        size = max((len(batch) for each in batches for batch in each), default=size)
+    steps = max(map(len, batches), default=1)
+    return BatchFacts(batch_size=size, learning_rate=training.learning_rate, steps=steps)
 
 
 def _extractor(
