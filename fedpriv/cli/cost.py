@@ -162,6 +162,10 @@ def _print(rows: list[dict[str, Any]], where: dict[str, Any]) -> None:
     common.print_table("communication of a settled round, all clients together", table, as_json=False)
     click.echo(f"sizes: {sizes}")
     click.echo("paper: without labels, class ids, counts and schedules; full: everything")
+    unknown: dict[str, list[str]] = {}
     for row in rows:
         if "missing" in row:
-            click.echo(f"{row['method']}: not counted; {row['missing']}")
+            reason = row["missing"].replace(f"method {row['method']!r}", "this method")
+            unknown.setdefault(reason, []).append(row["method"])
+    for reason, names in unknown.items():
+        click.echo(f"not counted: {', '.join(names)}; {reason}")
