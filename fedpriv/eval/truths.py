@@ -101,7 +101,7 @@ def _uploaded_rows(run: RunDirectory, federation: Federation, target: TargetId, 
 
 
 def _entanglement_weights(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
-    """Return the sample weights of an upload: drawn again, the client's own record, or, of a round without a checkpoint, by class."""
+    """Return the sample weights of an upload: drawn again, the client's record, or without checkpoint by class."""
     drawn = weights_of_defense(federation, target.round, target.client, labels)
     if drawn is not None:
         return drawn
@@ -110,7 +110,7 @@ def _entanglement_weights(run: RunDirectory, federation: Federation, target: Tar
     if any(isinstance(defense, HideLabels) for defense in federation.shield.defenses):
         kept = ", ".join(str(number) for number in run.checkpointed_rounds())
         raise UserError(
-            f"{run.path}: with hide-labels the weights behind an upload are known where its checkpoint is kept (round {kept}), "
+            f"{run.path}: with hide-labels weights are known where a checkpoint is kept (round {kept}), "
             f"not of round {target.round}; drop --round, or train with --keep {target.round}"
         )
     encoding = part(run.message(run.upload_path(target.round, target.client)), Entangled).label_encoding
