@@ -1,8 +1,11 @@
 import base64
 import csv
+import hashlib
 import io
+import itertools
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +16,10 @@ from PIL import Image
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.errors import UserError
 from fedpriv.eval.grid import at_quantiles, grid_png
-from fedpriv.eval.report import number, write_report
+from fedpriv.eval.picture_table import picture_table
+from fedpriv.eval.report import StudyFacts, UnfinishedCell, number, write_report
 from fedpriv.eval.score import score, verdict
-from fedpriv.eval.storage import load_attack, save_attack
+from fedpriv.eval.storage import AttackRecord, load_attack, save_attack
 from fedpriv.eval.verdict import verdict_kind
 
 VOID = {"meta", "img", "br"}
@@ -98,16 +102,54 @@ def test_the_page_needs_nothing_from_outside(three, tmp_path):
     write_report(three, tmp_path / "report")
     page = Page((tmp_path / "report" / "report.html").read_text())
     pictures = [attrs for tag, attrs in page.tags if tag == "img"]
-    assert len(pictures) == 3
+    assert len(pictures) > 20
     for picture in pictures:
-        assert len(picture["alt"]) > 40
+        assert len(picture["alt"]) > 20
         kind, _, data = picture["src"].partition(",")
         assert kind == "data:image/png;base64"
-        assert Image.open(io.BytesIO(base64.b64decode(data))).size[0] > 500
-    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
-    assert all(attrs["href"].startswith("#") for tag, attrs in page.tags if tag == "a")
-    anchors = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
-    assert {attrs["href"][1:] for tag, attrs in page.tags if tag == "a"} == anchors
+        assert Image.open(io.BytesIO(base64.b64decode(data))).size == (8, 8)
+    assert not {tag for tag, _ in page.tags} & {"link", "iframe", "object", "base"}
+    assert [attrs for tag, attrs in page.tags if tag == "script"] == [{}]
+    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    assert all(link.startswith("#") for link in links)
+    assert {link[1:] for link in links} <= {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+
+
+def test_the_page_allows_its_own_script_and_nothing_else(three, tmp_path):
+    write_report(three, tmp_path / "report")
+    html = (tmp_path / "report" / "report.html").read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)
+    script = re.search(r"<script>(.*)</script>", html, re.DOTALL).group(1)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy.replace("&#39;", "'")
+    assert "default-src 'none'" in policy.replace("&#39;", "'")
+
+
+def test_headings_come_in_order(three, tmp_path):
+    write_report(three, tmp_path / "report")
+    page = Page((tmp_path / "report" / "report.html").read_text())
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {"main", "header", "nav"} <= {tag for tag, _ in page.tags}
+
+
+def test_pictures_keep_to_their_room():
+    truth = truths([1] * 30, shape=(3, 64, 64))
+    found = reconstruction(firsts(truth))
+    record = AttackRecord(Path("x"), found, None, truth, dict(ABOUT), score(found, truth, None, seed=0, about=ABOUT))
+    whole, small = picture_table(record, 10**9), picture_table(record, 60_000)
+    assert whole.remark == ""
+    assert "colours" in small.remark
+    size = sum(len(cell.source) for _, cells in small.rows for cell in cells)
+    assert size <= 60_000 < sum(len(cell.source) for _, cells in whole.rows for cell in cells)
+    # What is shown without a remark is what was scored, to the last grey level.
+    shown = Image.open(io.BytesIO(base64.b64decode(whole.rows[1][1][0].source.partition(",")[2])))
+    true = Image.open(io.BytesIO(base64.b64decode(whole.rows[0][1][0].source.partition(",")[2])))
+    assert np.array_equal(np.asarray(shown), np.asarray(true))
 
 
 def test_names_are_escaped(three, tmp_path):
@@ -170,6 +212,31 @@ def test_writing_twice_gives_the_same_bytes(three, tmp_path):
     write_report(three, tmp_path / "two")
     for name in ("report.html", "report.md", "results.csv"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_study_tells_what_did_not_finish(three, tmp_path):
+    failed = UnfinishedCell("fedre--none--s1", "fedre", "none", "entangled", 1, "failed", "ran <out> of memory")
+    study = StudyFacts(4, (failed,), command="fedpriv audit study.toml")
+    write_report(three, tmp_path / "report", study=study)
+    page = Page((tmp_path / "report" / "report.html").read_text())
+    flat = " ".join(page.text.split())
+    assert "3 of 4 cells done" in flat
+    assert "ran <out> of memory" in flat
+    assert "fedpriv audit study.toml" in flat
+    assert "ran &lt;out> of memory" in (tmp_path / "report" / "report.md").read_text()
+    write_report([], tmp_path / "empty", study=study)
+    assert "fedre--none--s1" in (tmp_path / "empty" / "report.html").read_text()
+
+
+def test_claims_stand_beside_results_and_say_what_is_not_known(three, tmp_path):
+    write_report(three, tmp_path / "report")
+    page = Page((tmp_path / "report" / "report.html").read_text())
+    flat = " ".join(page.text.split())
+    assert "12.89" in flat  # representations
+    assert "10.25" in flat  # prototypes
+    assert "9.66" not in flat  # nothing entangled was attacked
+    assert flat.count("Not stated:") >= 2
+    assert "mean colour 11.60 ± 2.01 dB" in flat
 
 
 def test_what_cannot_be_reported_is_named(tmp_path):

@@ -86,7 +86,9 @@ def _finding(label: str, own: Sequence[AttackRecord], members: Mapping[Path, Map
     about = own[0].about
     kind, worst = _gravest(own)
     suites = {attack.directory.resolve().parent for attack in own}
-    told = [str(record["verdict"]) for folder, record in members.items() if folder.resolve().parent in suites]
+    beside = [record for folder, record in members.items() if folder.resolve().parent in suites]
+    seeds = len({record.get("seed") for record in beside}) > 1
+    told = [f"Seed {one['seed']}: {one['verdict']}" if seeds else str(one["verdict"]) for one in beside]
     name = f"{upload_name(label, about['target'])} uploads, {about['dataset']}"
     return Finding(
         name,
@@ -124,15 +126,15 @@ def _card(attack: AttackRecord) -> dict[str, Any]:
 
 def _sentence(kind: Kind, worst: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> str:
     records = [scored(attack) for attack in worst]
-    name, gain = title(records[0]), _written_gain(records)
+    name, gain = title(records[0]), _written_gain(records) + _seeds(records, kind)
     images = {
-        "leaks": f"Images leak: {name} comes {gain} beyond the floor{_seeds(records, kind)}.",
-        "some": f"Some images leak to {name}, though not on average ({gain}): {_which(records)}{_seeds(records, kind)}.",
+        "leaks": f"Images leak to {name}: {gain}.",
+        "some": f"Some images leak to {name}, though not on average: {_which(records)}; {gain}.",
         "features": "No attack in this suite makes an image that beats the floor.",
         "classes": f"No image beats the floor, but {name} shows what classes look like to the client's model.",
-        "single": f"One target only, so nothing can be said beyond it: {name} comes {gain} beyond the floor.",
-        "none": f"No attack in this suite beats a blind guess; {name} comes nearest ({gain}{_seeds(records, kind)}).",
-        "worse": f"No attack in this suite beats a blind guess; {name} comes nearest ({gain}{_seeds(records, kind)}).",
+        "single": f"One target only, so nothing can be said beyond it: {name}, {gain}.",
+        "none": f"No attack in this suite beats a blind guess. {name} comes nearest: {gain}.",
+        "worse": f"No attack in this suite beats a blind guess. {name} comes nearest: {gain}.",
     }[kind]
     vectors = _recovered(own)
     return f"{vectors} {images}" if kind == "features" else f"{images} {vectors}".rstrip()
@@ -141,16 +143,17 @@ def _sentence(kind: Kind, worst: Sequence[AttackRecord], own: Sequence[AttackRec
 def _written_gain(records: Sequence[Mapping[str, Any]]) -> str:
     gains = [record["advantage_db"] for record in records]
     mean = float(np.mean([gain["mean"] for gain in gains]))
+    text = f"{mean:+.1f} dB against the floor"
     if len(gains) > 1:
         values = [gain["mean"] for gain in gains]
-        return f"{mean:+.1f} dB, mean of {len(gains)} seeds, {min(values):+.1f} to {max(values):+.1f}"
+        return f"{text} (mean of {len(gains)} seeds, {min(values):+.1f} to {max(values):+.1f})"
     interval = gains[0]["ci95"]
-    return f"{mean:+.1f} dB" + ("" if interval is None else f", 95 % interval {interval[0]:+.1f} to {interval[1]:+.1f}")
+    return text if interval is None else f"{text} (95 % interval {interval[0]:+.1f} to {interval[1]:+.1f})"
 
 
 def _seeds(records: Sequence[Mapping[str, Any]], kind: Kind) -> str:
     agreeing = sum(verdict_kind(record) == kind for record in records)
-    return "" if agreeing == len(records) else f"; so in {agreeing} of {len(records)} seeds"
+    return "" if agreeing == len(records) else f", so in {agreeing} of {len(records)} seeds"
 
 
 def _which(records: Sequence[Mapping[str, Any]]) -> str:

@@ -67,7 +67,8 @@ def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
         (name, tuple(_cell(name, column, uris[row], row) for column, uris in zip(columns, encoded, strict=True)))
         for row, name in enumerate(names)
     )
-    return PictureTable(tuple((c.heading or "target", c.note) for c in columns), rows, _remark(*step))
+    headings = tuple((c.heading or f"target {place}", c.note) for place, c in enumerate(columns, start=1))
+    return PictureTable(headings, rows, _remark(*step))
 
 
 def _cell(name: str, column: Column, uri: str, row: int) -> Cell:

@@ -261,3 +261,12 @@ def number(value: float | None) -> str:
 def span(interval: Sequence[float] | None) -> str:
     """Return an interval as a table shows it; "–" for None."""
     return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
+
+
+def gain_span(interval: Sequence[float] | None) -> str:
+    """Return an interval of a difference in dB as a table shows it; "–" for None.
+
+    >>> gain_span((-0.997, 3.154))
+    '-1.00 to +3.15'
+    """
+    return "–" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"

@@ -93,7 +93,8 @@ def _setting(dataset: str, run: Facts) -> str:
         "long_tail": f" with imbalance {partition.get('imbalance')}",
     }.get(partition.get("name", ""), "")
     name = str(partition.get("name", "unknown division")).replace("_", " ")
-    return f"{dataset}, {run['clients']} clients ({name}{detail}), {run['rounds']} rounds, models {run['models']}"
+    rounds = f"{run['rounds']} round" + ("" if run["rounds"] == 1 else "s")
+    return f"{dataset}, {run['clients']} clients ({name}{detail}), {rounds}, models {run['models']}"
 
 
 # ---------------------------------------------------------------- defenses
@@ -224,22 +225,33 @@ def _written(row: Row) -> tuple[str, ...]:
 
 def _ours(row: Row, ranked: Sequence[AttackRecord], quantity: Quantity) -> tuple[str, ...]:
     own = [attack for attack in ranked if speaks_of(row, attack.about["method"], attack.about["target"])]
-    told = {
-        "leakage": _our_leakage,
-        "accuracy": _our_accuracy,
-        "communication": _our_communication,
-    }[quantity]
+    if quantity == "leakage":
+        return _our_leakage(own)
+    told = _our_accuracy if quantity == "accuracy" else _our_communication
     return tuple(dict.fromkeys(line for attack in own for line in told(attack)))[:4]
 
 
-def _our_leakage(attack: AttackRecord) -> list[str]:
-    record = scored(attack)
-    best = record["advantage_db"]["best_floor"]
-    floor = record["floors"][best]["psnr_db"]
-    return [
-        f"{title(record)} on {record['method']}, {record['dataset']}: {record['metrics']['psnr_db']['mean']:.2f} dB; "
-        f"floor {floor:.2f} dB ({LABELS.get(best, best)})"
-    ]
+def _our_leakage(own: Sequence[AttackRecord]) -> tuple[str, ...]:
+    """Return a line an attack, mean over its seeds."""
+    same: dict[str, list[Facts]] = {}
+    for attack in own:
+        record, defense = scored(attack), defense_label(attack.about.get("run", {}))
+        guarded = "" if defense == "none" else f" + {defense}"
+        name = f"{title(record)} on {record['method']}{guarded}, {record['dataset']}"
+        same.setdefault(name, []).append(record)
+    lines = []
+    for name, records in same.items():
+        reached = _mean([record["metrics"]["psnr_db"]["mean"] for record in records])
+        best = [record["advantage_db"]["best_floor"] for record in records]
+        floor = _mean([record["floors"][kind]["psnr_db"] for record, kind in zip(records, best, strict=True)])
+        kinds = " or ".join(dict.fromkeys(LABELS.get(kind, kind) for kind in best))
+        seeds = f", mean of {len(records)} results" if len(records) > 1 else ""
+        lines.append(f"{name}: {reached:.2f} dB; floor {floor:.2f} dB ({kinds}){seeds}")
+    return tuple(lines[:6])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _our_accuracy(attack: AttackRecord) -> list[str]:

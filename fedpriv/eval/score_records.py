@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedpriv.eval import membership, membership_report, property, property_report
 from fedpriv.eval.membership import load_membership
@@ -13,6 +14,15 @@ from fedpriv.eval.property import load_property
 def holds_scores(folder: Path) -> bool:
     """Whether a folder holds the record of an attack that returns scores."""
     return any((folder / name).is_file() for name in (membership.FILE, property.FILE))
+
+
+def load_scores(folder: Path) -> dict[str, Any]:
+    """Return the record of such a folder.
+
+    Raises:
+        UserError: when it is missing or of another schema.
+    """
+    return load_property(folder) if (folder / property.FILE).is_file() else load_membership(folder)
 
 
 def score_sections(folders: Sequence[Path]) -> tuple[str, str]:

@@ -23,16 +23,20 @@ def html_table(title: str, introduction: str, rows: Rows, records: Records) -> s
     """Return an HTML section, empty without records; its anchor is the title in lower case."""
     if not records:
         return ""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in rows[0])
     body = "\n".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line.values()) + "</tr>" for line in rows
     )
-    verdicts = "\n".join(f"<p>{html.escape(str(record['verdict']))}</p>" for record in records)
+    verdicts = "\n".join(
+        f"<p><strong>{html.escape(record['method'])}, {html.escape(record['target'])}, seed {record['seed']}:</strong> "
+        f"{html.escape(str(record['verdict']))}</p>"
+        for record in records
+    )
     commands = "\n".join(html.escape(str(record.get("command", ""))) for record in records)
     return (
         f'<section id="{title.lower()}">\n<h2>{title}</h2>\n<p class="soft">{introduction}</p>\n{verdicts}\n'
         f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n'
-        f"<pre>{commands}</pre>\n</section>\n"
+        f'<pre tabindex="0">{commands}</pre>\n</section>\n'
     )
 
 

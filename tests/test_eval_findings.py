@@ -1,0 +1,106 @@
+"""One sentence an upload: the gravest that its attacks support together, and never more."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from test_eval_frontier import result
+
+from fedpriv.eval.findings import findings, upload_name
+from fedpriv.eval.verdict import verdict_kind
+
+
+def judged(gain=-3.0, *, width=0.5, share=0.0, found=None, features=None, chance=0.2, folder="suite", **how):
+    """An attack's record that verdicts can be read from."""
+    attack = result(gain=gain, **how)
+    metrics = dict(attack.metrics)
+    metrics["advantage_db"] = {
+        "mean": gain,
+        "ci95": [gain - width, gain + width],
+        "share_3db": share,
+        "best_floor": "noise",
+    }
+    metrics["metrics"] = {"psnr_db": {"mean": 10.0}}
+    if found is not None:
+        metrics["metrics"]["identification_top1"] = {"mean": found, "ci95": [found, found], "chance": 0.01}
+    if features is not None:
+        metrics["metrics"]["feature_identification"] = {"mean": features, "ci95": [features] * 2, "chance": chance}
+        metrics["metrics"]["relative_error"] = {"median": 0.056}
+    metrics["target"] = attack.about["target"]
+    return dataclasses.replace(attack, directory=Path(folder) / attack.about["attack"], metrics=metrics)
+
+
+def only(attacks, members=None):
+    (found,) = findings(attacks, members)
+    return found
+
+
+def test_no_attack_beats_a_guess():
+    found = only([judged(-3.4), judged(-5.0, attack="pixels")])
+    assert found.kind == "worse"
+    assert found.sentence == (
+        "No attack in this suite beats a blind guess. dip comes nearest: -3.4 dB against the floor "
+        "(95 % interval -3.9 to -2.9)."
+    )
+
+
+def test_the_gravest_attack_speaks():
+    found = only([judged(-3.4), judged(4.0, attack="joint")])
+    assert found.kind == "leaks"
+    assert found.sentence.startswith("Images leak to joint: +4.0 dB against the floor")
+
+
+def test_some_images_leak():
+    found = only([judged(-1.0, share=0.25, found=0.4)])
+    assert found.kind == "some"
+    assert "25 % of targets beat the floor by 3 dB, 40 % are identified among decoys (chance 1 %)" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("rounds", "told"),
+    [
+        ({5: False, 12: True, 30: True}, "from 12 rounds on (not from 5)"),
+        ({30: True}, "from 30 rounds"),
+        ({12: True, 30: False}, "from 12 rounds"),
+    ],
+)
+def test_from_how_many_rounds_on(rounds, told):
+    attacks = [
+        judged(attack="unmix", rounds_seen=n, target="entangled", features=1.0 if works else 0.2, folder=f"suite-{n}")
+        for n, works in rounds.items()
+    ]
+    found = only(attacks)
+    assert found.kind == "features"
+    assert found.sentence.startswith(f"Class prototypes are recovered {told}: unmix tells 100 % ")
+    assert found.sentence.endswith("No attack in this suite makes an image that beats the floor.")
+
+
+def test_a_single_lucky_seed_is_told_as_such():
+    attacks = [judged(gain, seed=seed, width=1.0) for seed, gain in enumerate((-0.5, 1.5, -0.4))]
+    assert [verdict_kind(attack.metrics) for attack in attacks] == ["none", "leaks", "none"]
+    found = only(attacks)
+    assert found.kind == "none"
+    assert "mean of 3 seeds, -0.5 to +1.5" in found.sentence
+    assert "so in 2 of 3 seeds" in found.sentence
+
+
+def test_uploads_are_apart_and_the_gravest_comes_first():
+    noisy = judged(-4.0, defenses=({"name": "noise", "options": {"scale": 0.1}},))
+    found = findings([judged(-3.0), noisy, judged(2.0, method="fedgh")])
+    assert [one.name for one in found] == [
+        "fedgh, prototype uploads, digits",
+        "fedre, prototype uploads, digits",
+        "fedre, prototype + noise scale=0.1 uploads, digits",
+    ]
+
+
+def test_membership_stands_with_the_suite_it_was_asked_in():
+    members = {
+        Path("suite/membership"): {"verdict": "No leak of membership found.", "seed": 0},
+        Path("other/membership"): {"verdict": "Leaks membership.", "seed": 0},
+    }
+    assert only([judged()], members).members == "No leak of membership found."
+
+
+def test_names_of_uploads():
+    assert upload_name("fedre (width 32) + noise", "entangled") == "fedre, entangled (width 32) + noise"
