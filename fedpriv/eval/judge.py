@@ -37,7 +37,7 @@ JUDGED = ("class-inversion",)
 """Attacks that make class images."""
 
 MOST_IMAGES = 4000
-_STEPS, _BATCH, _RATE, _WIDTH = 600, 64, 2e-3, 128
+_STEPS, _BATCH, _RATE, _WIDTH = 400, 64, 3e-3, 128
 
 
 @dataclass(frozen=True)
