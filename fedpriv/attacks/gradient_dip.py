@@ -114,10 +114,7 @@ class GradientDip:
             chunk_rows=chunk_rows,
             progress=progress,
         )
-        fields = {
-            name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")
-        }
-        return Reconstruction(targets=targets, **fields)
+        return best.reconstruction(targets)
 
 
 def _generator(seed: int, row: Row, image: int) -> torch.Generator:

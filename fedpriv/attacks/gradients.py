@@ -114,10 +114,7 @@ class DeepLeakage:
             chunk_rows=chunk_rows,
             progress=progress,
         )
-        fields = {
-            name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")
-        }
-        return Reconstruction(targets=targets, **fields)
+        return best.reconstruction(targets)
 
     def _solve(
         self,

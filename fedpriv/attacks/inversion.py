@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from annotated_types import Ge, Gt
@@ -28,8 +28,80 @@ from fedpriv.attacks.target_features import target_feature
 _NEEDS = Needs(extractor=("white_box", "shadow"))
 
 
+class VectorInversion(Protocol):
+    """What inversions of one vector share: everything but the prior and the schedule."""
+
+    restarts: int
+    name: str
+
+    @property
+    def schedule(self) -> Schedule:
+        """How a row is optimised."""
+        ...
+
+    def prior(
+        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
+    ) -> Prior:
+        """Return a prior over as many images as there are generators."""
+        ...
+
+    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+        """Estimate the memory that a row takes."""
+        ...
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
+        """
+        _NEEDS.refuse(self.name, knowledge.card)
+        require_extractors(knowledge, targets)
+        vectors = [target_feature(observations, target).to(device) for target in targets]
+        schedule = self.schedule
+
+        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+            wanted = torch.stack([vectors[row.position] for row in rows])
+            owners = torch.tensor([row.target.client for row in rows])
+
+            def distance(images: Tensor, which: Tensor) -> Tensor:
+                features = represent_rows(knowledge, images, owners[which])
+                return relative_feature_distance(features, wanted[which.to(device)])
+
+            prior = self.prior([row.generator(seed) for row in rows], knowledge.image_shape, device)
+            fitted = fit(prior, distance, schedule, tick)
+            return Solved(
+                images=fitted.images.unsqueeze(1),
+                objective=fitted.objective,
+                converged=fitted.objective < schedule.tolerance,
+                labels=torch.tensor([[row.target.label] for row in rows], device=device),
+                iterations=fitted.iterations,
+            )
+
+        return solve_rows(
+            targets,
+            solve,
+            restarts=self.restarts,
+            iterations=schedule.iterations,
+            bytes_per_row=self.bytes_per_row(knowledge.image_shape),
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        ).reconstruction(targets, torch.stack(vectors))
+
+
 @dataclass(frozen=True)
-class DipInversion:
+class DipInversion(VectorInversion):
     """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images).
 
     Attributes:
@@ -56,39 +128,22 @@ class DipInversion:
     budget: ClassVar[str | None] = "iterations"
     needs = _NEEDS
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
-
-        Raises:
-            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
-        """
-        self.needs.refuse(self.name, knowledge.card)
-        schedule = Schedule(
+    @property
+    def schedule(self) -> Schedule:
+        """Adam with a running mean of the images, until a row is near enough or stands still."""
+        return Schedule(
             self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
         )
 
-        def prior(generators: Sequence[torch.Generator]) -> Prior:
-            return DeepImagePrior(generators, knowledge.image_shape, self.generator, device)
+    def prior(
+        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
+    ) -> Prior:
+        """Return generator networks, one an image."""
+        return DeepImagePrior(generators, image_shape, self.generator, device)
 
-        return _invert(
-            _Problem(observations, targets, knowledge, seed, device),
-            prior,
-            schedule,
-            restarts=self.restarts,
-            bytes_per_row=bytes_of_generator(self.generator, knowledge.image_shape),
-            chunk_rows=chunk_rows,
-            progress=progress,
-        )
+    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+        """Estimate the memory of one generator network while it is fitted."""
+        return bytes_of_generator(self.generator, image_shape)
 
 
 def bytes_of_generator(shape: Hourglass, image_shape: tuple[int, int, int]) -> int:
@@ -105,7 +160,7 @@ def _pairs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class PixelInversion:
+class PixelInversion(VectorInversion):
     """Inversion over pixels with total variation (Mahendran and Vedaldi 2015): the control without a learned prior.
 
     Attributes:
@@ -130,92 +185,20 @@ class PixelInversion:
     budget: ClassVar[str | None] = "iterations"
     needs = _NEEDS
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
-
-        Raises:
-            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
-        """
-        self.needs.refuse(self.name, knowledge.card)
-        schedule = Schedule(
+    @property
+    def schedule(self) -> Schedule:
+        """Adam with a step size that falls to zero, until a row is near enough or stands still."""
+        return Schedule(
             self.iterations, self.learning_rate, anneal=True, tolerance=self.tolerance, patience=self.patience
         )
 
-        def prior(generators: Sequence[torch.Generator]) -> Prior:
-            return PixelPrior(generators, knowledge.image_shape, self.pixels, device)
+    def prior(
+        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
+    ) -> Prior:
+        """Return pixels that total variation holds back."""
+        return PixelPrior(generators, image_shape, self.pixels, device)
 
-        channels, height, width = knowledge.image_shape
-        return _invert(
-            _Problem(observations, targets, knowledge, seed, device),
-            prior,
-            schedule,
-            restarts=self.restarts,
-            bytes_per_row=4 * 200 * max(channels, 16) * height * width,
-            chunk_rows=chunk_rows,
-            progress=progress,
-        )
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """What is to be inverted, with what, where."""
-
-    observations: tuple[Observation, ...]
-    targets: tuple[TargetId, ...]
-    knowledge: Knowledge
-    seed: int
-    device: torch.device
-
-
-def _invert(
-    problem: _Problem,
-    make_prior: Callable[[Sequence[torch.Generator]], Prior],
-    schedule: Schedule,
-    *,
-    restarts: int,
-    bytes_per_row: int,
-    chunk_rows: int | None,
-    progress: Progress | None,
-) -> Reconstruction:
-    knowledge, device = problem.knowledge, problem.device
-    require_extractors(knowledge, problem.targets)
-    vectors = [target_feature(problem.observations, target).to(device) for target in problem.targets]
-
-    def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-        wanted = torch.stack([vectors[row.position] for row in rows])
-        owners = torch.tensor([row.target.client for row in rows])
-
-        def distance(images: Tensor, which: Tensor) -> Tensor:
-            return relative_feature_distance(represent_rows(knowledge, images, owners[which]), wanted[which.to(device)])
-
-        fitted = fit(make_prior([row.generator(problem.seed) for row in rows]), distance, schedule, tick)
-        return Solved(
-            images=fitted.images.unsqueeze(1),
-            objective=fitted.objective,
-            converged=fitted.objective < schedule.tolerance,
-            labels=torch.tensor([[row.target.label] for row in rows], device=device),
-            iterations=fitted.iterations,
-        )
-
-    best = solve_rows(
-        problem.targets,
-        solve,
-        restarts=restarts,
-        iterations=schedule.iterations,
-        bytes_per_row=bytes_per_row,
-        device=device,
-        chunk_rows=chunk_rows,
-        progress=progress,
-    )
-    fields = {name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")}
-    return Reconstruction(targets=problem.targets, features=torch.stack(vectors), **fields)
+    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+        """Estimate the memory of one image's way through an extractor and back."""
+        channels, height, width = image_shape
+        return 4 * 200 * max(channels, 16) * height * width

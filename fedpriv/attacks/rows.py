@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedpriv import seeds
-from fedpriv.attacks.observation import Cost, Progress, TargetId
+from fedpriv.attacks.observation import Cost, Progress, Reconstruction, TargetId
 from fedpriv.errors import UserError
 
 _CPU_CHUNK_BYTES = 1 << 30
@@ -80,6 +80,24 @@ class Chosen:
     converged: Tensor
     labels: Tensor
     cost: Cost
+
+    def reconstruction(self, targets: tuple[TargetId, ...], features: Tensor | None = None) -> Reconstruction:
+        """Return it as an attack's result.
+
+        Args:
+            targets: the T targets.
+            features: ``(T, d)`` vectors that the images were fitted to, or None.
+        """
+        return Reconstruction(
+            targets=targets,
+            images=self.images,
+            objective=self.objective,
+            chosen=self.chosen,
+            labels=self.labels,
+            cost=self.cost,
+            converged=self.converged,
+            features=features,
+        )
 
 
 Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
