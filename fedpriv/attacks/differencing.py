@@ -82,7 +82,8 @@ def change_of_mixture(before: Entangled, after: Entangled) -> Change | None:
     """Return what a client gained or lost by two uploads with weights 1 / n (VAR); None where they do not fit that.
 
     The share of the class with new images rises, those of all others fall by one factor n / (n + a). The number a is
-    taken to be the least for which every class count is a whole number. A client of one class tells nothing.
+    taken to be the least for which every class count is a whole number. A client of one class tells nothing; with two,
+    the loss of an image can look like a gain in the other class, and is taken for one.
     """
     gained = _growth(before, after)
     lost = None if gained is not None else _growth(after, before)

@@ -92,7 +92,6 @@ def evaluate(
     """
     newest = max(seen.round for seen in evidence.observations)
     uploads = {seen.client: seen for seen in evidence.observations if seen.round == newest}
-    permuted = {seen.client: seen for seen in evidence.permuted or () if seen.round == newest}
     n_classes = evidence.knowledge.n_classes
     counts = {k: torch.bincount(federation.clients[k].train.labels.cpu(), minlength=n_classes) for k in uploads}
     question = attack.asked([seen.upload for seen in uploads.values()])
@@ -101,15 +100,12 @@ def evaluate(
     certain = all(attack.read_off(seen.upload, question, n_classes) is not None for seen in uploads.values())
     learned, source = _learn(attack, evidence, uploads, counts, question, certain, seed)
 
-    def ask(clients: Mapping[int, Observation]) -> tuple[list[Values], list[Answers]]:
-        scores, answers = [], []
-        for client, seen in clients.items():
-            classes, values = attack.run(seen, question, n_classes, learned[client])
-            scores.append(values.numpy())
-            answers.append(truth[client][classes.numpy()])
-        return scores, answers
-
-    scores, answers = ask(uploads)
+    told, scores, answers = [], [], []
+    for client, seen in uploads.items():
+        classes, values = attack.run(seen, question, n_classes, learned[client])
+        told.append(classes.numpy())
+        scores.append(values.numpy())
+        answers.append(truth[client][classes.numpy()])
     record: dict[str, Any] = {
         "schema": SCHEMA,
         **about,
@@ -121,7 +117,7 @@ def evaluate(
         "n_pairs": int(sum(map(len, answers))),
         "n_yes": int(sum(told.sum() for told in answers)),
         **summarise(scores, answers, seed),
-        "permuted": summarise(*ask(permuted), seed) if permuted else None,
+        "permuted": None if len(uploads) < 2 else summarise(_of_the_next(told, scores), answers, seed),
         "classes_alone": summarise(
             [_crowd(uploads[k], len(told)) for k, told in zip(uploads, answers, strict=True)], answers, seed
         ),
@@ -170,6 +166,17 @@ def _learn(
         for k in uploads
     }
     return found, f"the {len(uploads) - 1} other clients"
+
+
+def _of_the_next(told: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:
+    """Return, for each client's classes, what the next client's upload scores them; a class that it lacks comes last."""
+    found = []
+    for place, classes in enumerate(told):
+        other = (place + 1) % len(told)
+        known = dict(zip(told[other].tolist(), scores[other].tolist(), strict=True))
+        least = min(known.values(), default=0.0) - 1
+        found.append(np.array([known.get(label, least) for label in classes.tolist()]))
+    return found
 
 
 def _crowd(seen: Observation, number: int) -> Values:
