@@ -19,7 +19,7 @@ from fedpriv.errors import UserError
 def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet: bool) -> None:
     """Score attack directories again; rewrites metrics.json and the image grid.
 
-    Membership inference is not scored again: the scores of its candidates are not stored.
+    Membership and property inference are not scored again: they store no scores of single candidates.
     """
     from fedpriv.eval.score import score as score_attack
     from fedpriv.eval.storage import TRUTH, load_attack, save_metrics
@@ -38,15 +38,15 @@ def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet:
         save_metrics(directory, record)
         draw(directory, record, saved)
         records[directory] = record
-    for path in membership_directories(directories):
-        common.say(f"not scored again: {path} ({_MEMBERSHIP})", quiet=quiet, as_json=True)
+    for path in inference_directories(directories):
+        common.say(f"not scored again: {path} ({_NOT_STORED})", quiet=quiet, as_json=True)
     if as_json:
         common.print_json({str(path): record for path, record in records.items()})
     elif not quiet:
         show_attacks(records, with_folder=True)
 
 
-_MEMBERSHIP = "membership inference stores no candidates' scores; attack again"
+_NOT_STORED = "inference stores no scores of single candidates; attack again"
 
 
 def draw(directory: Path, record: dict[str, Any], saved: Any) -> None:
@@ -69,16 +69,20 @@ def attack_directories(paths: tuple[Path, ...]) -> list[Path]:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected an attack directory made by fedpriv attack")
         inside = [path] if is_attack_directory(path) else [p for p in sorted(path.iterdir()) if is_attack_directory(p)]
-        if not inside and membership_directories((path,)):
-            raise UserError(f"{path}: {_MEMBERSHIP}")
+        if not inside and inference_directories((path,)):
+            raise UserError(f"{path}: {_NOT_STORED}")
         if not inside:
             raise UserError(f"{path}: holds no attack result (about.json of an attack is missing)")
         found += [directory for directory in inside if directory not in found]
     return found
 
 
-def membership_directories(paths: tuple[Path, ...]) -> list[Path]:
-    """Return the folders of membership inference among and directly below the given folders."""
-    from fedpriv.eval.membership import FILE
+def inference_directories(paths: tuple[Path, ...]) -> list[Path]:
+    """Return the folders of membership and property inference among and directly below the given folders."""
+    from fedpriv.eval.membership import FILE as MEMBERSHIP
+    from fedpriv.eval.property import FILE as PROPERTY
 
-    return [file.parent for path in paths for file in (*path.glob(FILE), *sorted(path.glob(f"*/{FILE}")))]
+    files = [
+        file for path in paths for name in (MEMBERSHIP, PROPERTY) for file in (path / name, *path.glob(f"*/{name}"))
+    ]
+    return sorted(file.parent for file in files if file.is_file())
