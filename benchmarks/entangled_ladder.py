@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.observation import DataAccess, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.target_features import observation_of
 from fedpriv.attacks.unmixed_inversion import unmix_client
 from fedpriv.attacks.unmixed_once import PriorUnmixing, Source
@@ -58,7 +58,7 @@ def main() -> None:
     torch.set_num_threads(1)
     run = RunDirectory.open(arguments.run)
     federation = prepare(run.config, torch.device("cpu"))
-    data = "none" if federation.server.public is None else "same_domain"
+    data: DataAccess = "none" if federation.server.public is None else "same_domain"
     card = KnowledgeCard(attacker_data=data, rounds_seen=len(run.captured_rounds()))
     evidence = gather(run, federation, "entangled", card, n_targets=10**9, seed=arguments.seed, unit="class")
     newest = tuple(o for o in evidence.observations if o.round == max(seen.round for seen in evidence.observations))
