@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpriv.eval.ranking import stage_name
 from fedpriv.eval.score_section import html_table, markdown_table, with_interval
 
 TITLE = "Membership"
@@ -19,14 +20,14 @@ def row(record: Mapping[str, Any]) -> dict[str, str]:
     control, classes = record["permuted"], record["classes"]
     strata = record["strata"]
     return {
-        "upload": str(record["target"]),
+        "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
         "method": str(record["method"]),
         "candidates": f"{record['n_candidates']} of {record['n_clients']} clients",
         "AUC [95 %]": with_interval(record["auc"], 3, 1),
         "found at 1 % false": with_interval(record["tpr_at_1_percent"], 1, 100) + " %",
         "found at 0.1 % false": with_interval(record["tpr_at_0.1_percent"], 1, 100)
         + (" %" if record["n_nonmembers"] >= 1000 else " % (fewer than 1,000 non-members)"),
-        "AUC, permuted": "not run" if control is None else with_interval(control["auc"], 3, 1),
+        "AUC, permuted uploads": "not run" if control is None else with_interval(control["auc"], 3, 1),
         "AUC by images of the class": ", ".join(f"{name}: {part['auc']:.2f}" for name, part in strata.items()),
         "class sets exact": "none uploaded" if classes is None else f"{classes['exact']}/{classes['clients']}",
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.eval.property import QUESTIONS
+from fedpriv.eval.ranking import stage_name
 from fedpriv.eval.score_section import html_table, markdown_table, with_interval
 
 TITLE = "Property"
@@ -20,7 +21,7 @@ def row(record: Mapping[str, Any]) -> dict[str, str]:
     control = record["permuted"]
     few = "" if record["n_pairs"] - record["n_yes"] >= 1000 else " (fewer than 1,000 noes)"
     return {
-        "upload": str(record["target"]),
+        "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
         "method": str(record["method"]),
         "question": QUESTIONS[record["question"]],
         "pairs": f"{record['n_pairs']} of {record['n_clients']} clients, {record['n_yes']} yes",
@@ -29,7 +30,7 @@ def row(record: Mapping[str, Any]) -> dict[str, str]:
         "found at 1 % false": with_interval(record["tpr_at_1_percent"], 1, 100) + " %",
         "found at 0.1 % false": with_interval(record["tpr_at_0.1_percent"], 1, 100) + " %" + few,
         "AUC, number of classes alone": with_interval(record["classes_alone"]["auc"], 3, 1),
-        "AUC, permuted": "not run" if control is None else with_interval(control["auc"], 3, 1),
+        "AUC, permuted uploads": "not run" if control is None else with_interval(control["auc"], 3, 1),
     }
 
 
