@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.errors import UserError
+from fedpriv.eval.convergence import Convergence, convergence
 from fedpriv.eval.floors import FLOORS, guess
 from fedpriv.eval.score import score, verdict
 from fedpriv.eval.verdict import verdict_kind
@@ -228,3 +229,17 @@ def test_wrong_input_is_named():
         judge(found, secrets, reconstruction(firsts(secrets)[:3]))
     with pytest.raises(UserError, match="'method' is missing"):
         score(found, secrets, None, seed=0, about={"target": "a", "attack": "b"})
+
+
+def test_a_failing_attack_is_reported_with_its_objective_and_what_follows():
+    secrets = truths([1] * 8)
+    found = reconstruction(1 - firsts(secrets))
+    record = judge(found, secrets)
+    assert convergence(record) == Convergence(1.0, 3.5)  # objectives 0 .. 7, all converged
+    assert "converged for 100 % of 8 targets (median objective 3.5): it found what it looked for" in verdict(record)
+    stuck = judge(dataclasses.replace(found, converged=torch.arange(8) < 2), secrets)
+    assert "converged for 25 % of 8 targets" in verdict(stuck)
+    assert "a larger budget or more restarts may do better" in verdict(stuck)
+    leaks = judge(reconstruction(firsts(secrets) * 0.95), secrets)
+    assert verdict_kind(leaks) == "leaks"
+    assert "By its own measure" not in verdict(leaks)

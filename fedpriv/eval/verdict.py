@@ -77,7 +77,8 @@ def verdict(record: Mapping[str, Any]) -> str:
 
 
 def _search(record: Mapping[str, Any]) -> str:
-    return " " + convergence(record).sentence(record["n_targets"])
+    failed = verdict_kind(record) in ("none", "worse")
+    return " " + convergence(record).sentence(record["n_targets"], failed=failed)
 
 
 def beyond_chance(record: Mapping[str, Any], name: str) -> bool:
