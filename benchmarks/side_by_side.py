@@ -1,0 +1,127 @@
+"""The same uploads attacked by fedpriv and by the public library ``breaching``, at the same budget, one thread each.
+
+OMP_NUM_THREADS=1 PYTHONPATH=DIR/breaching python benchmarks/side_by_side.py --data DIR/cifar10-jpeg
+
+``breaching`` (https://github.com/JonasGeiping/breaching) is not a dependency: without it, one line says so and only
+fedpriv is measured. Both attackers get the same weights, the same gradients and the labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from cifar import Clock, load, psnr
+from gradients import Problem, one_step_problem, run_attack
+from torch import Tensor, nn
+
+from fedpriv.attacks.gradients import DeepLeakage
+from fedpriv.attacks.inverting_gradients import InvertingGradients
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+"""The statistics in which the peer normalises CIFAR-10."""
+
+
+class _Normalised(nn.Module):
+    """A model of images in [0, 1] as a model of normalised images, which is what the peer attacks."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.mean, self.std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images * self.std + self.mean)
+        return logits
+
+
+def attack_by_peer(peer: Any, problem: Problem, name: str, overrides: Sequence[str], seed: int) -> Tensor:
+    """Return the peer's images ``(n, 3, 32, 32)``, clamped to [0, 1]."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        config = peer.get_attack_config(attack=name, overrides=list(overrides))
+    model = _Normalised(problem.model)
+    setup = {"device": torch.device("cpu"), "dtype": torch.float}
+    attacker = peer.attacks.prepare_attack(model, nn.CrossEntropyLoss(), config, setup)
+    about = SimpleNamespace(
+        shape=problem.images.shape[1:], mean=MEAN, std=STD, classes=problem.n_classes, modality="vision"
+    )
+    found = []
+    for place, gradients in enumerate(problem.gradients()):
+        torch.manual_seed(seed + place)
+        sent = [{"parameters": list(problem.model.parameters()), "buffers": None, "metadata": about}]
+        facts = {"num_data_points": 1, "labels": problem.labels[place : place + 1], "local_hyperparams": None}
+        shared = [{"gradients": gradients, "buffers": None, "metadata": facts}]
+        images, _ = attacker.reconstruct(sent, shared, {})
+        found.append(images["data"] * model.std + model.mean)
+    return torch.cat(found).detach().clamp(0, 1)
+
+
+def main() -> None:
+    """Attack, print both sides and their difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train/, one folder a class")
+    parser.add_argument("--images", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=400, help="of inverting gradients")
+    parser.add_argument("--outer-steps", type=int, default=60, help="of DLG, 20 evaluations each")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    try:
+        peer = importlib.import_module("breaching")
+    except ImportError as reason:
+        peer = None
+        print(f"breaching is not importable ({reason}): only fedpriv is measured")
+
+    images, labels = load(options.data / "train", -(-options.images // 10))
+    images, labels = images[: options.images], labels[: options.images]
+    iterations = f"optim.max_iterations={options.iterations}"
+    dlg = ["attack_type=optimization", f"optim.max_iterations={options.outer_steps}"]
+    cases: list[tuple[str, str, Any, str, Sequence[str]]] = [
+        ("dlg", "lenet-sigmoid", DeepLeakage(outer_steps=options.outer_steps), "deepleakage", dlg),
+        *(
+            (
+                "inverting-gradients",
+                net,
+                InvertingGradients(options.iterations),
+                "invertinggradients",
+                [iterations, f"regularization.total_variation.scale={scale}"],
+            )
+            for net in ("lenet-sigmoid", "cnn4")
+            for scale in (0.2, 0.02)
+        ),
+    ]
+    for title, net, own, name, overrides in cases:
+        problem = one_step_problem(net, images, labels, 100 if net == "lenet-sigmoid" else 10, options.seed)
+
+        def ours(attack: Any = own, problem: Problem = problem) -> Tensor:
+            return run_attack(attack, problem, options.seed).images[:, 0]
+
+        def theirs(problem: Problem = problem, name: str = name, overrides: Sequence[str] = overrides) -> Tensor:
+            return attack_by_peer(peer, problem, name, overrides, options.seed)
+
+        print(f"{title} on {net}: {own}; peer: {name} {' '.join(overrides)}")
+        measured = _report("fedpriv", ours, images)
+        if peer is not None:
+            other = _report("breaching", theirs, images)
+            print(f"  difference: mean {(measured - other).mean():+.1f} dB, median {(measured - other).median():+.1f} dB")
+
+
+def _report(who: str, attack: Callable[[], Tensor], images: Tensor) -> Tensor:
+    clock = Clock()
+    scores = psnr(attack(), images)
+    listed = " ".join(f"{score:.1f}" for score in scores.tolist())
+    print(f"  {who:9}: mean {scores.mean():.1f} dB, median {scores.median():.1f} dB, {clock.seconds():.1f} CPU s | {listed}")
+    return scores
+
+
+if __name__ == "__main__":
+    main()
