@@ -85,22 +85,36 @@ def test_a_single_lucky_seed_is_told_as_such():
 
 
 def test_uploads_are_apart_and_the_gravest_comes_first():
-    noisy = judged(-4.0, defenses=({"name": "noise", "options": {"scale": 0.1}},))
+    noisy = judged(-4.0, defenses=({"name": "noise", "options": {"scale": 0.3}},))
     found = findings([judged(-3.0), noisy, judged(2.0, method="fedgh")])
     assert [one.name for one in found] == [
-        "fedgh, prototype uploads, digits",
-        "fedre, prototype uploads, digits",
-        "fedre, prototype + noise scale=0.1 uploads, digits",
+        "prototype uploads of fedgh, digits",
+        "prototype uploads of fedre, digits",
+        "prototype uploads of fedre + noise scale=0.3, digits",
     ]
+
+
+def member(low, *, method="fedre", target="prototype", control=0.5, **more):
+    auc = {"value": low + 0.05, "ci95": [low, low + 0.1]}
+    about = {"method": method, "target": target, "dataset": "digits", "seed": 0, "verdict": f"AUC {low}."}
+    return {**about, "auc": auc, "permuted": {"auc": {"value": control}}, **more}
 
 
 def test_membership_stands_with_the_suite_it_was_asked_in():
     members = {
-        Path("suite/membership"): {"verdict": "No leak of membership found.", "seed": 0},
-        Path("other/membership"): {"verdict": "Leaks membership.", "seed": 0},
+        Path("suite/membership"): member(0.45),
+        Path("other/membership"): member(0.7, method="fd", target="logits"),
+        Path("other/property"): member(0.7, method="fd", target="logits", question="holds"),
     }
-    assert only([judged()], members).members == "No leak of membership found."
+    with_images, alone = findings([judged()], members)
+    assert (with_images.members, with_images.also) == ("AUC 0.45.", ())
+    assert (alone.name, alone.kind) == ("logits uploads of fd, digits", None)
+    assert alone.also == ("leaks membership", "leaks a property")
+
+
+def test_membership_that_other_uploads_show_too_is_no_leak():
+    assert only([judged()], {Path("suite/membership"): member(0.55, control=0.6)}).also == ()
 
 
 def test_names_of_uploads():
-    assert upload_name("fedre (width 32) + noise", "entangled") == "fedre, entangled (width 32) + noise"
+    assert upload_name("fedre (width 32)", "entangled", "digits") == "entangled uploads of fedre (width 32), digits"

@@ -135,9 +135,9 @@ def test_results_without_accuracy_have_no_point():
 
 
 def test_labels_tell_what_differs():
-    noisy = result(defenses=({"name": "noise", "options": {"scale": 0.1}},))
+    noisy = result(defenses=({"name": "noise", "options": {"scale": 0.3}},))
     abouts = [r.about for r in (result(width=32), result(width=64), noisy, result("fedgh"))]
-    assert point_labels(abouts) == ["fedre (width 32)", "fedre (width 64)", "fedre + noise scale=0.1", "fedgh"]
+    assert point_labels(abouts) == ["fedre (width 32)", "fedre (width 64)", "fedre + noise scale=0.3", "fedgh"]
     both = [r.about for r in (result(), result(target="entangled"))]
     assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
     assert defense_label({}) == "none"

@@ -31,15 +31,21 @@ def report(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Report on attack and run directories, or folders that hold some.
+    """Report on attack and run directories, folders that hold some, or a study.
 
     Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
     pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
     """
     from fedpriv.eval.report import write_report
     from fedpriv.eval.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
+    from fedpriv.eval.study_report import is_study
 
-    found = result_directories(directories)
+    if out is not None and any(place.resolve().is_relative_to(out.resolve()) for place in directories):
+        raise UserError(f"--out {out}: holds what is reported on; name another folder")
+    if len(directories) == 1 and is_study(directories[0]):
+        _report_on_study(directories[0], out, target_accuracy, strict, force, as_json=as_json, quiet=quiet)
+        return
+    found, strangers = result_directories(directories)
     attacks, members = found["attack"], found["membership"]
     runs, skipped = finished_runs(found["run"])
     leaks = bool(attacks or members)
@@ -47,7 +53,7 @@ def report(
         raise UserError("--target-accuracy: applies to runs, but only attacks were given")
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     check_target(target)
-    complaints = [f"{line}; left out of the report" for line in skipped] + unfinished(directories)
+    complaints = [f"{line}; left out of the report" for line in [*strangers, *skipped]] + unfinished(directories)
     if complaints and strict:
         raise UserError(f"--strict: {complaints[0]}")
     if not (leaks or runs):
@@ -69,12 +75,46 @@ def report(
             common.say(f"report: {folder / name}", quiet=quiet, as_json=False)
 
 
-def result_directories(paths: tuple[Path, ...]) -> dict[Kind, list[Path]]:
-    """Return the attack, membership and run directories among and directly below the given folders, in order.
+def _report_on_study(
+    study: Path,
+    out: Path | None,
+    target_accuracy: float | None,
+    strict: bool,
+    force: bool,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from fedpriv.eval.report import write_report
+    from fedpriv.eval.study_report import read_results
+
+    if target_accuracy is not None:
+        raise UserError(f"--target-accuracy: applies to runs; pass those of the study, {study / 'runs'}")
+    attacks, scores, facts = read_results(study)
+    for cell in facts.failed:
+        line = f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
+        if strict:
+            raise UserError(f"--strict: {line}")
+        common.say(f"warning: {line}", quiet=quiet, as_json=True)
+    folder = out or common.numbered(Path("results") / "report")
+    common.fresh_folder(folder, force=force)
+    write_report(attacks, folder, scores, study=facts)
+    if as_json:
+        common.print_json({"out": str(folder), "attacks": [str(path) for path in [*attacks, *scores]], "runs": []})
+        return
+    common.say(f"report: {folder / 'report.html'}", quiet=quiet, as_json=False)
+
+
+def result_directories(paths: tuple[Path, ...]) -> tuple[dict[Kind, list[Path]], list[str]]:
+    """Return the attack, membership and run directories among and below the given folders, in order.
+
+    Returns:
+        The directories by kind, and a line for each given folder that holds none.
 
     Raises:
-        UserError: for a folder that is missing or holds none.
+        UserError: for a folder that is missing, or where none of them holds any.
     """
+    strangers: list[str] = []
     found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "run": []}
     seen: set[Path] = set()
     for path in paths:
@@ -82,12 +122,14 @@ def result_directories(paths: tuple[Path, ...]) -> dict[Kind, list[Path]]:
             raise UserError(f"{path}: no such folder; expected one made by fedpriv attack or fedpriv train")
         kinds = [(place, kind) for place in _inside(path) if (kind := _kind(place)) is not None]
         if not kinds:
-            raise UserError(f"{path}: holds neither an attack result (about.json) nor a run (config.json)")
+            strangers.append(f"{path}: holds neither an attack result (about.json) nor a run (config.json)")
         for place, kind in kinds:
             if place.resolve() not in seen:
                 found[kind].append(place)
                 seen.add(place.resolve())
-    return found
+    if len(strangers) == len(paths):
+        raise UserError(strangers[0])
+    return found, strangers
 
 
 def _inside(path: Path, depth: int = 2) -> list[Path]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedpriv.eval.card import card_words
 from fedpriv.eval.convergence import convergence
+from fedpriv.eval.frontier import defense_label, run_figures
 from fedpriv.eval.ranking import budget_value, in_order
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.eval.verdict import verdict, verdict_kind
@@ -22,6 +23,7 @@ _CSV = (
     "round",
     "budget",
     "method",
+    "defense",
     "dataset",
     "knowledge",
     "n_targets",
@@ -53,6 +55,9 @@ _CSV = (
     "rows",
     "device",
     "seed",
+    "run_seed",
+    "accuracy_after_training",
+    "upload_scalars_per_client_round",
     "verdict_kind",
     "verdict",
 )
@@ -76,6 +81,7 @@ def _csv_row(attack: AttackRecord) -> dict[str, Any]:
     record = scored(attack)
     metrics, gain, cost = record["metrics"], record["advantage_db"], record["cost"]
     reached, gained = metrics["psnr_db"]["ci95"] or (None, None), gain["ci95"] or (None, None)
+    trained, _, scalars = run_figures(attack.about)
     search, stage = convergence(record), record.get("stage") or {}
     return {
         **{
@@ -99,6 +105,10 @@ def _csv_row(attack: AttackRecord) -> dict[str, Any]:
         "permuted_psnr_db": record["floors"].get("permuted", {}).get("psnr_db"),
         "control_passes": record["control"]["passes"],
         "seed": record["seed"],
+        "run_seed": attack.about.get("run", {}).get("seed"),
+        "defense": defense_label(attack.about.get("run", {})),
+        "accuracy_after_training": trained,
+        "upload_scalars_per_client_round": scalars,
         "stage": stage.get("name"),
         "round": max(row["round"] for row in record["targets"]),
         "budget": budget_value(record),

@@ -31,20 +31,23 @@ class Finding:
     """What is known of one upload.
 
     Attributes:
-        name: method, kind of upload, defense, data set.
+        name: kind of upload, method, defense, data set.
         method, target: registry names.
-        kind: the gravest verdict among its attacks; of an attack with several seeds the commonest of them.
+        kind: the gravest verdict among its attacks; of an attack with several seeds the commonest of them; None where
+            no attack makes images or vectors of it.
         sentence: what the numbers support.
-        members: the verdict on membership, or empty where that was not asked.
+        members: the verdicts on membership and properties, or empty where they were not asked.
+        also: what those say leaks, in two words each.
         attacks: every attack on it, under any card.
     """
 
     name: str
     method: str
     target: str
-    kind: Kind
+    kind: Kind | None
     sentence: str
     members: str
+    also: tuple[str, ...]
     attacks: tuple[AttackRecord, ...]
 
 
@@ -55,8 +58,8 @@ def findings(
 
     Args:
         attacks: scored attacks.
-        members: records of membership inference by their folders; they stand with the attacks made in the same suite,
-            that is, in folders beside theirs.
+        members: records of membership and property inference by their folders; they stand with the attacks made in the
+            same suite, that is, in folders beside theirs, or alone where there are none.
 
     Raises:
         UserError: when an attack was not scored.
@@ -65,38 +68,81 @@ def findings(
     for attack in attacks:
         uploads.setdefault(f"{attack.about['dataset']} {upload_key(attack)}", []).append(attack)
     labels = point_labels([own[0].about for own in uploads.values()])
-    found = [_finding(label, own, members or {}) for label, own in zip(labels, uploads.values(), strict=True)]
-    return tuple(sorted(found, key=lambda one: (WORST_FIRST.index(one.kind), -_gain(one.attacks), one.name)))
+    suites: dict[Path, list[Mapping[str, Any]]] = {}
+    for folder, record in (members or {}).items():
+        suites.setdefault(folder.resolve().parent, []).append(record)
+    found = []
+    for label, own in zip(labels, uploads.values(), strict=True):
+        homes = dict.fromkeys(attack.directory.resolve().parent for attack in own)
+        beside = [record for home in homes for record in suites.get(home, ())]
+        found.append(_finding(label, own, beside))
+    with_images = {attack.directory.resolve().parent for attack in attacks}
+    found += _without_images([record for home, own in suites.items() if home not in with_images for record in own])
+    return tuple(sorted(found, key=_gravity))
 
 
-def upload_name(label: str, target: str) -> str:
-    """Return what an upload is called: ``fedre, entangled`` from the label ``fedre``.
+def _gravity(finding: Finding) -> tuple[int, bool, float, str]:
+    place = len(WORST_FIRST) if finding.kind is None else WORST_FIRST.index(finding.kind)
+    return place, not finding.also, -_gain(finding.attacks) if finding.attacks else 0.0, finding.name
 
-    >>> upload_name("fedre + noise scale=0.1", "entangled"), upload_name("fedre, entangled", "entangled")
-    ('fedre, entangled + noise scale=0.1', 'fedre, entangled')
+
+def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    together: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        together.setdefault((record["method"], record["target"], record["dataset"]), []).append(record)
+    return [
+        Finding(
+            upload_name(method, target, dataset),
+            method,
+            target,
+            None,
+            "No attack that makes images was run.",
+            _told(own),
+            _also(own),
+            (),
+        )
+        for (method, target, dataset), own in together.items()
+    ]
+
+
+def _told(records: Sequence[Mapping[str, Any]]) -> str:
+    seeds = len({record["seed"] for record in records}) > 1
+    told = [f"Seed {one['seed']}: {one['verdict']}" if seeds else str(one["verdict"]) for one in records]
+    return " ".join(dict.fromkeys(told))
+
+
+def _also(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return what leaks where an area under the curve lies beyond chance, the control, and what needs no upload."""
+    found = []
+    for record in records:
+        interval = record["auc"]["ci95"]
+        beyond = [0.5, *(record[key]["auc"]["value"] for key in ("permuted", "classes_alone") if record.get(key))]
+        if interval is not None and interval[0] > max(beyond):
+            found.append("leaks a property" if "question" in record else "leaks membership")
+    return tuple(dict.fromkeys(found))
+
+
+def upload_name(label: str, target: str, dataset: str) -> str:
+    """Return what an upload is called in a heading.
+
+    >>> upload_name("fedre, entangled + noise scale=0.1", "entangled", "digits")
+    'entangled uploads of fedre + noise scale=0.1, digits'
     """
-    if f", {target}" in label:
-        return label
-    head, plus, rest = label.partition(" + ")
-    head, bracket, settings = head.partition(" (")
-    return f"{head}, {target}{bracket and ' ('}{settings}{plus}{rest}"
+    return f"{target} uploads of {label.replace(f', {target}', '', 1)}, {dataset}"
 
 
-def _finding(label: str, own: Sequence[AttackRecord], members: Mapping[Path, Mapping[str, Any]]) -> Finding:
+def _finding(label: str, own: Sequence[AttackRecord], beside: Sequence[Mapping[str, Any]]) -> Finding:
     about = own[0].about
     kind, worst = _gravest(own)
-    suites = {attack.directory.resolve().parent for attack in own}
-    beside = [record for folder, record in members.items() if folder.resolve().parent in suites]
-    seeds = len({record.get("seed") for record in beside}) > 1
-    told = [f"Seed {one['seed']}: {one['verdict']}" if seeds else str(one["verdict"]) for one in beside]
-    name = f"{upload_name(label, about['target'])} uploads, {about['dataset']}"
+    name = upload_name(label, about["target"], about["dataset"])
     return Finding(
         name,
         about["method"],
         about["target"],
         kind,
         _sentence(kind, worst, own),
-        " ".join(dict.fromkeys(told)),
+        _told(beside),
+        _also(beside),
         tuple(own),
     )
 

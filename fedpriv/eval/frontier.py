@@ -7,6 +7,8 @@ communication are of the same runs. Points are compared only under one knowledge
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -180,16 +182,30 @@ def frontiers(attacks: Sequence[AttackRecord]) -> tuple[Frontier, ...]:
 
 
 def defense_label(run: Mapping[str, Any]) -> str:
-    """Return what a run's defenses are called: ``none``, or their names with their options.
+    """Return what a run's defenses are called: ``none``, or their names with the options that are not the default.
 
-    >>> defense_label({"defenses": [{"name": "noise", "options": {"scale": 0.1}}]})
-    'noise scale=0.1'
+    >>> defense_label({"defenses": [{"name": "noise", "options": {"scale": 0.3, "kind": "gaussian"}}]})
+    'noise scale=0.3'
     """
-    parts = [
-        " ".join([choice["name"], *(f"{name}={value}" for name, value in choice.get("options", {}).items())])
-        for choice in run.get("defenses", ())
-    ]
+    parts = []
+    for choice in run.get("defenses", ()):
+        usual = _defaults(choice["name"])
+        own = {name: value for name, value in choice.get("options", {}).items() if usual.get(name, ...) != value}
+        parts.append(" ".join([choice["name"], *(f"{name}={value}" for name, value in own.items())]))
     return " + ".join(parts) or "none"
+
+
+@functools.cache
+def _defaults(name: str) -> Mapping[str, Any]:
+    """Return the default options of a defense; empty for one that this version does not know."""
+    from fedpriv.config import plain
+    from fedpriv.defenses import DEFENSES
+    from fedpriv.registry import resolve
+
+    if name not in DEFENSES:
+        return {}
+    kind = resolve("defense", name, DEFENSES)
+    return {f.name: plain(f.default) for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
 
 
 def scalars_per_client(about: Mapping[str, Any]) -> float:
@@ -199,18 +215,24 @@ def scalars_per_client(about: Mapping[str, Any]) -> float:
     return float(about["communication"]["full"]["upload_scalars_per_round"]) / clients
 
 
+def run_figures(about: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """Return pooled accuracy after training and after broadcast, and scalars per client and round; None where missing."""
+    accuracy = about.get("run_accuracy") or {}
+    trained, received = (accuracy.get(moment, {}).get("pooled") for moment in ("after_training", "after_broadcast"))
+    try:
+        return trained, received, scalars_per_client(about)
+    except (KeyError, TypeError):
+        return trained, received, None
+
+
 def upload_key(attack: AttackRecord) -> str:
     """Return what is the same for all attacks and seeds on one upload."""
     return _key(attack, "upload")
 
 
 def _located(attack: AttackRecord) -> bool:
-    try:
-        scalars_per_client(attack.about)
-        float(attack.about["run_accuracy"]["after_training"]["pooled"])
-    except (KeyError, TypeError):
-        return False
-    return True
+    trained, _, scalars = run_figures(attack.about)
+    return trained is not None and scalars is not None
 
 
 def _key(attack: AttackRecord, *parts: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpriv.eval.claims import Claim, Quantity, Row, matching, speaks_of
 from fedpriv.eval.floors import LABELS
-from fedpriv.eval.frontier import Frontier, defense_label, point_labels, scalars_per_client, upload_key
+from fedpriv.eval.frontier import Frontier, defense_label, point_labels, run_figures, upload_key
 from fedpriv.eval.frontier_plot import describe, panels
 from fedpriv.eval.ranking import in_order, title
 from fedpriv.eval.report_entries import Grant, card_grants
@@ -56,7 +56,7 @@ def federations(attacks: Sequence[AttackRecord]) -> tuple[Federation, ...]:
 
 def _federation(label: str, runs: Mapping[int, Facts]) -> Federation:
     first = next(iter(runs.values()))
-    found = [_figures(about) for about in runs.values()]
+    found = [run_figures(about) for about in runs.values()]
     trained, received, scalars = (
         None if any(one is None for one in values) else sum(float(one or 0.0) for one in values) / len(values)
         for values in zip(*found, strict=True)
@@ -72,15 +72,6 @@ def _federation(label: str, runs: Mapping[int, Facts]) -> Federation:
         scalars=scalars,
         seeds=tuple(sorted(runs)),
     )
-
-
-def _figures(about: Facts) -> tuple[float | None, float | None, float | None]:
-    accuracy = about.get("run_accuracy") or {}
-    trained, received = (accuracy.get(moment, {}).get("pooled") for moment in ("after_training", "after_broadcast"))
-    try:
-        return trained, received, scalars_per_client(about)
-    except (KeyError, TypeError):
-        return trained, received, None
 
 
 def _setting(dataset: str, run: Facts) -> str:
@@ -144,12 +135,20 @@ def defenses(attacks: Sequence[AttackRecord], stated: Mapping[str, Facts] | None
     for label, (name, own) in guarded.items():
         facts = (stated or {}).get(name) or _stated(name)
         names = dict.fromkeys(f"{attack.about['method']}, {attack.about['target']}" for attack in own)
-        opening = facts["answer"].partition(":")[0]
-        tried = dict.fromkeys(a.about["attack"] for a in own if a.about["attack"] in opening.replace(",", " ").split())
+        tried = dict.fromkeys(attack.about["attack"] for attack in own if _answers(facts["answer"], attack))
         found.append(
             DefenseFacts(label, facts["source"], facts["guarantee"], facts["answer"], tuple(names), tuple(tried))
         )
     return tuple(found)
+
+
+def _answers(answer: str, attack: AttackRecord) -> bool:
+    """Whether an attack is the one that a defense's answer names before its colon, with the option that it asks for."""
+    opening = answer.partition(":")[0]
+    named, _, asked = opening.partition(" with ")
+    option = asked.partition("=")[0].strip()
+    options = attack.about.get("options") or {}
+    return attack.about["attack"] in named.replace(",", " ").split() and (not option or bool(options.get(option)))
 
 
 def _stated(name: str) -> Facts:
@@ -255,7 +254,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _our_accuracy(attack: AttackRecord) -> list[str]:
-    trained, received, _ = _figures(attack.about)
+    trained, received, _ = run_figures(attack.about)
     if trained is None or received is None:
         return []
     where = _setting(attack.about["dataset"], attack.about.get("run", {}))

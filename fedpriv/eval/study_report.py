@@ -1,0 +1,108 @@
+"""The report on a study: a page over the folder that ``fedpriv audit`` makes, with what did not come to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import UserError
+from fedpriv.eval.report import StudyFacts, UnfinishedCell, write_report
+from fedpriv.eval.score_records import holds_scores
+from fedpriv.eval.storage import is_attack_directory
+from fedpriv.files import read_json, read_lines
+
+STUDY, CELLS = "study.json", "cells.jsonl"
+_CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder says of itself that it holds a study."""
+    return (folder / STUDY).is_file() and (folder / CELLS).is_file()
+
+
+def write_study_report(folder: Path, out: Path | None = None) -> None:
+    """Write the report on a study.
+
+    Args:
+        folder: the study, as ``docs/audit.md`` describes it.
+        out: where to; None for the study's own folder.
+
+    Raises:
+        UserError: when a file of the study is missing or damaged.
+    """
+    attacks, scores, facts = read_results(folder)
+    write_report(attacks, folder if out is None else out, scores, study=facts)
+
+
+def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
+    """Return the attack directories of a study, its folders of membership and property inference, and its facts.
+
+    Raises:
+        UserError: when a file of the study is missing or damaged.
+    """
+    study = read_json(folder / STUDY)
+    if not isinstance(study, dict):
+        raise UserError(f"{folder / STUDY}: expected an object, got {type(study).__name__}")
+    cells = read_lines(folder / CELLS)
+    for place, cell in enumerate(cells, start=1):
+        missing = [key for key in _CELL_KEYS if key not in cell]
+        if missing:
+            raise UserError(
+                f"{folder / CELLS}:{place}: field {missing[0]!r} is missing; expected {', '.join(_CELL_KEYS)}"
+            )
+    if not cells:
+        raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")
+    places = [folder / entry["path"] for cell in cells for entry in cell["attacks"] if entry.get("status") == "done"]
+    facts = StudyFacts(
+        cells=len(cells),
+        failed=tuple(_unfinished(cell) for cell in cells if cell["status"] != "done"),
+        stated={
+            choice["name"]: {key: str(choice.get(key, "")) for key in ("source", "guarantee", "answer")}
+            for defense in study.get("defenses", ())
+            for choice in defense.get("choices", ())
+        },
+        privacy=_privacy(folder, cells),
+        command=study.get("command"),
+    )
+    images = [place for place in places if is_attack_directory(place)]
+    return images, [place for place in places if holds_scores(place)], facts
+
+
+def _unfinished(cell: Mapping[str, Any]) -> UnfinishedCell:
+    own = [f"{entry['attack']}: {entry['error']}" for entry in cell["attacks"] if entry.get("error")]
+    return UnfinishedCell(
+        cell=str(cell["cell"]),
+        method=str(cell.get("method_label", cell["method"])),
+        defense=str(cell.get("defense_label", "none")),
+        target=str(cell["target"]),
+        seed=int(cell["seed"]),
+        status=str(cell["status"]),
+        why=str(cell.get("error") or "; ".join(own) or "not reached"),
+    )
+
+
+def _privacy(folder: Path, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return what is accounted of the runs' defenses, a line each; the same line once."""
+    lines: dict[str, None] = {}
+    for cell in cells:
+        summary = folder / str(cell["run"]) / "summary.json"
+        if summary.is_file():
+            name = f"{cell.get('method_label', cell['method'])} + {cell.get('defense_label', 'none')}"
+            lines |= dict.fromkeys(_guarantee(name, record) for record in read_json(summary).get("privacy", ()))
+    return tuple(lines)
+
+
+def _guarantee(name: str, record: Mapping[str, Any]) -> str:
+    spent, of_weights = record.get("epsilon"), record.get("epsilon_of_weights")
+    if spent is not None:
+        found = f"epsilon {spent:.4g}"
+    elif of_weights is not None:
+        found = f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
+    else:
+        found = "no guarantee"
+    delta = f", delta {record['delta']:g}" if record.get("delta") else ""
+    details = [f"{key}: {record[key]}" for key in ("neighbours", "accountant") if record.get(key)]
+    open_ends = f"; not protected: {'; '.join(record['not_protected'])}" if record.get("not_protected") else ""
+    told = f" ({'; '.join(details)})" if details else ""
+    return f"{name}, {record['defense']}: {found}{delta} over {record.get('releases', '?')} releases{told}{open_ends}"

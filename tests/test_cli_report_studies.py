@@ -1,0 +1,125 @@
+"""``fedpriv report`` on studies, and on folders that hold no result."""
+
+import json
+
+import pytest
+from eval_cases import ABOUT, firsts, reconstruction, truths
+
+from fedpriv.cli.main import run
+from fedpriv.eval.score import score
+from fedpriv.eval.storage import save_attack
+from fedpriv.eval.study_report import write_study_report
+
+
+def call(capsys, *arguments):
+    code = run([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A study of two cells: one attacked, one failed."""
+    home, secrets = tmp_path / "study", truths([1] * 4)
+    found = reconstruction(firsts(secrets))
+    run = {
+        "method": "fedallrep",
+        "clients": 10,
+        "rounds": 2,
+        "models": "small",
+        "partition": {"name": "iid"},
+        "seed": 0,
+    }
+    run["defenses"] = [{"name": "noise", "options": {"scale": 0.3, "kind": "gaussian", "unit": "rms"}}]
+    about = ABOUT | {"run": run}
+    record = score(found, secrets, None, seed=0, about=about)
+    save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)
+    (home / "runs/one").mkdir(parents=True)
+    privacy = [{"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2}]
+    (home / "runs/one/summary.json").write_text(json.dumps({"privacy": privacy}))
+    choice = {"name": "noise", "source": "derived here", "guarantee": "none (stated)", "answer": "dip: looks closely"}
+    described = {"command": "fedpriv audit s.toml", "defenses": [{"label": "noise scale=0.3", "choices": [choice]}]}
+    (home / "study.json").write_text(json.dumps(described))
+    common = {"method": "fedallrep", "target": "representation", "defense_label": "noise scale=0.3", "seed": 0}
+    cells = [
+        {
+            **common,
+            "cell": "one",
+            "run": "runs/one",
+            "status": "done",
+            "error": None,
+            "attacks": [{"attack": "dip", "path": "attacks/one/dip", "status": "done", "error": None}],
+        },
+        {
+            **common,
+            "cell": "two",
+            "run": "runs/two",
+            "status": "failed",
+            "error": "training stopped: not finite",
+            "attacks": [{"attack": "dip", "path": "attacks/two/dip", "status": "pending", "error": None}],
+        },
+    ]
+    (home / "cells.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    return home
+
+
+def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
+    write_study_report(study)
+    code, _, err = call(capsys, "report", study, "--out", tmp_path / "page")
+    assert code == 0
+    assert "cell two failed: training stopped: not finite" in err
+    for name in ("report.html", "report.md", "results.csv"):
+        assert (study / name).read_bytes() == (tmp_path / "page" / name).read_bytes()
+    page = (study / "report.html").read_text()
+    for text in (
+        "1 of 2 cells done",
+        "training stopped: not finite",
+        "none (stated)",
+        "run here: dip",
+        "epsilon 3.5, delta 1e-05 over 2 releases",
+        "fedpriv audit s.toml",
+        "noise scale=0.3",
+    ):
+        assert text in page, text
+
+
+def test_strict_refuses_an_unfinished_study(study, capsys, tmp_path):
+    code, _, err = call(capsys, "report", study, "--strict", "--out", tmp_path / "page")
+    assert code == 2
+    assert "--strict" in err
+    assert "cell two failed" in err
+    assert not (tmp_path / "page").exists()
+
+
+def test_the_study_itself_is_never_replaced(study, capsys):
+    for out in (study, study.parent):
+        code, _, err = call(capsys, "report", study, "--out", out, "--force")
+        assert code == 2
+        assert "holds what is reported on" in err
+    assert (study / "cells.jsonl").is_file()
+
+
+def test_damaged_studies_are_named(study, capsys, tmp_path):
+    (study / "cells.jsonl").write_text('{"cell": "one"}\n')
+    code, _, err = call(capsys, "report", study, "--out", tmp_path / "page")
+    assert code == 2
+    assert "cells.jsonl:1: field 'method' is missing" in err
+    (study / "cells.jsonl").write_text("")
+    code, _, err = call(capsys, "report", study, "--out", tmp_path / "page")
+    assert code == 2
+    assert "holds no cell" in err
+
+
+def test_folders_without_results_are_skipped_or_refused(study, capsys, tmp_path):
+    stranger = tmp_path / "holiday"
+    stranger.mkdir()
+    attack = study / "attacks/one/dip"
+    code, _, err = call(capsys, "report", attack, stranger, "--out", tmp_path / "page")
+    assert code == 0
+    assert "warning" in err
+    assert "holiday: holds neither an attack result" in err
+    code, _, err = call(capsys, "report", attack, stranger, "--out", tmp_path / "strict", "--strict")
+    assert code == 2
+    assert "holiday" in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "strict").exists()
