@@ -123,7 +123,7 @@ def _features(record: Mapping[str, Any]) -> str:
     beside = f"chance {100 * found['chance']:.0f} %"
     if "permuted" in found:
         beside += (
-            f"; from other clients' uploads {100 * found['permuted']['mean']:.0f} %, "
+            f"; on permuted uploads {100 * found['permuted']['mean']:.0f} %, "
             f"error {100 * error['permuted']['median']:.1f} %"
         )
     return (
