@@ -47,7 +47,8 @@ def epsilon(noise_multiplier: float, steps: int, delta: float, sample_rate: floa
     accountant.history = [(min(noise_multiplier, _MOST_NOISE), sample_rate, steps)]
     with warnings.catch_warnings():  # that the best order is the first or last one
         warnings.simplefilter("ignore")
-        return float(accountant.get_epsilon(delta, alphas=[*RDPAccountant.DEFAULT_ALPHAS, *_HIGH_ORDERS]))
+        found = float(accountant.get_epsilon(delta, alphas=[*RDPAccountant.DEFAULT_ALPHAS, *_HIGH_ORDERS]))
+    return max(found, 0.0)  # so little is spent that the bound falls below zero
 
 
 @lru_cache(maxsize=256)

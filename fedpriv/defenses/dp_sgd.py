@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -124,9 +125,13 @@ class DPSGD(Defense):
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         assert self.epsilon is not None
-        return max(
-            (noise_multiplier_for(self.epsilon, self.delta, steps, rate) for steps, rate in releases(plan)), default=0.0
-        )
+        needed = 0.0
+        for steps, rate in sorted(
+            releases(plan), key=lambda pair: -pair[1] * math.sqrt(pair[0])
+        ):  # the worst ones first
+            if not needed or epsilon(needed, steps, self.delta, rate) > self.epsilon:
+                needed = noise_multiplier_for(self.epsilon, self.delta, steps, rate)
+        return needed
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
         """Return epsilon over all rounds for the worst client, what it is about, and what it is not about."""
