@@ -259,3 +259,25 @@ def test_the_summary_fits_eighty_columns_strongest_first(budgets, capsys, monkey
     assert all(len(line.rstrip()) <= 80 for line in table.splitlines())
     for word in ("floor (best", "permuted", "converged", "objective", "pixels, budget 40"):
         assert word in table
+
+
+def test_attacks_say_what_they_need_and_what_they_find(capsys):
+    code, out, _ = call(capsys, "list", "attacks", "--target", "entangled", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert rows["unmix"]["needs from the knowledge card"] == "extractor=white_box or shadow, at least 2 rounds"
+    assert rows["unmix"]["one target is"] == "a class of a client"
+    assert rows["dip"]["one target is"] == "an upload, or a row of it"
+    assert rows["dip"]["budget"] == "iterations=800"
+    assert rows["membership"]["budget"] == "none"
+    assert "targets" not in rows["dip"]
+
+
+def test_costs_that_cannot_be_counted_are_named_once_a_reason(capsys):
+    sizes = ["--classes", "10", "--width", "16", "--pairs", "20", "--model-scalars", "1000"]
+    code, out, _ = call(capsys, "cost", "--method", "all", *sizes)
+    assert code == 0
+    lines = [line for line in out.splitlines() if line.startswith("not counted: ")]
+    assert any(line.startswith("not counted: fpl; ") and "--clusters" in line for line in lines)
+    assert any(line.startswith("not counted: fedkd; ") and "--compressed-scalars" in line for line in lines)
+    assert any("fedhenn-kernel" in line and "--public" in line for line in lines)
