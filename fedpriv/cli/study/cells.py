@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli.attack_plan import MEMBERSHIP, AttackPlan
+from fedpriv.cli.attack_plan import MEMBERSHIP, PROPERTY, SCORING, AttackPlan
 from fedpriv.cli.federation_options import run_config
 from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study
 from fedpriv.cli.study.shapes import slug
@@ -37,6 +37,7 @@ class Cell:
         config: of the run.
         target: kind of upload attacked.
         plans: one an attack of the study.
+        named: whether the study names its attacks.
         division: cells of one seed and one division have the same clients with the same images.
         scalars: a settled round's communication before any defense (see :func:`fedpriv.cost.communication`), or why it
             is not known.
@@ -50,6 +51,7 @@ class Cell:
     config: RunConfig
     target: str
     plans: tuple[AttackPlan, ...]
+    named: bool
     division: str
     scalars: Mapping[str, Any] | str
 
@@ -92,7 +94,7 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
     runs: dict[str, str] = {}
     divided: set[tuple[str, int]] = set()
     for method in study.methods:
-        for defense in study.defenses:
+        for defense in method.defenses or study.defenses:
             outlook: _Outlook | None = None
             for seed in study.seeds:
                 config = _config(study, method, defense, seed)
@@ -101,15 +103,15 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
                     outlook = _outlook(study, method, defense, config, execution, notes)
                     used |= {entry.name for entry in outlook.entries}
                 elif (division, seed) not in divided:
-                    with study.source.at(method.keys if method.federation else ("federation",)):
+                    with study.source.at(method.keys, ("federation",)):
                         _prepared(config, execution)
                 divided.add((division, seed))
                 config, plans = _plans(study, config, outlook, seed, execution)
                 name = f"{slug(method.label)}--{slug(defense.label)}--s{seed}"
                 run = runs.setdefault(json.dumps(plain(config), sort_keys=True), name)
-                cells.append(
-                    Cell(name, method, defense, seed, run, config, outlook.target, plans, division, outlook.scalars)
-                )
+                named = (method.attacks or study.attacks) is not None
+                target, scalars = outlook.target, outlook.scalars
+                cells.append(Cell(name, method, defense, seed, run, config, target, plans, named, division, scalars))
     for entry in study.attacks or ():
         if entry.name not in used:
             raise study.source.error(entry.keys, _fits_nobody(entry.name, cells))
@@ -119,14 +121,8 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
 def _config(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
     flags = {**study.federation, **method.federation}
     flags |= {"keep": tuple(flags.get("keep", ()))}
-    own = any(name in method.federation for name in flags)
-    with study.source.at(("federation",)) if not own else study.source.at(method.keys):
-        try:
-            config = run_config(method.name, flags, seed)
-        except UserError:
-            if own:  # the shared settings may be the ones that are wrong
-                _config(study, replace(method, federation={}), defense, seed)
-            raise
+    with study.source.at(method.keys, ("federation",)):
+        config = run_config(method.name, flags, seed)
     return replace(config, options=method.options, defenses=defense.choices)
 
 
@@ -159,12 +155,12 @@ def _outlook(
     source = study.source
     if defense.choices:
         # Without the defense first: then what is refused with it is the defense's doing.
-        with source.at(method.keys):
+        with source.at(method.keys, ("federation",)):
             bare = _prepared(replace(config, defenses=()), execution)
         with source.at(defense.keys):
             federation = _prepared(config, execution)
     else:
-        with source.at(method.keys):
+        with source.at(method.keys, ("federation",)):
             federation = bare = _prepared(config, execution)
     target = _target(study, method, defense, federation.uploads)
     entries = _fitting(study, method, target, notes)
@@ -205,12 +201,12 @@ def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: t
 def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, None]) -> tuple[AttackEntry, ...]:
     """Return the attacks on a method's target that the card allows."""
     from fedpriv.attacks import TARGETS, attacks_for
-    from fedpriv.cli.attack_plan import build_attacks, granted
+    from fedpriv.cli.attack_plan import attack_names, build_attacks, granted
 
     source = study.source
     chosen = method.attacks or study.attacks
     if chosen is None:
-        names = attacks_for(target)
+        names = attack_names(target, ())
         entries = [AttackEntry(name, made) for name, made in build_attacks(names, {}).items()]
     else:
         entries = [entry for entry in chosen if target in TARGETS[entry.name]]
@@ -304,10 +300,9 @@ def _plans(
         config = replace(config, keep=tuple(sorted({*config.keep, *kept})))
     plans = []
     for entry in outlook.entries:
-        image = entry.name != MEMBERSHIP
         plan = AttackPlan(
             target=outlook.target,
-            attacks={entry.name: entry.attack} if image else {},
+            attacks={} if entry.name in SCORING else {entry.name: entry.attack},
             card=study.card,
             n_targets=study.targets,
             seed=seed,
@@ -318,7 +313,8 @@ def _plans(
             chunk_rows=execution.chunk_rows,
             device=execution.device,
             download=execution.download,
-            members=None if image else entry.attack,
+            members=entry.attack if entry.name == MEMBERSHIP else None,
+            properties=entry.attack if entry.name == PROPERTY else None,
         )
         if plan.results():
             plans.append(plan)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli.federation_options import FLAG_NAMES
 from fedpriv.cli.study.defenses import grid
-from fedpriv.cli.study.entries import AttackEntry, MethodEntry, Study
+from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study
 from fedpriv.cli.study.shapes import (
     as_entry,
     as_list,
@@ -37,7 +37,7 @@ TOP = (
 FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
 """Settings that all methods share, or a method overrides: flags of ``fedpriv train``."""
 
-METHOD_KEYS = ("name", "label", "target", "attacks", "option")
+METHOD_KEYS = ("name", "label", "target", "attacks", "defenses", "option")
 INSTEAD = {
     "seed": "use seeds = [...] at the top of the study",
     "option": "options belong to a method: { name = ..., option = { ... } }",
@@ -68,9 +68,7 @@ def parse_study(source: Source) -> Study:
     methods = tuple(_method(source, (*keys, place), entry) for place, entry in enumerate(listed))
     refuse_twice(source, methods, "method")
     written, keys = take("defenses", ["none"])
-    listed = as_list(source, keys, written)
-    defenses = tuple(one for place, entry in enumerate(listed) for one in grid(source, (*keys, place), entry))
-    refuse_twice(source, defenses, "defense")
+    defenses = _defenses(source, keys, written)
     written, keys = take("attacks", "all")
     attacks = None if written == "all" else _attacks(source, keys, written)
     seeds = _seeds(source, *take("seeds", [0]))
@@ -127,8 +125,16 @@ def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
         federation=federation,
         target=target,
         attacks=None if written == "all" else _attacks(source, (*keys, "attacks"), written),
+        defenses=_defenses(source, (*keys, "defenses"), table["defenses"]) if "defenses" in table else None,
         keys=keys,
     )
+
+
+def _defenses(source: Source, keys: Keys, written: Any) -> tuple[DefenseEntry, ...]:
+    listed = as_list(source, keys, written)
+    found = tuple(one for place, entry in enumerate(listed) for one in grid(source, (*keys, place), entry))
+    refuse_twice(source, found, "defense")
+    return found
 
 
 def _federation(source: Source, keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class MethodEntry:
         federation: settings in which it differs from the others.
         target: kind of upload to attack; None for the first that leaves its clients and has an attack.
         attacks: its own attacks; None for the study's.
+        defenses: its own defenses; None for the study's.
         keys: where it was written.
     """
 
@@ -52,6 +53,7 @@ class MethodEntry:
     federation: Mapping[str, Any]
     target: str | None = None
     attacks: tuple[AttackEntry, ...] | None = None
+    defenses: tuple[DefenseEntry, ...] | None = None
     keys: Keys = field(default=(), compare=False)
 
 

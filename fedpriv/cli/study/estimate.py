@@ -29,6 +29,7 @@ from fedpriv.config import plain
 from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
+    from fedpriv.cli.attack_execution import Ground
     from fedpriv.federation import Federation
 
 SMALL_BUDGETS = (2, 10)
@@ -177,13 +178,12 @@ def _attacks(cell: Cell, run: _Rehearsal, folder: Path) -> dict[str, float | Non
 
 def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict[str, float]:
     from fedpriv.cli.attack_execution import prepare_ground
-    from fedpriv.cli.membership import measure_all
 
     few = min(plan.n_targets, REHEARSED_TARGETS)
     small = replace(plan, n_targets=few, stages={}, budgets=(), rounds_seen=None, control=False, device="cpu")
-    if plan.members is not None:
+    if not plan.attacks:
         ground = prepare_ground(run.run, small)
-        took = _timed(lambda: measure_all(folder, ground, small, command="", quiet=True))
+        took = _timed(lambda: _measure(folder, ground, small))
         return dict.fromkeys(plan.results(), took * cell.config.clients)
     ((name, made),) = plan.attacks.items()
     least = replace(made, **{made.budget: SMALL_BUDGETS[0]}) if made.budget else made  # type: ignore[type-var]
@@ -210,6 +210,14 @@ def _trial(run: _Rehearsal, plan: AttackPlan, folder: Path) -> tuple[float, int]
     ground = prepare_ground(run.run, plan)
     (evidence,) = ground.evidence.values()
     return _timed(lambda: attack_all(folder, ground, plan, command="", quiet=True)), max(1, len(evidence.targets))
+
+
+def _measure(folder: Path, ground: Ground, plan: AttackPlan) -> None:
+    from fedpriv.cli import membership
+    from fedpriv.cli import property as property_inference
+
+    membership.measure_all(folder, ground, plan, command="", quiet=True)
+    property_inference.measure_all(folder, ground, plan, command="", named=False, quiet=True)
 
 
 def _timed(action: Callable[[], Any]) -> float:

@@ -20,6 +20,8 @@ from fedpriv.cli.study.worker import Attacked, Work, main
 Watch = Callable[[Sequence[Row], Mapping[str, str]], None]
 """Called with (all rows, cell -> what is being done with it) whenever something changed."""
 
+_DONE = {"status": "done", "error": None}
+
 
 @dataclass
 class _Worker:
@@ -37,7 +39,7 @@ def works(path: Path, cells: Sequence[Cell], rows: Sequence[Row], execution: Exe
     for cell in cells:
         if cell.name not in pending:
             continue
-        attacked = Attacked(cell.name, path / "attacks" / cell.name, cell.plans)
+        attacked = Attacked(cell.name, path / "attacks" / cell.name, cell.plans, cell.named)
         if cell.run in found:
             found[cell.run] = replace(found[cell.run], cells=(*found[cell.run].cells, attacked))
         else:
@@ -174,19 +176,21 @@ def _account(worker: _Worker, event: tuple[Any, ...], rows: Mapping[str, Row], d
     elif what == "trained":
         row["seconds"]["train"] = more[0]
     elif what == "attacked":
-        folders, seconds = more
+        folders, absent, seconds = more
         row["seconds"]["attack"] = (row["seconds"]["attack"] or 0.0) + seconds
         for entry in _entries(row, folders):
-            entry |= {"status": "done", "error": None, "seconds": seconds / len(folders)}
+            left_out = Path(entry["path"]).name in absent
+            entry |= {"status": "left out", "error": "the run has nothing for it"} if left_out else _DONE
+            entry["seconds"] = seconds / len(folders)
     elif what == "attack failed":
         folders, error = more
         for entry in _entries(row, folders):
             there = is_result(_folder(worker, name) / Path(entry["path"]).name)
-            entry |= {"status": "done", "error": None} if there else {"status": "failed", "error": error}
+            entry |= _DONE if there else {"status": "failed", "error": error}
     elif what in ("finished", "failed"):
         doing.pop(name, None)
         errors = more or [entry["error"] for entry in row["attacks"] if entry["status"] == "failed"]
-        row |= {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
+        row |= {"status": "failed", "error": errors[0]} if errors else _DONE
         assert worker.work is not None
         worker.work = replace(worker.work, cells=tuple(cell for cell in worker.work.cells if cell.name != name))
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from fedpriv.cli import common
 from fedpriv.cli.study.cells import Cell
-from fedpriv.cli.study.entries import AttackEntry, Study
+from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, Study
 from fedpriv.config import plain
 from fedpriv.errors import UserError
 from fedpriv.files import read_json, read_lines, write_json, write_text
@@ -21,6 +21,8 @@ FORMAT = 1
 STUDY, CELLS = "study.json", "cells.jsonl"
 MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
+OVER = ("done", "left out")
+"""What an attack says that need not be run again."""
 
 Row = dict[str, Any]
 
@@ -41,6 +43,17 @@ def described(study: Study) -> dict[str, Any]:
         facts = {key: getattr(kind, key) for key in ("source", "guarantee", "answer", "server_view")}
         return {"name": name, "options": plain(options), **facts}
 
+    def defenses(entries: tuple[DefenseEntry, ...]) -> list[dict[str, Any]]:
+        return [
+            {
+                "label": entry.label,
+                "family": entry.family,
+                "strength": plain(entry.strength),
+                "choices": [defense(choice.name, choice.options) for choice in entry.choices],
+            }
+            for entry in entries
+        ]
+
     card = asdict(study.card)
     del card["rounds_seen"]
     return {
@@ -53,19 +66,12 @@ def described(study: Study) -> dict[str, Any]:
                 "federation": plain(entry.federation),
                 "target": entry.target,
                 "attacks": None if entry.attacks is None else attacks(entry.attacks),
+                "defenses": None if entry.defenses is None else defenses(entry.defenses),
                 "source": resolve("method", entry.name, METHODS).source,
             }
             for entry in study.methods
         ],
-        "defenses": [
-            {
-                "label": entry.label,
-                "family": entry.family,
-                "strength": plain(entry.strength),
-                "choices": [defense(choice.name, choice.options) for choice in entry.choices],
-            }
-            for entry in study.defenses
-        ],
+        "defenses": defenses(study.defenses),
         "attacks": attacks(study.attacks),
         "seeds": list(study.seeds),
         "knowledge": card,
@@ -175,20 +181,20 @@ def standing(path: Path, cells: Sequence[Cell]) -> list[Row]:
 
 
 def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
-    kept = {entry["path"]: entry for entry in before.get("attacks", ()) if entry["status"] == "done"}
+    kept = {entry["path"]: entry for entry in before.get("attacks", ()) if entry["status"] in OVER}
     attacks = [
         {
             "attack": name,
             "path": place,
             "stage": stage,
             "budget": budget,
-            "status": "done" if is_result(path / place) else "pending",
-            "error": None,
+            "status": _status(path / place, kept.get(place, {})),
+            "error": kept.get(place, {}).get("error"),
             "seconds": kept.get(place, {}).get("seconds"),
         }
         for name, place, stage, budget in results(cell)
     ]
-    done = (path / "runs" / cell.run / "summary.json").is_file() and all(a["status"] == "done" for a in attacks)
+    done = (path / "runs" / cell.run / "summary.json").is_file() and all(entry["status"] in OVER for entry in attacks)
     return {
         "cell": cell.name,
         "method": cell.method.name,
@@ -209,23 +215,29 @@ def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
     }
 
 
+def _status(path: Path, kept: Mapping[str, Any]) -> str:
+    if is_result(path):
+        return "done"
+    return "left out" if kept.get("status") == "left out" else "pending"
+
+
 def results(cell: Cell) -> list[tuple[str, str, str | None, int | None]]:
     """Return attack, place, stage and budget of every result that a cell will have, in order."""
-    from fedpriv.cli.attack_plan import MEMBERSHIP, folder_name
+    from fedpriv.cli.attack_plan import SCORING, folder_name
 
+    home = f"attacks/{cell.name}"
     found: list[tuple[str, str, str | None, int | None]] = []
     for plan in cell.plans:
-        for job in plan.jobs():
-            found.append((job.name, f"attacks/{cell.name}/{job.folder}", job.stage, job.budget))
-        if plan.members is not None:
-            for stage, _ in plan.moments:
-                found.append((MEMBERSHIP, f"attacks/{cell.name}/{folder_name(MEMBERSHIP, stage)}", stage, None))
+        found += [(job.name, f"{home}/{job.folder}", job.stage, job.budget) for job in plan.jobs()]
+        for name, made in zip(SCORING, (plan.members, plan.properties), strict=True):
+            if made is not None:
+                found += [(name, f"{home}/{folder_name(name, stage)}", stage, None) for stage, _ in plan.moments]
     return found
 
 
 def is_result(path: Path) -> bool:
     """Whether a folder holds a result that came to its end."""
-    from fedpriv.eval.membership import FILE
+    from fedpriv.eval.score_records import holds_scores
     from fedpriv.eval.storage import is_attack_directory
 
-    return is_attack_directory(path) or (path / FILE).is_file()
+    return is_attack_directory(path) or holds_scores(path)

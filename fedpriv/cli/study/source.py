@@ -17,7 +17,7 @@ from fedpriv.errors import UserError
 ALIASES = {"learning_rate": "lr", "max_steps": "local_steps", "partition.name": "partition"}
 """Fields of a run's configuration whose flags have other names."""
 
-_POINTED = r"(--{0}\b|'{0}'|\b{0}: )"
+_POINTED = r"(--{0}\b|['.]{0}['.]|\b{0}(: |=|\.[a-z]))"
 
 
 class PlacedError(UserError):
@@ -56,8 +56,11 @@ class Source:
         return PlacedError(f"{self.place(keys)}: {message}")
 
     @contextlib.contextmanager
-    def at(self, keys: Keys) -> Iterator[None]:
-        """Say of any :class:`UserError` in the block that it is about a setting, or about the entry of it that it names.
+    def at(self, *places: Keys) -> Iterator[None]:
+        """Say of any :class:`UserError` in the block that it is about a setting, or about an entry of it that it names.
+
+        Args:
+            places: settings that it may be about; the first is meant where the message names an entry of none.
 
         Raises:
             PlacedError: in place of a UserError.
@@ -67,9 +70,12 @@ class Source:
         except PlacedError:
             raise
         except UserError as error:
-            raise self.error(self._named(keys, str(error)), str(error)) from error
+            message = str(error)
+            named = next((found for keys in places if (found := self._named(keys, message)) != keys), places[0])
+            raise self.error(named, message) from error
 
     def _named(self, keys: Keys, message: str) -> Keys:
+        """Return the entry of a table that a message points at, or the table where it points at none."""
         value: Any = self.values
         for key in keys:
             try:
@@ -81,11 +87,11 @@ class Source:
         names = {key: {key.lower(), key.lower().replace("-", "_")} for key in value if key != "name"}
         for own in names.values():
             own |= {long for long, short in ALIASES.items() if short in own}
-        # A setting that is pointed at (--lr, 'lr', lr:) before one that is only mentioned.
+        # A setting that is pointed at (--lr, 'lr', lr:) before one whose value is.
         pointed = [k for k, own in names.items() if any(re.search(_POINTED.format(re.escape(n)), message) for n in own)]
-        words = set(re.findall(r"[A-Za-z0-9_.-]+", message.replace("-", "_")))
-        named = pointed[:1] or [key for key, own in names.items() if own & words]
-        return (*keys, named[0]) if len(named) == 1 else keys
+        quoted = [key for key in names if isinstance(value[key], str) and repr(value[key]) in message]
+        named = pointed or quoted
+        return self._named((*keys, named[0]), message) if named else keys
 
 
 def dotted(keys: Keys) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import UserError
 
@@ -27,11 +27,19 @@ Say = Callable[..., None]
 
 @dataclass(frozen=True)
 class Attacked:
-    """A cell as a worker sees it: its name, the folder of its results, and a plan an attack."""
+    """A cell as a worker sees it.
+
+    Attributes:
+        name: the cell's.
+        folder: of its results.
+        plans: one an attack.
+        named: whether the study names its attacks; what is unnamed is left out where a run has nothing for it.
+    """
 
     name: str
     folder: Path
     plans: tuple[AttackPlan, ...]
+    named: bool
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ def perform(work: Work, cell: Attacked, say: Say) -> None:
     for plan in cell.plans:
         error = _guarded(work, cell, functools.partial(_attack, work, cell, plan, say))
         if error is not None:
-            say("attack failed", cell.name, _folders(cell, plan), error)
+            say("attack failed", cell.name, plan.results(), error)
     say("finished", cell.name)
 
 
@@ -117,20 +125,20 @@ def _train(work: Work) -> float:
 
 
 def _attack(work: Work, cell: Attacked, plan: AttackPlan, say: Say) -> None:
+    from fedpriv.cli import membership
+    from fedpriv.cli import property as property_inference
     from fedpriv.cli.attack_execution import attack_all, prepare_ground
-    from fedpriv.cli.membership import measure_all
     from fedpriv.cli.study.folder import is_result
 
-    folders = _folders(cell, plan)
+    folders = plan.results()
     if all(is_result(cell.folder / folder) for folder in folders):
         return
     say("attacking", cell.name, ", ".join(folders))
     began = time.perf_counter()
     ground = prepare_ground(work.run, plan)
-    attack_all(cell.folder, ground, plan, command=work.command, quiet=True)
-    measure_all(cell.folder, ground, plan, command=work.command, quiet=True)
-    say("attacked", cell.name, folders, time.perf_counter() - began)
-
-
-def _folders(cell: Attacked, plan: AttackPlan) -> list[str]:
-    return plan.results()
+    told: dict[str, Any] = {"command": work.command, "quiet": True}
+    attack_all(cell.folder, ground, plan, **told)
+    membership.measure_all(cell.folder, ground, plan, **told)
+    property_inference.measure_all(cell.folder, ground, plan, named=cell.named, **told)
+    absent = [folder for folder in folders if not is_result(cell.folder / folder)]
+    say("attacked", cell.name, folders, absent, time.perf_counter() - began)

@@ -1,0 +1,461 @@
+"""``fedpriv audit``: studies are read with the line of what is wrong, expanded, run, resumed, and failures kept apart."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.cli.main import run
+from fedpriv.cli.study.cells import Execution, lay_out
+from fedpriv.cli.study.definition import parse_study
+from fedpriv.cli.study.flags import source_of
+from fedpriv.cli.study.folder import described, results
+from fedpriv.cli.study.grammar import parse_chain, parse_entry, split_entries
+from fedpriv.cli.study.progress import seconds_left
+from fedpriv.cli.study.source import Source, read_source
+from fedpriv.cli.study.toml_lines import line_numbers
+
+TINY = """
+[federation]
+per-class = 20
+clients = 4
+partition = "iid"
+rounds = 2
+lr = 0.1
+"""
+STUDY = (
+    """methods = ["fedproto", { name = "fedgh", label = "gh" }]
+defenses = ["none", { name = "noise", scale = [0.5] }]
+attacks = [{ name = "pixels", iterations = 5 }, "membership"]
+seeds = [3]
+targets = 4
+"""
+    + TINY
+)
+FLAGS = (
+    *("--methods", "fedproto,fedgh:label=gh", "--defenses", "none,noise:scale=0.5/0.7", "--seeds", "3,4"),
+    *("--attacks", "pixels:iterations=5,membership", "--targets", "4", "--per-class", "20", "--clients", "4"),
+    *("--partition", "iid", "--rounds", "2", "--lr", "0.1", "--knowledge", "batch_norm=none"),
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def call(capsys, *arguments):
+    code = run([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def rows(folder):
+    return [json.loads(line) for line in (Path(folder) / "cells.jsonl").read_text().splitlines()]
+
+
+def outcome(folder):
+    """What a study found, without what differs from one time to the next: seconds, commands, versions."""
+    found = {}
+    for path in sorted(Path(folder).glob("attacks/*/*/m*.json")):
+        record = json.loads(path.read_text())
+        for key in ("cost", "command", "versions", "seconds"):
+            record.pop(key, None)
+        found[str(path.relative_to(folder))] = record
+    for path in sorted(Path(folder).glob("runs/*/metrics.jsonl")):
+        found[str(path.relative_to(folder))] = path.read_text()
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One study that came to its end, with one worker."""
+    home = tmp_path_factory.mktemp("audit")
+    (home / "study.toml").write_text(STUDY)
+    assert run(["audit", str(home / "study.toml"), "--out", str(home / "out"), "--quiet"]) == 0
+    return home
+
+
+# ---------------------------------------------------------------- lines of TOML
+
+KEYS = st.text("abz-_9", min_size=1, max_size=3)
+VALUES = st.recursive(
+    st.one_of(st.integers(), st.booleans(), st.text('x"#]}\n\\ ', max_size=4)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def as_toml(value, spread):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, list):
+        end = "\n" if spread else ""
+        return (
+            "["
+            + "".join(f"{end} # note ]\n{as_toml(v, spread)}," if spread else f"{as_toml(v, spread)}," for v in value)
+            + "]"
+        )
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{k}" = {as_toml(v, spread)}' for k, v in value.items()) + "}"
+    return str(value)
+
+
+def all_keys(value, before=()):
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield (*before, key)
+        yield from all_keys(one, (*before, key))
+
+
+@given(
+    st.dictionaries(KEYS, VALUES, max_size=3),
+    st.lists(st.dictionaries(KEYS, VALUES, max_size=2), max_size=3),
+    st.booleans(),
+)
+def test_every_key_has_a_line_and_nothing_else_does(top, tables, spread):
+    text = "".join(f"{key} = {as_toml(value, False)}\n" for key, value in top.items())
+    for table in tables:
+        text += "# a comment with [brackets] and 'quotes'\n[[T]]\n"
+        text += "".join(f"{key} = {as_toml(value, spread)}\n" for key, value in table.items())
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:  # a newer TOML than this one
+        return
+    assert set(line_numbers(text)) == set(all_keys(values))
+
+
+def test_lines_of_tables_strings_and_dotted_keys():
+    text = 'a = """x\n]"""\n[[m]]\nn = 1\n[m.sub]\n"p q".r = [1,\n  2]\n[[m]]\nn = { s = 2 }\n'
+    text += "[ t . 'u' ]\nv = 07:32:00 # w = 1\n"
+    lines = line_numbers(text)
+    expected = {("a",): 1, ("m", 0): 3, ("m", 0, "n"): 4, ("m", 0, "sub"): 5, ("m", 0, "sub", "p q", "r"): 6}
+    expected |= {("m", 0, "sub", "p q", "r", 1): 7, ("m", 1): 8, ("m", 1, "n", "s"): 9, ("t", "u", "v"): 11}
+    assert {keys: lines[keys] for keys in expected} == expected
+    assert set(lines) == set(all_keys(tomllib.loads(text)))
+
+
+# ---------------------------------------------------------------- one-word entries and grids
+
+
+def test_entries_in_one_word():
+    assert split_entries("a,noise:scale=0.1,kind=laplace,b+c:bound=1") == [
+        "a",
+        "noise:scale=0.1,kind=laplace",
+        "b+c:bound=1",
+    ]
+    assert parse_entry("dip:iterations=10/20") == {"name": "dip", "iterations": [10, 20]}
+    assert parse_entry("fedgh:server.epochs=2") == {"name": "fedgh", "server": {"epochs": 2}}
+    assert parse_chain("clip:bound=1e+3+noise") == [{"name": "clip", "bound": 1000.0}, {"name": "noise"}]
+
+
+@given(
+    methods=st.lists(st.sampled_from(["fedproto", "fedgh", "fd"]), min_size=1, max_size=3, unique=True),
+    scales=st.lists(st.sampled_from([0.1, 0.2, 0.4, 1]), min_size=1, max_size=4, unique=True),
+    bounds=st.lists(st.sampled_from([1, 2.5, 10]), min_size=1, max_size=3, unique=True),
+    seeds=st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
+)
+def test_a_grid_has_every_combination_once(methods, scales, bounds, seeds):
+    chain = [{"name": "clip", "bound": bounds}, {"name": "noise", "scale": scales}]
+    study = parse_study(Source({"methods": methods, "defenses": ["none", chain], "seeds": seeds}))
+    labels = [entry.label for entry in study.defenses]
+    assert len(set(labels)) == len(labels) == 1 + len(bounds) * len(scales)
+    assert {entry.family for entry in study.defenses} == {"none", "clip + noise"}
+    assert [len(entry.choices) for entry in study.defenses] == [0] + [2] * (len(labels) - 1)
+    points = {(e.strength["clip.bound"], e.strength["noise.scale"]) for e in study.defenses if e.choices}
+    assert points == {(bound, scale) for bound in bounds for scale in scales}
+
+
+def test_cells_are_the_product_and_share_clients_by_seed():
+    values = {"methods": ["fedproto", "fedgh"], "defenses": ["none", "noise:scale=0.1/1"], "seeds": [0, 5]}
+    cells, _ = lay_out(parse_study(Source(values | {"federation": tomllib.loads(TINY)["federation"]})), Execution())
+    assert len({cell.name for cell in cells}) == len(cells) == 2 * 3 * 2
+    assert len({cell.division for cell in cells}) == 1
+    assert all(plan.seed == cell.seed == cell.config.seed for cell in cells for plan in cell.plans)
+    assert {cell.target for cell in cells} == {"prototype"}
+
+
+def test_methods_that_differ_in_the_target_alone_share_a_run():
+    methods = [{"name": "fedgen", "target": "classifier"}, "fedgen"]
+    cells, _ = lay_out(parse_study(Source({"methods": methods} | tomllib.loads(TINY))), Execution())
+    assert cells[0].name != cells[1].name
+    assert cells[0].run == cells[1].run
+
+
+def test_a_defense_that_changes_the_kind_of_upload_changes_the_target():
+    values = {"methods": ["fedgh"], "defenses": ["none", "entangle"]} | tomllib.loads(TINY)
+    cells, _ = lay_out(parse_study(Source(values)), Execution())
+    assert [cell.target for cell in cells] == ["prototype", "entangled"]
+
+
+def test_a_method_may_have_defenses_and_attacks_of_its_own():
+    methods = ["fedgh", {"name": "fd", "defenses": ["count-floor"], "attacks": ["membership"]}]
+    values = {"methods": methods, "defenses": ["entangle"], "attacks": ["dip"]} | tomllib.loads(TINY)
+    cells, _ = lay_out(parse_study(Source(values)), Execution())
+    assert [cell.defense.label for cell in cells] == ["entangle", "count-floor"]
+    assert [place.rpartition("/")[2] for cell in cells for _, place, _, _ in results(cell)] == ["dip", "membership"]
+
+
+def test_stages_and_budgets_become_results_and_kept_rounds():
+    values = {"methods": ["fedgh"], "attacks": [{"name": "dip", "budget": [20, 10]}, "membership"], "stages": ["early"]}
+    values |= {"federation": {"rounds": 6, "per_class": 20, "clients": 4}}
+    (cell,), _ = lay_out(parse_study(Source(values)), Execution())
+    names = [place.rpartition("/")[2] for _, place, _, _ in results(cell)]
+    assert names == ["dip-early@10", "dip-early@20", "membership-early"]
+    assert cell.config.keep == (1,)
+
+
+def test_flags_and_file_describe_the_same_study(tmp_path):
+    text = STUDY.replace("[0.5]", "[0.5, 0.7]").replace("[3]", "[3, 4]") + '[knowledge]\nbatch-norm = "none"\n'
+    (tmp_path / "study.toml").write_text(text)
+    written = parse_study(read_source(tmp_path / "study.toml"))
+    flags = {"methods": ("fedproto,fedgh:label=gh",), "defenses": ("none,noise:scale=0.5/0.7",), "seeds": ("3,4",)}
+    flags |= {"attacks": ("pixels:iterations=5,membership",), "targets": 4, "per_class": 20, "clients": 4}
+    flags |= {"partition": "iid", "rounds": 2, "lr": 0.1, "knowledge": ("batch_norm=none",)}
+    flagged = parse_study(source_of(None, flags, set(flags)))
+    assert described(flagged) == described(written)
+    assert flagged == written
+    over = parse_study(source_of(tmp_path / "study.toml", {"seeds": ("7",), "rounds": 9}, {"seeds", "rounds"}))
+    assert (over.seeds, over.federation["rounds"], over.federation["clients"]) == ((7,), 9, 4)
+
+
+def test_the_example_study_can_be_run():
+    study = parse_study(read_source(Path(__file__).parents[1] / "docs" / "study.toml"))
+    cells, notes = lay_out(study, Execution())
+    assert (len(study.methods), len(study.defenses), len(study.attacks), notes) == (4, 2, 2, ())
+    assert len(cells) == 8
+    assert all(len(cell.plans) == 2 for cell in cells)
+
+
+# ---------------------------------------------------------------- what is refused, and on which line
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('methods = [\n "fedproto",\n "fedxyz"]', "3: methods[1]: unknown method 'fedxyz'"),
+        ('[[methods]]\nname = "fedgh"\nspeed = 3', "3: methods[0].speed: unknown key of method fedgh: 'speed'"),
+        ('[[methods]]\nname = "fedgh"\n[methods.option]\nserver = { epoch = 1 }', "4: methods[0].option.server"),
+        ('methods = [{ name = "fedgh", lr = -1 }]', "1: methods[0].lr: federation flags: training.learning_rate"),
+        ('methods = ["fedproto", "fedproto"]', "1: methods[1]: method 'fedproto' is there twice"),
+        ('methods = ["local"]', "1: methods[0]: local uploads nothing"),
+        ('methods = ["fedavg"]\n[federation]\nclients = 4', "1: methods[0]: method 'fedavg' needs one architecture"),
+        ('methods = ["fedhenn-kernel"]', "1: methods[0]: method 'fedhenn-kernel' needs public images"),
+        ('[[methods]]\nname = "fedgh"\ntarget = "model"', "3: methods[0].target: clients of 'fedgh' upload no 'model'"),
+        ("\n\nmethods = []", "3: methods: an empty list"),
+        ("sedes = [1]", "1: sedes: unknown key of a study: 'sedes'; did you mean 'seeds'"),
+        ("seeds = [0,\n 1,\n 0]", "3: seeds[2]: seed 0 is listed twice"),
+        ("seeds = [-1]", "1: seeds[0]: expected a whole number of at least 0"),
+        ("targets = 0", "1: targets: expected a whole number of at least 1, got 0"),
+        ("[federation]\n\nrounds = 0", "3: federation.rounds: federation flags: rounds: input should be greater"),
+        ("[federation]\nround = 3", "2: federation.round: unknown setting of the federation: 'round'; did you mean"),
+        ("[federation]\nlr = [0.1, 1]", "2: federation.lr: expected one value"),
+        ("[federation]\nseed = 1", "2: federation.seed: not a setting of the federation; use seeds"),
+        ("[federation]\nclients = 4\ncapture = \"none\"", "3: federation.capture: none: no upload would be stored"),
+        ('[federation]\ndataset = "mnst"', "2: federation.dataset: unknown data set 'mnst'"),
+        ('defenses = ["none",\n{ name = "noise", scale = [] }]', "2: defenses[1].scale: an empty grid"),
+        ('defenses = [\n{ name = "noise", scale = [0.1, -1] }]', "2: defenses[0].scale: options of defense noise: scale"),
+        ('defenses = ["nose"]', "1: defenses[0]: unknown defense 'nose'; did you mean 'noise'"),
+        ('defenses = ["noise:scael=1"]', "1: defenses[0]: options of defense noise: unknown key 'scael'"),
+        ('defenses = ["none", ["clip", { name = "noise", kind = "x" }]]', "1: defenses[1][1].kind: options"),
+        ('methods = ["fedgh"]\ndefenses = ["none",\n"hide-labels"]', "3: defenses[1]: defense 'hide-labels'"),
+        ('methods = ["fd"]\ndefenses = ["none",\n["clip", "sign"]]', "3: defenses[1]: defense 'sign'"),
+        ('attacks = ["dipp"]', "1: attacks[0]: unknown attack 'dipp'; did you mean 'dip'"),
+        ('methods = ["fedgh"]\nattacks = ["dip",\n "dlg"]', "3: attacks[1]: attack 'dlg' is on"),
+        ('methods = [{ name = "fedgh", attacks = ["dlg"] }]', "1: methods[0].attacks[0]: attack 'dlg' is on"),
+        ('attacks = [\n{ name = "dip", iteration = 3 }]', "2: attacks[0].iteration: unknown key of attack dip: 'iteration'"),
+        ('attacks = [{ name = "dip", budget = [3, 3] }]', "1: attacks[0].budget: --budget 3,3: a value is given twice"),
+        ('methods = ["fedre"]\nattacks = ["unmix"]\n[federation]\nclients=4\nrounds = 1', "5: federation.rounds: 1: attack"),
+        ('methods = ["fedgh"]\nattacks = ["dip"]\n[knowledge]\nextractor = "none"', "4: knowledge.extractor: attack"),
+        ('[knowledge]\ntelepathy = "yes"', "2: knowledge.telepathy: --knowledge: unknown key 'telepathy'"),
+        ('methods = ["fedgh"]\n[knowledge]\nattacker_data = "same_domain"', "2: knowledge: attacker_data="),
+        ("seeds = [", "not readable as TOML"),
+        ('stages = ["late"]', "1: stages: unknown stage 'late'"),
+    ],
+)  # fmt: skip
+def test_wrong_studies_are_refused_with_key_and_line(text, complaint, capsys, tmp_path):
+    (tmp_path / "study.toml").write_text(text + "\n")
+    code, out, err = call(capsys, "audit", "study.toml", "--per-class", "20", "--dry-run")
+    assert complaint in err, err
+    assert (code, out) == (2, "")
+    assert err.startswith("fedpriv: study.toml:")
+    assert len(err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
+
+
+def test_wrong_flags_are_refused_by_their_name(capsys, tmp_path):
+    for flags, complaint in (
+        (["--methods", "fedgh", "--defenses", "none,noise:scale=-1"], "--defenses: options of defense noise: scale"),
+        (["--defenses", "none,noise:=1"], "--defenses: 'noise:=1': expected NAME or NAME:KEY=VALUE"),
+        (["--seeds", "0,x"], "--seeds 0,x: expected whole numbers"),
+        (["--rounds", "0"], "--rounds: federation flags: rounds: input should be greater"),
+        (["--seed", "0"], "No such option"),
+        (["--workers", "0"], "'--workers': 0 is not in the range"),
+        (["nowhere.toml"], "nowhere.toml: no such file"),
+        (["--resume"], "--resume needs --out"),
+        (["--resume", "--out", "x"], "x: no study here"),
+        (["--resume", "--out", "x", "--methods", "fd"], "drop --methods"),
+    ):
+        code, out, err = call(capsys, "audit", *flags)
+        assert (code, out) == (2, ""), err
+        assert complaint in err
+        assert len(err.splitlines()) == 1
+        assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- running
+
+
+def test_a_study_leaves_every_run_attack_and_the_report(finished):
+    out = finished / "out"
+    found = rows(out)
+    assert [row["cell"] for row in found] == [
+        *("fedproto--none--s3", "fedproto--noise-scale=0.5--s3", "gh--none--s3", "gh--noise-scale=0.5--s3")
+    ]
+    for row in found:
+        assert (row["status"], row["error"], row["seed"], row["target"]) == ("done", None, 3, "prototype")
+        assert (out / row["run"] / "summary.json").is_file()
+        assert [entry["attack"] for entry in row["attacks"]] == ["pixels", "membership"]
+        assert all(entry["status"] == "done" and (out / entry["path"]).is_dir() for entry in row["attacks"])
+        assert row["seconds"]["train"] > 0
+        assert row["seconds"]["attack"] > 0
+    assert found[1]["defenses"][0]["options"]["scale"] == 0.5
+    assert found[1]["defense_family"] == "noise"
+    assert (out / "report.html").stat().st_size > 0
+    study = json.loads((out / "study.json").read_text())
+    assert [entry["label"] for entry in study["methods"]] == ["fedproto", "gh"]
+    assert study["defenses"][1]["choices"][0]["answer"]
+
+
+def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
+    seen = []
+    for row in rows(finished / "out"):
+        record = json.loads((finished / "out" / row["attack_folder"] / "pixels" / "metrics.json").read_text())
+        seen.append([(target["client"], target["label"]) for target in record["targets"]])
+    assert len(seen) == 4
+    assert seen.count(seen[0]) == 4
+
+
+def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
+    """Kill a study with two workers at whatever it is doing; resumed, it ends as it does without."""
+    command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out", "--workers", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("out/runs/*/config.json")) and process.poll() is None:
+        time.sleep(0.02)
+    time.sleep(random.uniform(0, 2))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [row["status"] for row in rows(tmp_path / "out")] == ["done"] * 4
+    assert outcome(tmp_path / "out") == outcome(finished / "out")
+
+
+def test_an_interrupt_prints_the_command_that_goes_on(finished, tmp_path):
+    command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list(tmp_path.glob("out/runs/*/config.json")) and process.poll() is None:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does: every process of the group is told
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "fedpriv: interrupted; go on with: fedpriv audit --resume --out out"
+    assert "Traceback" not in err
+    assert {row["status"] for row in rows(tmp_path / "out")} <= {"done", "pending"}
+
+
+def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
+    before = {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")}
+    code, out, _ = call(capsys, "audit", "--resume", "--out", finished / "out", "--json")
+    assert code == 0
+    assert [row["status"] for row in json.loads(out)["cells"]] == ["done"] * 4
+    assert {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")} == before
+    code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
+    assert code == 2
+    assert "holds another study (seeds differs); choose another --out, or --force" in err
+    assert len(rows(finished / "out")) == 4
+
+
+def test_a_cell_that_fails_fails_alone(capsys, tmp_path):
+    (tmp_path / "study.toml").write_text(
+        """methods = [{ name = "fedproto", label = "wild", lr = 1e30 }, "fedproto"]
+attacks = [{ name = "pixels", iterations = 2 }]
+targets = 2
+control = false
+"""
+        + TINY
+    )
+    code, out, err = call(capsys, "audit", "study.toml", "--out", "out", "--json")
+    assert code == 1
+    wild, tame = json.loads(out)["cells"]
+    assert (wild["status"], tame["status"]) == ("failed", "done")
+    assert "training diverged, try a smaller --lr" in wild["error"]
+    assert wild["attacks"][0]["status"] == "pending"
+    assert "wild--none--s0: failed: " in err
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
+    from fedpriv.cli.study import execution
+    from fedpriv.cli.study.folder import claim, standing
+
+    values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
+    study = parse_study(Source(values | tomllib.loads(TINY)))
+    cells, _ = lay_out(study, Execution())
+    claim(tmp_path / "out", study, force=False)
+    lines = standing(tmp_path / "out", cells)
+    killed = []
+
+    def watch(lines, doing):
+        if not killed and any(cell.startswith("fedproto") for cell in doing):
+            killed.extend(multiprocessing.active_children())
+            killed[0].kill()
+
+    queue = execution.works(tmp_path / "out", cells, lines, Execution(), "fedpriv audit")
+    execution.carry_out(tmp_path / "out", lines, queue, 1, watch)
+    assert [line["status"] for line in rows(tmp_path / "out")] == ["failed", "done"]
+    assert "SIGKILL" in lines[0]["error"]
+    assert not multiprocessing.active_children()
+
+
+def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    code, out, _ = call(capsys, "audit", "study.toml", "--defenses", "none,quantise:bits=4", "--dry-run", "--json")
+    assert code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
+    answer = json.loads(out)
+    plain, quantised, *_ = answer["cells"]
+    assert plain["cell"] == "fedproto--none--s3"
+    assert plain["upload_per_round"]["paper_scalars"] > 0
+    assert quantised["upload_per_round"]["full_bytes"] < plain["upload_per_round"]["full_bytes"] / 3
+    assert answer["complete"]
+    assert answer["seconds"] == pytest.approx(sum(sum(cell["seconds"].values()) for cell in answer["cells"]))
+    code, out, _ = call(capsys, "audit", "study.toml", "--dry-run", "--workers", "2")
+    assert code == 0
+    assert "4 cells" in out
+    assert "with 2 workers" in out
+
+
+def test_time_left_is_what_like_steps_took():
+    def row(cell, status, train, attack, method="a"):
+        entry = {"path": f"attacks/{cell}/dip", "seconds": attack}
+        seconds = {"train": train, "attack": attack}
+        return {"run": f"runs/{cell}", "method_label": method, "status": status, "seconds": seconds, "attacks": [entry]}
+
+    assert seconds_left([row("x", "pending", None, None)], 1) is None
+    begun = [row("x", "done", 2.0, 10.0), row("y", "pending", None, None), row("z", "pending", None, None, "b")]
+    assert seconds_left(begun, 1) == pytest.approx(24)
+    assert seconds_left(begun, 2) == pytest.approx(12)
+    assert seconds_left([begun[0], row("y", "failed", None, None)], 1) == 0
