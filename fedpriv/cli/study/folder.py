@@ -66,12 +66,12 @@ def described(study: Study) -> dict[str, Any]:
                 "federation": plain(entry.federation),
                 "target": entry.target,
                 "attacks": None if entry.attacks is None else attacks(entry.attacks),
-                "defenses": None if entry.defenses is None else defenses(entry.defenses),
+                "defenses": [defense.label for defense in entry.defenses or study.defenses],
                 "source": resolve("method", entry.name, METHODS).source,
             }
             for entry in study.methods
         ],
-        "defenses": defenses(study.defenses),
+        "defenses": defenses(_all_defenses(study)),
         "attacks": attacks(study.attacks),
         "seeds": list(study.seeds),
         "knowledge": card,
@@ -80,6 +80,12 @@ def described(study: Study) -> dict[str, Any]:
         "stages": list(study.stages),
         "rounds_seen": study.rounds_seen,
     }
+
+
+def _all_defenses(study: Study) -> tuple[DefenseEntry, ...]:
+    """Return every defense that some method has, each label once."""
+    every = [defense for entry in study.methods for defense in entry.defenses or study.defenses]
+    return tuple({defense.label: defense for defense in every}.values())
 
 
 def claim(path: Path, study: Study, *, force: bool) -> bool:
