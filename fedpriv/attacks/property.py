@@ -18,7 +18,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
@@ -131,6 +130,8 @@ class PropertyInference:
         width = table.shape[1]
         if bool(wanted.all()) or not bool(wanted.any()):
             return Learned(centre, scale, torch.zeros(width, dtype=torch.float64), 0.0)
+        from sklearn.linear_model import LogisticRegression  # slow to import, and reports read this module
+
         fitted = LogisticRegression(C=1 / self.penalty, class_weight="balanced", max_iter=2000)
         fitted.fit(((table - centre) / scale).numpy(), wanted.numpy())
         weight = torch.from_numpy(np.asarray(fitted.coef_[0], dtype=np.float64))
