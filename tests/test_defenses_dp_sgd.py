@@ -143,16 +143,14 @@ def test_the_number_of_steps_is_that_of_the_batches(number, size, epochs, drop, 
 
 @pytest.mark.parametrize(
     ("z", "rate", "number"),
-    [(1.0, 0.02, 500), (0.9, 0.1, 40), (4.0, 0.3, 2000), (10.0, 1.0, 100), (1.3, 0.004, 10_000)],
+    [(1.0, 0.02, 500), (0.9, 0.1, 40), (4.0, 0.3, 100), (10.0, 1.0, 100), (1.3, 0.004, 10_000)],
 )
 def test_epsilon_agrees_with_a_second_accountant(z, rate, number):
     accounting = pytest.importorskip("dp_accounting")
     rdp = pytest.importorskip("dp_accounting.rdp")
     pld = pytest.importorskip("dp_accounting.pld")
     event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(z))
-    orders = [1 + tenths / 10 for tenths in range(4, 40)] + list(
-        range(5, 130)
-    )  # their own are too few for strong noise
+    orders = [1 + tenths / 10 for tenths in range(4, 40)] + list(range(5, 130))  # below 1.4 theirs do not converge
     theirs = rdp.RdpAccountant(orders).compose(event, number).get_epsilon(1e-5)
     ours = epsilon(z, number, 1e-5, rate)
     assert ours == pytest.approx(theirs, rel=0.01)
