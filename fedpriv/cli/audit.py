@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,18 +158,11 @@ def _count(value: float | None) -> str:
 
 def _report(folder: Path, rows: Sequence[Row]) -> Path | None:
     """Write the report over what is done; return its page, or None where nothing is."""
-    from fedpriv.cli.study.folder import is_result
-    from fedpriv.eval.report import write_report
-    from fedpriv.eval.storage import is_attack_directory
+    from fedpriv.eval.study_report import write_study_report
 
-    places = [folder / entry["path"] for row in rows for entry in row["attacks"] if entry["status"] == "done"]
-    if not places:
+    if not any(entry["status"] == "done" for row in rows for entry in row["attacks"]):
         return None
-    if find_spec("fedpriv.eval.study_report") is None:
-        images = [place for place in places if is_attack_directory(place)]
-        write_report(images, folder, [place for place in places if is_result(place) and place not in images])
-    else:
-        import_module("fedpriv.eval.study_report").write_study_report(folder)
+    write_study_report(folder)
     return folder / "report.html"
 
 
