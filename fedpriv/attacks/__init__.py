@@ -10,6 +10,7 @@ ATTACKS: dict[str, str] = {
     "unmix": "fedpriv.attacks.unmixed_inversion:UnmixedInversion",
     "unmix-prior": "fedpriv.attacks.unmixed_once:PriorUnmixing",
     "unmix-label": "fedpriv.attacks.unmixed_once:LabelUnmixing",
+    "average": "fedpriv.attacks.averaged_inversion:AveragedInversion",
     "difference": "fedpriv.attacks.difference:Differencing",
     "dlg": "fedpriv.attacks.gradients:DeepLeakage",
     "inverting-gradients": "fedpriv.attacks.inverting_gradients:InvertingGradients",
@@ -30,6 +31,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "unmix": ("entangled",),
     "unmix-prior": ("entangled",),
     "unmix-label": ("entangled",),
+    "average": ("representation", "prototype"),
     "difference": ("prototype", "entangled"),
     "dlg": ("model", "small-model", "extractor", "low-rank-model"),
     "inverting-gradients": ("model", "small-model", "extractor", "low-rank-model"),
@@ -42,7 +44,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
 }
 """Which kinds of payload each attack inverts."""
 
-BY_NAME = ("difference",)
+BY_NAME = ("average", "difference")
 """Attacks that run only when they are named: in most runs there is nothing for them to find."""
 
 TARGET_NAMES: tuple[str, ...] = (

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedpriv.attacks import TARGETS
 from fedpriv.attacks.extractors import represent_rows, require_extractors
+from fedpriv.attacks.feature_matching import DISTANCES, Match
 from fedpriv.attacks.fitting import Prior, Schedule, fit
-from fedpriv.attacks.objectives import relative_feature_distance
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
@@ -33,6 +33,7 @@ class VectorInversion(Protocol):
 
     restarts: int
     name: str
+    match: Match
 
     @property
     def schedule(self) -> Schedule:
@@ -68,7 +69,7 @@ class VectorInversion(Protocol):
         _NEEDS.refuse(self.name, knowledge.card)
         require_extractors(knowledge, targets)
         vectors = [target_feature(observations, target).to(device) for target in targets]
-        schedule = self.schedule
+        schedule, apart = self.schedule, DISTANCES[self.match]
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             wanted = torch.stack([vectors[row.position] for row in rows])
@@ -76,7 +77,7 @@ class VectorInversion(Protocol):
 
             def distance(images: Tensor, which: Tensor) -> Tensor:
                 features = represent_rows(knowledge, images, owners[which])
-                return relative_feature_distance(features, wanted[which.to(device)])
+                return apart(features, wanted[which.to(device)])
 
             prior = self.prior([row.generator(seed) for row in rows], knowledge.image_shape, device)
             fitted = fit(prior, distance, schedule, tick)
@@ -111,6 +112,8 @@ class DipInversion(VectorInversion):
         average: decay of the running mean of the images.
         tolerance: relative feature distance below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
+        match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
+            :data:`fedpriv.attacks.feature_matching.Match`.
         generator: shape of the generator network.
     """
 
@@ -120,6 +123,7 @@ class DipInversion(VectorInversion):
     average: float = 0.99
     tolerance: float = 2e-4
     patience: Annotated[int, Ge(1)] = 300
+    match: Match = "vector"
     generator: Hourglass = Hourglass()
 
     name = "dip"
@@ -169,6 +173,7 @@ class PixelInversion(VectorInversion):
         restarts: rows a target; the one with the lowest objective is kept.
         tolerance: relative feature distance plus penalties below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
+        match: what of the vector is believed; see :class:`DipInversion`.
         pixels: what holds pixels back.
     """
 
@@ -177,6 +182,7 @@ class PixelInversion(VectorInversion):
     restarts: Annotated[int, Ge(1)] = 1
     tolerance: float = 5e-4
     patience: Annotated[int, Ge(1)] = 300
+    match: Match = "vector"
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"

@@ -21,9 +21,9 @@ from torch import Tensor
 from fedpriv import seeds
 from fedpriv.attacks import TARGETS
 from fedpriv.attacks.extractors import represent_rows, require_extractors
+from fedpriv.attacks.feature_matching import DISTANCES, Match
 from fedpriv.attacks.fitting import Schedule, fit
 from fedpriv.attacks.inversion import bytes_of_generator
-from fedpriv.attacks.objectives import relative_feature_distance
 from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
@@ -49,6 +49,7 @@ class JointInversion:
         average: decay of the running mean of the images.
         tolerance: relative feature distance below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
+        match: what of the prototype is believed; see :class:`fedpriv.attacks.inversion.DipInversion`.
         generator: shape of the generator networks.
     """
 
@@ -60,6 +61,7 @@ class JointInversion:
     average: float = 0.99
     tolerance: float = 5e-4
     patience: Annotated[int, Ge(1)] = 300
+    match: Match = "vector"
     generator: Hourglass = Hourglass()
 
     name = "joint"
@@ -146,7 +148,7 @@ class JointInversion:
                 images = pictures.unflatten(1, (number, -1)).flatten(0, 1)
                 features = represent_rows(knowledge, images, owners[which].repeat_interleave(number))
                 means = features.unflatten(0, (-1, number)).mean(1)
-                return relative_feature_distance(means, wanted[which.to(device)])
+                return DISTANCES[self.match](means, wanted[which.to(device)])
 
             draws = [[_generator(seed, row, image) for image in range(number)] for row in rows]
             prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)

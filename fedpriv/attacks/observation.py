@@ -201,15 +201,16 @@ Progress = Callable[[int, int], None]
 """Called with (iterations done, iterations planned)."""
 
 
-Unit = Literal["upload", "class"]
+Unit = Literal["upload", "class", "row"]
 
 
 class Attack(Protocol):
     """An attack: a frozen dataclass of hyperparameters with one call.
 
     ``targets`` lists kinds of payload, ``needs`` what the card must grant, ``unit`` what one target is: the ``upload`` (or
-    a row of it), or each ``class`` that a client gave weight to. ``budget`` names the hyperparameter that says how long it
-    may search, in a unit of its own (steps of Adam, calls of L-BFGS); None for an attack that does not iterate.
+    a row of it), each ``class`` that a client gave weight to, or a ``row`` whose undisturbed vector the attack recovers
+    before it inverts it. ``budget`` names the hyperparameter that says how long it may search, in a unit of its own (steps
+    of Adam, calls of L-BFGS); None for an attack that does not iterate.
     """
 
     name: str

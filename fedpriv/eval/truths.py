@@ -46,6 +46,7 @@ def truths(
     for target in targets:
         train = federation.clients[target.client].train.to(torch.device("cpu"))
         of_class = unit == "class" and kind not in UPDATES
+        recovered = unit in ("class", "row")
         index, weights = _members(run, federation, "prototype" if of_class else kind, target)
         found.append(
             Truth(
@@ -54,7 +55,7 @@ def truths(
                 labels=train.labels[index],
                 nonmembers=pools[target.client][0],
                 nonmember_labels=pools[target.client][1],
-                feature=_prototype(run, federation, kind, target, train.images[index]) if unit == "class" else None,
+                feature=_prototype(run, federation, kind, target, train.images[index]) if recovered else None,
             )
         )
     return tuple(found)
