@@ -29,8 +29,9 @@ class Soteria(Defense):
     The score of entry j of the head's input r is ||d r_j / d x||_2 / (r_j + 0.1), summed over the images of the batch;
     columns whose score's absolute value lies below the given percentile of all scores are zeroed. As the authors'
     code has it; there the defended layer is the last or the one before, here it is the head. Where r has negative
-    entries, fewer columns than the percentile says are hidden. Nothing else of the gradient is changed, neither the head's bias nor the layers before it, and nothing is guaranteed: an attacker who
-    leaves the head's weight out of the comparison sees what it sees without the defense.
+    entries, fewer columns than the percentile says are hidden. Nothing else of the gradient is changed, neither the
+    head's bias nor the layers before it, and nothing is guaranteed: an attacker who leaves the head's weight out of the
+    comparison sees what it sees without the defense.
 
     Attributes:
         percentile: share of the columns that are zeroed, in per cent of [0, 100]; the authors take 1 against DLG,
