@@ -39,7 +39,7 @@ def upload(model: SplitModel, samples: Samples) -> Prototypes:
 
 def trained_client(samples: Samples, n_classes: int, seed: int) -> SplitModel:
     """Return a model trained on a client's images."""
-    model = build_model(Blueprint("small-cnn", (1, 8, 8), n_classes, WIDTH), seed)
+    model = build_model(Blueprint("small-mlp", (1, 8, 8), n_classes, WIDTH), seed)
     train(
         model,
         samples,
@@ -79,7 +79,7 @@ def main() -> None:
     """Print one line a learning rate."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=800)
+    parser.add_argument("--iterations", type=int, default=600)
     parser.add_argument("--picture", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
