@@ -264,6 +264,10 @@ def test_print_shows_everything_on_white(driver, page):
     ratios = dict(driver.execute_script(CONTRAST))
     assert {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5} == {}
     driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    # A4 less its margins is 718 pixels wide: what did not fit would be cut off on paper.
+    metrics = {"width": 718, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 718
     assert driver.execute_script("return [...document.querySelectorAll('details')].every((part) => part.open)")
     printed = driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69, "scale": 1})
     assert b64decode(printed["data"]).startswith(b"%PDF")
