@@ -1,0 +1,232 @@
+"""The attack on the first fully connected layer of an uploaded network: read off what went in, without searching.
+
+Where that layer comes first, what went in is the image itself. Where convolutions come before it, what went in is a
+representation that the broadcast weights map images to; it is inverted under a deep image prior. Nothing behind the layer
+matters: neither the loss, nor a private head or a teacher, nor labels. Of a low-rank model the layer's truncated factors
+do, as long as they keep at least as many dimensions as the batch has images.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.fitting import Schedule
+from fedpriv.attacks.labels import infer_labels, last_layer
+from fedpriv.attacks.layer_inputs import Affine, LayerInputs, as_affine, first_linear
+from fedpriv.attacks.layer_inversion import Layer, invert_layers
+from fedpriv.attacks.observation import (
+    BatchFacts,
+    Cost,
+    Knowledge,
+    Needs,
+    Observation,
+    Progress,
+    Reconstruction,
+    TargetId,
+    Unit,
+)
+from fedpriv.attacks.separation import inputs_of, lone_inputs, separate
+from fedpriv.attacks.target_features import observation_of
+from fedpriv.attacks.updates import Tangent, Update, read_update
+from fedpriv.errors import UserError
+from fedpriv.seeds import generator
+
+_EXPLAINED = 1e-2
+"""A batch is explained when what it leaves of the layer's gradient is below this share."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What was read off one layer.
+
+    Attributes:
+        inputs: ``(n, k)`` float32, what went in, one row an image.
+        errors: ``(m, n)`` float32 derivative of the loss at the outputs, or None where not all images were told apart.
+        unexplained: share of the layer's gradient that the inputs leave unexplained.
+    """
+
+    inputs: Tensor
+    errors: Tensor | None
+    unexplained: float
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """Solve for what went into the first fully connected layer; invert that where it is not the image.
+
+    A target is an upload as a whole; its images are those of the batch, in no particular order.
+
+    Attributes:
+        iterations: most steps of a row of the inversion; like all that follows but the last two it has no effect where
+            the layer takes the image itself.
+        restarts: rows a target of the inversion; the one with the lowest objective is kept.
+        learning_rate: Adam's step size in the inversion.
+        earlier: weight of the cosine distance of the earlier layers' gradient in the inversion; 0 leaves it out.
+        draws: sets of outputs that are tried to tell the images of a batch apart.
+        separable: batches of more images are not told apart by trying, which grows like 2^n; of them only images that
+            some output saw alone are found.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 800
+    restarts: Annotated[int, Ge(1)] = 4
+    learning_rate: Annotated[float, Gt(0)] = 1e-2
+    earlier: Annotated[float, Ge(0)] = 0.1
+    draws: Annotated[int, Ge(1)] = 20_000
+    separable: Annotated[int, Ge(1)] = 12
+
+    name = "linear-layer"
+    targets = TARGETS["linear-layer"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
+    needs = Needs(batch=True)
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Recover the batch of each target; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the architecture or the batch facts are missing, or the network has no such layer.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        began = time.perf_counter()
+        facts = knowledge.batch
+        if knowledge.model is None or facts is None:
+            raise UserError(f"attack {self.name!r} needs the shared architecture and the batch facts")
+        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
+        updates = [read_update(observation_of(observations, target), shapes, device) for target in targets]
+        layer = first_linear(knowledge.model, knowledge.image_shape, updates[0].before.keys())
+        own_labels = [_labels(knowledge, facts, *pair) for pair in zip(targets, updates, strict=True)]
+        most = max(len(own) for own in own_labels)
+        # A batch of fewer images shows them again, and again.
+        shown = [torch.arange(most) % len(own) for own in own_labels]
+        labels = torch.stack([own[place] for own, place in zip(own_labels, shown, strict=True)])
+        found = [
+            self._solve(update, layer, len(own), generator(seed, target.round, target.client, "linear-layer"))
+            for target, update, own in zip(targets, updates, own_labels, strict=True)
+        ]
+        views = [LayerInputs(knowledge.model, update.before, layer, device) for update in updates]
+        left_over = torch.tensor([one.unexplained for one in found])
+        sound = torch.tensor([one.errors is not None and one.unexplained < _EXPLAINED for one in found])
+        affine = as_affine(views[0], knowledge.image_shape, device)
+        if affine is not None:
+            images = [_pixels(one.inputs, affine, knowledge.image_shape) for one in found]
+            return Reconstruction(
+                targets=targets,
+                images=torch.stack([own[place] for own, place in zip(images, shown, strict=True)]),
+                objective=left_over[:, None],
+                chosen=torch.zeros(len(targets), dtype=torch.int64),
+                labels=labels,
+                cost=Cost(time.perf_counter() - began, 1, len(targets), str(device)),
+                converged=sound,
+            )
+        best = invert_layers(
+            [
+                self._problem(view, update, one, layer, facts, device)
+                for view, update, one in zip(views, updates, found, strict=True)
+            ],
+            targets,
+            knowledge,
+            Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4),
+            share=self.earlier,
+            restarts=self.restarts,
+            labels=labels,
+            seed=seed,
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+        solved = best.reconstruction(targets)
+        return replace(
+            solved,
+            objective=solved.objective + left_over[:, None].to(solved.objective.device),
+            converged=solved.converged & sound.to(solved.converged.device),
+            cost=replace(solved.cost, seconds=time.perf_counter() - began),
+        )
+
+    def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
+        change = update.gradient(1.0)
+        name = f"{layer}.weight"
+        weight, bias = change[name].double().cpu(), change[f"{layer}.bias"].double().cpu()
+        tangent = update.project if isinstance(update.project, Tangent) else Tangent()
+        left, right = tangent.left.get(name), tangent.right.get(name)
+        onto = None if right is None else right.double().cpu().T
+        # Of a truncated layer all rows are known along V, and all columns along U.
+        rows = weight if onto is None else weight @ onto
+        parts = separate(rows, bias, count, draw, self.draws if count <= self.separable else 0)
+        inputs = inputs_of(parts.errors, weight, left)
+        apart = parts.attested == count
+        if len(inputs) < count:
+            lone, _ = lone_inputs(rows, bias)
+            lone = lone if onto is None else lone @ onto.T
+            inputs = torch.cat([inputs, _others(lone, inputs, count - len(inputs))])
+        if not len(inputs):  # no output was touched: the update is zero
+            inputs = weight.new_zeros(1, weight.shape[1])
+        seen = inputs if onto is None else inputs @ onto
+        left_over = rows - rows @ torch.linalg.pinv(seen) @ seen
+        return Solution(
+            inputs=inputs[torch.arange(count) % len(inputs)].float(),
+            errors=parts.errors.float() if apart else None,
+            unexplained=float(left_over.norm() / rows.norm().clamp(min=1e-300)),
+        )
+
+    def _problem(
+        self, view: LayerInputs, update: Update, one: Solution, layer: str, facts: BatchFacts, device: torch.device
+    ) -> Layer:
+        pulls, earlier = None, {}
+        if one.errors is not None and facts.steps == 1 and self.earlier:
+            pulls = one.errors.T.to(device) @ update.before[f"{layer}.weight"]
+            names = list(update.before)
+            change = update.gradient(1.0)
+            earlier = {name: change[name] for name in names[: names.index(f"{layer}.weight")]}
+        return Layer(view, one.inputs.to(device), pulls, earlier, update.project or dict)
+
+
+def _labels(knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: Update) -> Tensor:
+    """Return the labels ``(n,)`` of a target's images, -1 each where nothing tells them."""
+    given = knowledge.labels.get((target.round, target.client))
+    if given is not None:
+        return given.cpu()
+    count = facts.batch_size * facts.steps
+    gradient = update.gradient(facts.learning_rate)
+    if not any(value.dim() == 2 and len(value) == knowledge.n_classes for value in gradient.values()):
+        return torch.full((count,), -1)
+    return infer_labels(*last_layer(gradient, knowledge.n_classes), count).cpu()
+
+
+def _pixels(inputs: Tensor, affine: Affine, image_shape: tuple[int, int, int]) -> Tensor:
+    return ((inputs - affine.shift) / affine.scale).clamp(0, 1).reshape(len(inputs), *image_shape)
+
+
+def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:
+    """Return up to ``number`` candidates that are neither among the chosen ones nor mixtures of them."""
+    found = list(chosen)
+    for one in candidates:
+        if len(found) == len(chosen) + number:
+            break
+        if found:
+            # Mixtures have weights that sum to one, so they lie in the plane through what they mix.
+            base = torch.stack(found)
+            offsets = base[1:] - base[0]
+            away = one - base[0]
+            if len(offsets):
+                away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
+            if float(away.norm()) < _EXPLAINED * float(one.norm()):
+                continue
+        found.append(one)
+    return torch.stack(found[len(chosen) :]) if len(found) > len(chosen) else chosen[:0]
