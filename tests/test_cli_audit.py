@@ -19,7 +19,7 @@ from fedpriv.cli.main import run
 from fedpriv.cli.study.cells import Execution, lay_out
 from fedpriv.cli.study.definition import parse_study
 from fedpriv.cli.study.flags import source_of
-from fedpriv.cli.study.folder import described, results
+from fedpriv.cli.study.folder import alone, described, results
 from fedpriv.cli.study.grammar import parse_chain, parse_entry, split_entries
 from fedpriv.cli.study.progress import seconds_left
 from fedpriv.cli.study.source import Source, read_source
@@ -385,6 +385,11 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
     assert code == 2
     assert "holds another study (seeds differs); choose another --out, or --force" in err
+    with alone(finished / "out"):
+        for extra in ([], ["--force"]):
+            code, _, err = call(capsys, "audit", finished / "study.toml", "--out", finished / "out", *extra)
+            assert code == 2
+            assert "another fedpriv audit is at work here" in err
     assert len(rows(finished / "out")) == 4
 
 
@@ -430,7 +435,17 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
     assert not multiprocessing.active_children()
 
 
-def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path):
+def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
+    from fedpriv.cli.study import estimate
+
+    rehearsals = []
+    original = estimate.estimate
+
+    def remembered(*arguments, **named):
+        rehearsals[:] = rehearsals or original(*arguments, **named)
+        return rehearsals
+
+    monkeypatch.setattr(estimate, "estimate", remembered)
     (tmp_path / "study.toml").write_text(STUDY)
     code, out, _ = call(capsys, "audit", "study.toml", "--defenses", "none,quantise:bits=4", "--dry-run", "--json")
     assert code == 0
@@ -442,7 +457,9 @@ def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path):
     assert quantised["upload_per_round"]["full_bytes"] < plain["upload_per_round"]["full_bytes"] / 3
     assert answer["complete"]
     assert answer["seconds"] == pytest.approx(sum(sum(cell["seconds"].values()) for cell in answer["cells"]))
-    code, out, _ = call(capsys, "audit", "study.toml", "--dry-run", "--workers", "2")
+    code, out, _ = call(
+        capsys, "audit", "study.toml", "--defenses", "none,quantise:bits=4", "--dry-run", "--workers", "2"
+    )
     assert code == 0
     assert "4 cells" in out
     assert "with 2 workers" in out

@@ -18,7 +18,7 @@ from fedpriv.errors import UserError
 from fedpriv.files import read_json, read_lines, write_json, write_text
 
 FORMAT = 1
-STUDY, CELLS = "study.json", "cells.jsonl"
+STUDY, CELLS, LOCK = "study.json", "cells.jsonl", ".lock"
 MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
 OVER = ("done", "left out")
@@ -108,6 +108,9 @@ def claim(path: Path, study: Study, *, force: bool) -> bool:
                 "choose another --out, or --force to replace it"
             )
         return True
+    if (path / LOCK).exists():  # --force must not pull the folder from under a process that is at work in it
+        with alone(path):
+            pass
     common.fresh_folder(path, force=force)
     path.mkdir(parents=True, exist_ok=True)
     source = study.source
@@ -154,7 +157,7 @@ def alone(path: Path) -> Iterator[None]:
     Raises:
         UserError: when another process has it.
     """
-    with (path / ".lock").open("w") as file:
+    with (path / LOCK).open("w") as file:
         if not _locked(file):
             raise UserError(f"{path}: another fedpriv audit is at work here")
         yield
