@@ -47,3 +47,10 @@ def test_attacks_are_found_by_target():
 def test_the_table_needs_no_torch():
     code = "import sys, fedpriv.attacks as a; a.attacks_for('model'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_list_of_attacks_can_say_what_a_target_is(name):
+    from fedpriv.cli.list import _UNITS
+
+    assert getattr(resolve("attack", name, ATTACKS), "unit", None) in _UNITS

@@ -271,7 +271,7 @@ def test_an_interrupted_attack_goes_on_where_it_was(trained, capsys, monkeypatch
         (["attack", "--target", "entangled", "--targets", "0"], "--targets 0: expected at least 1"),
         (["attack", "--target", "entangled", "--iterations", "0"], "iterations"),
         (["attack", "--target", "entangled", "--attack-option", "speed=3"], "unknown key 'speed'"),
-        (["attack", "--target", "entangled", "--attack", "dip", "--knowledge", "extractor=none"], "needs extractor=white_box"),
+        (["attack", "--target", "entangled", "--attack", "dip", "--knowledge", "extractor=none"], "needs extractor="),
         (["attack", "--target", "entangled", "--knowledge", "extractor"], "expected KEY=VALUE"),
         (["attack", "--target", "entangled", "--knowledge", "telepathy=yes"], "unknown key 'telepathy'"),
         (["attack", "--target", "entangled", "--run", "nowhere"], "no such run directory"),

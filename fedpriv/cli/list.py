@@ -84,6 +84,7 @@ def _attacks(target: str | None) -> list[dict[str, Any]]:
 _UNITS = {
     "upload": "an upload, or a row of it",
     "class": "a class of a client",
+    "row": "a row of an upload, cleaned first",
     None: "a candidate image or a class, which gets a score",
 }
 """What one target of an attack is, by its unit; attacks without one return no images."""
