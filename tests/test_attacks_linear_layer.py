@@ -5,8 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedpriv.attacks.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.layer_inputs import LayerInputs, as_affine, first_linear
 from fedpriv.attacks.linear_layer import LinearLayer
+from fedpriv.attacks.local_step import local_step
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.target_features import list_targets
@@ -227,3 +229,26 @@ def test_missing_grants_are_named():
     ):
         with pytest.raises(UserError, match=complaint):
             LinearLayer().run((seen,), targets, knowledge, seed=0, device=CPU)
+
+
+def test_labels_behind_a_private_head_are_guessed_through_it():
+    model = network()
+    hits = 0
+    for label in range(10):
+        images = pictures(label + 1)[0][-1:]
+        seen = observe(model, images, torch.tensor([label]), kind=Extractor)
+        head = (model.head.weight.detach(), model.head.bias.detach())
+        step = local_step(seen, model, RATE, CPU, head)
+        hits += int(infer_labels_through_head(step, model, 1, 10, SHAPE)[0] == label)
+    assert hits >= 7  # 1 by chance
+    images, labels = pictures(4)
+    step = local_step(observe(model, images, labels, kind=Extractor), model, RATE, CPU, head)
+    assert len(infer_labels_through_head(step, model, 4, 10, SHAPE)) == 4
+
+
+def test_without_the_head_images_come_back_without_labels():
+    model = network()
+    images, labels = pictures(2)
+    found = run(model, observe(model, images, labels, kind=Extractor), labels, given=False)
+    assert psnr(found.images[0], images).min() > 60
+    assert found.labels.tolist() == [[-1, -1]]

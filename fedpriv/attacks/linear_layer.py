@@ -17,10 +17,12 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
+from fedpriv.attacks.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.fitting import Schedule
 from fedpriv.attacks.labels import infer_labels, last_layer
 from fedpriv.attacks.layer_inputs import Affine, LayerInputs, as_affine, first_linear
 from fedpriv.attacks.layer_inversion import Layer, invert_layers
+from fedpriv.attacks.local_step import LocalStep, private_head
 from fedpriv.attacks.observation import (
     BatchFacts,
     Cost,
@@ -203,10 +205,14 @@ def _labels(knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: U
     if given is not None:
         return given.cpu()
     count = facts.batch_size * facts.steps
-    gradient = update.gradient(facts.learning_rate)
-    if not any(value.dim() == 2 and len(value) == knowledge.n_classes for value in gradient.values()):
+    model, head = knowledge.model, knowledge.heads.get(target.client)
+    assert model is not None
+    if update.before.keys() == {name for name, _ in model.named_parameters()}:
+        return infer_labels(*last_layer(update.gradient(facts.learning_rate), knowledge.n_classes), count).cpu()
+    if head is None:
         return torch.full((count,), -1)
-    return infer_labels(*last_layer(gradient, knowledge.n_classes), count).cpu()
+    step = LocalStep(update.before, update.gradient(facts.learning_rate), private_head(head, update.before))
+    return infer_labels_through_head(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
 
 
 def _pixels(inputs: Tensor, affine: Affine, image_shape: tuple[int, int, int]) -> Tensor:

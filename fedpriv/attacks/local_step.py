@@ -86,8 +86,14 @@ def local_step(
                 f"client {seen.client} in round {seen.round}: an extractor is trained through a private head; matching "
                 "its gradient needs that head; pass --knowledge extractor=white_box"
             )
-        fixed = {HEAD + name: value.to(device) for name, value in zip(("weight", "bias"), head, strict=True)}
+        fixed = private_head(head, update.before)
     return LocalStep(update.before, update.gradient(learning_rate), fixed, update.project)
+
+
+def private_head(head: tuple[Tensor, Tensor], beside: Weights) -> Weights:
+    """Return a head's weight and bias by their parameter names, on the device of the weights ``beside``."""
+    device = next(iter(beside.values())).device
+    return {HEAD + name: value.to(device) for name, value in zip(("weight", "bias"), head, strict=True)}
 
 
 class StepModel:

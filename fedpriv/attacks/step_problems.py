@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.gradient_matching import Matcher
 from fedpriv.attacks.labels import infer_labels, last_layer
 from fedpriv.attacks.local_step import LocalStep, batch_facts, local_step
@@ -135,7 +136,7 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     """
     most = facts.batch_size * facts.steps
     if knowledge.card.labels == "inferred":
-        dealt = infer_labels(*last_layer(step.gradient, knowledge.n_classes), most)
+        dealt = _inferred(step, knowledge, most)
         return dealt.view(facts.batch_size, facts.steps).T.flatten()
     where = f"client {target.client} in round {target.round}"
     given = knowledge.labels.get((target.round, target.client))
@@ -150,6 +151,12 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
             f"batch of {facts.batch_size}"
         )
     return given
+
+
+def _inferred(step: LocalStep, knowledge: Knowledge, count: int) -> Tensor:
+    if step.fixed and knowledge.model is not None:  # the head, whose gradient says it, was not sent
+        return infer_labels_through_head(step, knowledge.model, count, knowledge.n_classes, knowledge.image_shape)
+    return infer_labels(*last_layer(step.gradient, knowledge.n_classes), count)
 
 
 def bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Matcher) -> int:
