@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from fedpriv.attacks import ATTACKS, TARGETS, attacks_for
+from fedpriv.attacks import ATTACKS, READ, TARGET_NAMES, TARGETS, attacks_for
 from fedpriv.config import parse
 from fedpriv.errors import UserError
+from fedpriv.methods import DEFAULT_METHOD, METHODS
 from fedpriv.registry import resolve
 from fedpriv.uploads import KINDS
 
@@ -36,6 +37,18 @@ def test_a_budget_is_a_positive_number_of_the_attacks_own(name):
 
 def test_every_attack_has_targets():
     assert set(ATTACKS) == set(TARGETS)
+
+
+def test_every_kind_is_a_target_once_and_needs_an_attack_or_says_why_not():
+    assert len(set(TARGET_NAMES)) == len(TARGET_NAMES)
+    assert {kind for kinds in TARGETS.values() for kind in kinds} <= set(TARGET_NAMES) <= set(KINDS)
+    for kind in TARGET_NAMES:
+        assert bool(attacks_for(kind)) != (kind in READ), kind
+        method = resolve("method", DEFAULT_METHOD[kind], METHODS)
+        assert kind in method.uploads
+    sent = {name for method in METHODS for name in resolve("method", method, METHODS).uploads}
+    # One number, and one vector sent once before training: no target of their own.
+    assert sent - {"sample-count", "feature-mean"} <= set(TARGET_NAMES)
 
 
 def test_attacks_are_found_by_target():

@@ -58,10 +58,17 @@ TARGET_NAMES: tuple[str, ...] = (
     "classifier",
     "extractor",
     "model",
+    "low-rank-model",
     "logits",
     "kernel",
+    "label-counts",
 )
-"""Kinds of upload that a target can be named by, whether an attack on them is there yet or not."""
+"""Kinds of upload that a target can be named by, whether there is anything to attack about them or not."""
+
+READ: dict[str, str] = {
+    "label-counts": "this upload is the client's label histogram itself, in clear: there is nothing left to infer from it",
+}
+"""Kinds of upload that need no attack, and why."""
 
 
 def attacks_for(target_kind: str) -> tuple[str, ...]:

@@ -140,11 +140,13 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UserError: for an unknown target or attack, or one that does not fit.
     """
-    from fedpriv.attacks import ATTACKS, BY_NAME, TARGET_NAMES, TARGETS, attacks_for
+    from fedpriv.attacks import ATTACKS, BY_NAME, READ, TARGET_NAMES, TARGETS, attacks_for
 
     if target not in TARGET_NAMES:
         raise unknown_name("target", target, TARGET_NAMES)
     fitting = attacks_for(target)
+    if target in READ:
+        raise UserError(f"--target {target}: {READ[target]}; see: fedpriv list targets")
     if not fitting:
         raise UserError(f"--target {target}: no attack on this kind of upload yet; see: fedpriv list targets")
     for name in attacks:

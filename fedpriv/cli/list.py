@@ -135,13 +135,13 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _targets() -> list[dict[str, Any]]:
-    from fedpriv.attacks import TARGET_NAMES, attacks_for
+    from fedpriv.attacks import READ, TARGET_NAMES, attacks_for
     from fedpriv.methods import DEFAULT_METHOD
 
     return [
         {
             "name": name,
-            "attacks": ", ".join(attacks_for(name)) or "none yet",
+            "attacks": ", ".join(attacks_for(name)) or (f"none: {READ[name]}" if name in READ else "none yet"),
             "method trained without --run": DEFAULT_METHOD.get(name, "none yet"),
         }
         for name in TARGET_NAMES

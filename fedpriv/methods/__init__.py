@@ -37,6 +37,9 @@ DEFAULT_METHOD: dict[str, str] = {
     "classifier": "lg-fedavg",
     "angle-matrix": "fedral",
     "extractor": "fedrep",
+    "small-model": "fedmrl",
+    "low-rank-model": "fedkd",
+    "label-counts": "fedgen",
     "logits": "fd",
     "kernel": "fedhenn-kernel",
 }
