@@ -23,6 +23,7 @@ from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress,
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.rows import Row, Solved, solve_rows
+from fedpriv.attacks.sent_entries import GradientMatch
 from fedpriv.attacks.step_problems import bytes_of_matching, read_problem
 
 
@@ -41,6 +42,7 @@ class GradientDip:
         patience: steps without 1 % gain after which a row is finished.
         several_steps: see :class:`fedpriv.attacks.inverting_gradients.InvertingGradients`.
         ignore: see there too.
+        match: see there too.
         generator: shape of each generator network.
     """
 
@@ -52,6 +54,7 @@ class GradientDip:
     patience: Annotated[int, Ge(1)] = 500
     several_steps: SeveralSteps = "unrolled"
     ignore: str = ""
+    match: GradientMatch = "all"
     generator: Hourglass = Hourglass()
 
     name = "gradient-dip"
@@ -77,7 +80,9 @@ class GradientDip:
             UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
         self.needs.refuse(self.name, knowledge.card)
-        problem = read_problem(self.name, observations, targets, knowledge, device, ignore=self.ignore)
+        problem = read_problem(
+            self.name, observations, targets, knowledge, device, ignore=self.ignore, match=self.match
+        )
         matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
         count = problem.labels.shape[1]
         schedule = Schedule(

@@ -22,6 +22,7 @@ from torch.nn import functional
 from fedpriv.attacks.local_step import LocalStep, StepModel, Weights, same_weights, stacked
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.attacks.row_gradients import FormedGradient, LayerGradient, RowGradients, cosine_distance
+from fedpriv.attacks.sent_entries import SentEntries
 from fedpriv.attacks.updates import Tangent, stacked_projection
 
 Distance = Callable[[Sequence[LayerGradient], Mapping[str, Tensor], Tensor], Tensor]
@@ -114,7 +115,7 @@ class Matcher:
         return Matching(self, groups, [step.project for step in steps])
 
     def gradients(
-        self, group: _Group, images: Tensor, labels: Tensor, projection: Tangent | None
+        self, group: _Group, images: Tensor, labels: Tensor, projection: Tangent | SentEntries | None
     ) -> list[LayerGradient]:
         """Return what each row of candidates ``(R, n, c, h, w)``, labels ``(R, n, C)``, leads to.
 

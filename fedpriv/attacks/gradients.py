@@ -20,6 +20,7 @@ from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps, o
 from fedpriv.attacks.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
+from fedpriv.attacks.sent_entries import GradientMatch
 from fedpriv.attacks.step_problems import StepProblem, bytes_of_matching, read_problem
 from fedpriv.attacks.updates import Weights
 from fedpriv.errors import UserError
@@ -54,6 +55,7 @@ class DeepLeakage:
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
             gradient falls below.
         ignore: see :class:`fedpriv.attacks.inverting_gradients.InvertingGradients`.
+        match: see there too.
     """
 
     outer_steps: Annotated[int, Ge(1)] = 100
@@ -66,6 +68,7 @@ class DeepLeakage:
     several_steps: SeveralSteps = "unrolled"
     stop_below: float = 1e-9
     ignore: str = ""
+    match: GradientMatch = "all"
 
     name = "dlg"
     targets = TARGETS["dlg"]
@@ -94,7 +97,14 @@ class DeepLeakage:
         self.needs.refuse(self.name, knowledge.card)
         joint = self.labels == "joint"
         problem = read_problem(
-            self.name, observations, targets, knowledge, device, labels_known=not joint, ignore=self.ignore
+            self.name,
+            observations,
+            targets,
+            knowledge,
+            device,
+            labels_known=not joint,
+            ignore=self.ignore,
+            match=self.match,
         )
         matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
         shape = (problem.labels.shape[1], *knowledge.image_shape)

@@ -19,6 +19,7 @@ from fedpriv.attacks import TARGETS
 from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps, one_hot
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
+from fedpriv.attacks.sent_entries import GradientMatch
 from fedpriv.attacks.step_problems import StepProblem, bytes_of_matching, read_problem
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
@@ -53,6 +54,8 @@ class InvertingGradients:
         tolerance: a row has converged when its distance is below.
         ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
             names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
+        match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), or
+            their ``signs`` (the answer to ``sign``); see :mod:`fedpriv.attacks.sent_entries`.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
@@ -67,6 +70,7 @@ class InvertingGradients:
     several_steps: SeveralSteps = "unrolled"
     tolerance: float = 1e-2
     ignore: str = ""
+    match: GradientMatch = "all"
 
     name = "inverting-gradients"
     targets = TARGETS["inverting-gradients"]
@@ -91,7 +95,9 @@ class InvertingGradients:
             UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
         self.needs.refuse(self.name, knowledge.card)
-        problem = read_problem(self.name, observations, targets, knowledge, device, ignore=self.ignore)
+        problem = read_problem(
+            self.name, observations, targets, knowledge, device, ignore=self.ignore, match=self.match
+        )
         matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
         shape = (problem.labels.shape[1], *knowledge.image_shape)
 

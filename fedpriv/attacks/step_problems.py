@@ -15,6 +15,7 @@ from fedpriv.attacks.labels import infer_labels, last_layer
 from fedpriv.attacks.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId
 from fedpriv.attacks.rows import Row
+from fedpriv.attacks.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.target_features import observation_of
 from fedpriv.errors import UserError
 
@@ -60,6 +61,7 @@ def read_problem(
     *,
     labels_known: bool = True,
     ignore: str = "",
+    match: GradientMatch = "all",
 ) -> StepProblem:
     """Return what is to be explained, and with how many images of which labels.
 
@@ -71,6 +73,7 @@ def read_problem(
         device: where to put it.
         labels_known: whether to look labels up or infer them; else the attack finds them itself.
         ignore: patterns of parameters whose gradients are not compared, joined by +; they still tell labels.
+        match: which entries of the gradients are compared, and whether only by sign.
 
     Raises:
         UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
@@ -82,7 +85,7 @@ def read_problem(
         )
         for target in targets
     )
-    compared = tuple(without(attack, step, ignore) for step in steps)
+    compared = tuple(restricted(attack, without(attack, step, ignore), match) for step in steps)
     planned = facts.batch_size * facts.steps
     found = [torch.full((planned,), -1)] * len(targets)
     if labels_known:
@@ -124,6 +127,20 @@ def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
     if not kept:
         raise UserError(f"attack {attack!r}: ignore={ignore} leaves nothing to compare; there are: {names}")
     return replace(step, gradient=kept)
+
+
+def restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep:
+    """Return a step of which only the entries that the client sent, or their signs, are compared.
+
+    Raises:
+        UserError: when the upload is truncated: what of it was sent is known already.
+    """
+    if match != "all" and step.project is not None:
+        raise UserError(
+            f"attack {attack!r}: match={match}: a low-rank upload is not pruned entry by entry; drop the option"
+        )
+    entries = sent_entries(step.gradient, match)
+    return step if entries is None else replace(step, project=entries)
 
 
 def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedpriv.attacks.observation import Observation
+from fedpriv.attacks.sent_entries import SentEntries, stacked_entries
 from fedpriv.errors import UserError
 from fedpriv.low_rank import LEFT, RIGHT, recover
 from fedpriv.uploads import Extractor, LowRankModel, Message, Model, Payload, SmallModel, optional_part
@@ -149,7 +150,9 @@ def _tangent(factors: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tang
     return Tangent(left, {name: factors[name + RIGHT] for name in left})
 
 
-def stacked_projection(projections: Sequence[Callable[[Mapping[str, Tensor]], Weights] | None]) -> Tangent | None:
+def stacked_projection(
+    projections: Sequence[Callable[[Mapping[str, Tensor]], Weights] | None],
+) -> Tangent | SentEntries | None:
     """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected.
 
     Ranks differ from client to client, so smaller factors are filled up with zeros, which changes no projection.
@@ -159,6 +162,9 @@ def stacked_projection(projections: Sequence[Callable[[Mapping[str, Tensor]], We
     """
     if all(projection is None for projection in projections):
         return None
+    entries = [projection for projection in projections if isinstance(projection, SentEntries)]
+    if len(entries) == len(projections):
+        return stacked_entries(entries)
     tangents = [projection for projection in projections if isinstance(projection, Tangent)]
     if len(tangents) < len(projections):
         raise TypeError("some updates are projected and some are not; they cannot be stacked")
