@@ -109,6 +109,22 @@ def test_cards_and_tasks_never_share_a_set():
     assert [one.card["rounds_seen"] for one in found] == [1, 5, 1, 1]
 
 
+def test_what_lies_within_the_spread_is_said_to():
+    def settled(*attacks):
+        (found,) = frontiers(attacks)
+        return {p.label: (b, s) for p, b, s in zip(found.points, found.best, found.settled, strict=True)}["fedgh"]
+
+    # Leakage 1.0 +- 0.5 against 1.2 and against 3.0; equal scalars and accuracy.
+    assert settled(result(gain=1.0), result("fedgh", 1.2)) == (False, False)
+    assert settled(result(gain=1.0), result("fedgh", 3.0)) == (False, True)
+    # Both below zero: no order between them, whatever their intervals; accuracy of one seed settles nothing.
+    assert settled(result(gain=-3.0), result("fedgh", -1.0)) == (True, True)
+    assert settled(result(gain=-3.0, accuracy=0.95), result("fedgh", -1.0, accuracy=0.8)) == (False, False)
+    assert settled(result(gain=-3.0, scalars=10), result("fedgh", -1.0, scalars=20)) == (False, True)
+    seeds = [result("fedgh", -1.0, accuracy=0.8, seed=s) for s in (0, 1)]
+    assert settled(*(result(gain=-3.0, accuracy=0.95, seed=s) for s in (0, 1)), *seeds) == (False, True)
+
+
 def test_seeds_of_an_upload_are_one_point():
     attacks = [result(gain=g, seed=s, accuracy=a) for s, (g, a) in enumerate([(1.0, 0.8), (2.0, 0.9), (3.0, 1.0)])]
     # The attack run for one seed only may be the strongest by luck; it does not stand for the upload.

@@ -156,6 +156,8 @@ class Frontier:
         task: settings that all points share.
         points: the undominated first, then by leakage.
         best: aligned with ``points``, whether none of the others betters it.
+        settled: aligned, for a point that is bettered: whether some point that does so is better beyond the spread in an
+            objective; True for the others.
         volume: hypervolume of the points, as a share of the box below the reference, in [0, 1].
     """
 
@@ -163,6 +165,7 @@ class Frontier:
     task: Mapping[str, Any]
     points: tuple[Point, ...]
     best: tuple[bool, ...]
+    settled: tuple[bool, ...]
     volume: float
 
 
@@ -264,6 +267,7 @@ def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord
     points = [_point(*one) for one in zip(labels, found, beside, strict=True)]
     objectives = np.array([point.objectives for point in points])
     best = nondominated(objectives)
+    settled = [best[i] or any(_clearly(other, point) for other in points) for i, point in enumerate(points)]
     order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].leakage.mean, points[i].label))
     first = members[0]
     return Frontier(
@@ -271,8 +275,28 @@ def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord
         task={name: first.about["run"].get(name) for name in _TASK} | {"dataset": first.about["dataset"]},
         points=tuple(points[i] for i in order),
         best=tuple(bool(best[i]) for i in order),
+        settled=tuple(bool(settled[i]) for i in order),
         volume=hypervolume(objectives, (1.0, 1.0, 1.0)),
     )
+
+
+def _clearly(one: Point, two: Point) -> bool:
+    """Whether ``one`` betters ``two``, in some objective by more than both spreads.
+
+    Accuracy of a single seed has no spread, so a difference in it alone settles nothing.
+    """
+    if nondominated(np.array([one.objectives, two.objectives])).tolist() != [True, False]:
+        return False
+    leakage = two.leakage.mean > 0 and _ends(one.leakage)[1] < _ends(two.leakage)[0]
+    accuracy = one.accuracy.low is not None and two.accuracy.low is not None
+    accuracy = accuracy and _ends(one.accuracy)[0] > _ends(two.accuracy)[1]
+    return leakage or accuracy or _ends(one.scalars)[1] < _ends(two.scalars)[0]
+
+
+def _ends(spread: Spread) -> tuple[float, float]:
+    if spread.low is None or spread.high is None:
+        return spread.mean, spread.mean
+    return spread.low, spread.high
 
 
 def _gain(attack: AttackRecord) -> float:

@@ -12,12 +12,12 @@ from html import escape
 from typing import ClassVar
 
 from fedpriv.eval.card import differing
+from fedpriv.eval.chart_labels import LETTER, Box, nearest, place_labels
 from fedpriv.eval.frontier import Frontier, Point, Spread
 
 _WIDTH, _HEIGHT = 400.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 12.0, 30.0, 44.0
 _TEXT, _SMALL = 12.0, 11.0
-_WIDE = 0.6  # width of a letter over its size; system fonts stay below it on average
 _RADIUS = 5.0
 _NAMED = 8  # with more points than this numbers stand for names
 _MARK = " †"
@@ -45,22 +45,6 @@ _STYLE = (
     ".v{stroke:var(--soft);stroke-width:1.6;opacity:.5}.l{stroke:var(--soft);stroke-width:.8}"
     ".n{paint-order:stroke;stroke:var(--page);stroke-width:3px;stroke-linejoin:round}"
 )
-
-
-@dataclass(frozen=True)
-class Box:
-    """A rectangle in a panel's coordinates, from the upper left."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def overlaps(self, other: Box) -> bool:
-        """Whether the two share more than an edge."""
-        return (
-            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
-        )
 
 
 @dataclass(frozen=True)
@@ -169,7 +153,7 @@ def _name(point: Point) -> str:
 
 
 def _fitting(text: str, width: float, size: float) -> str:
-    room = int(width / (_WIDE * size))
+    room = int(width / (LETTER * size))
     return text if len(text) <= room else text[: room - 1] + "…"
 
 
@@ -261,7 +245,15 @@ def _panel(
     y = scale.around([v for p in points for v in _ends(quantity(p))], floor, _TOP)
     spots = [(x.place(p.leakage.mean), y.place(quantity(p).mean)) for p in points]
     whiskers = [_whiskers(p, quantity(p), x, y) for p in points]
-    boxes = _place_labels(spots, whiskers, labels, Box(_LEFT + 2, _TOP + 2, right, floor - 2), anywhere=numbered)
+    boxes = place_labels(
+        spots,
+        whiskers,
+        labels,
+        Box(_LEFT + 2, _TOP + 2, right, floor - 2),
+        size=_TEXT,
+        radius=_RADIUS,
+        anywhere=numbered,
+    )
     parts = [_backdrop(title, x, y)]
     # Those of the set come last, so that they lie on top.
     for i in sorted(range(len(points)), key=lambda i: frontier.best[i]):
@@ -329,53 +321,5 @@ def _stroke(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
 
 def _leader(a: float, b: float, box: Box) -> str:
     """Return a thin line from a point to its label, where the label stands off."""
-    x, y = min(max(a, box.left), box.right), min(max(b, box.top), box.bottom)
+    x, y = nearest(a, b, box)
     return _stroke("l", a, b, x, y) if math.hypot(x - a, y - b) > 2.4 * _RADIUS else ""
-
-
-# ---------------------------------------------------------------- labels
-
-
-def _place_labels(
-    spots: Sequence[tuple[float, float]],
-    whiskers: Sequence[Sequence[Box]],
-    labels: Sequence[str],
-    area: Box,
-    *,
-    anywhere: bool,
-) -> list[Box | None]:
-    """Return a box a label: near its point, in the area, over no other label or point, and over few bars; or None."""
-    marks = [Box(a - _RADIUS - 1, b - _RADIUS - 1, a + _RADIUS + 1, b + _RADIUS + 1) for a, b in spots]
-    bars = [Box(w.left - 1, w.top - 2, w.right + 1, w.bottom + 2) for own in whiskers for w in own]
-    placed: list[Box | None] = []
-    for (a, b), label in zip(spots, labels, strict=True):
-        width, height = _WIDE * _TEXT * len(label) + 2, _TEXT + 3
-        free = [
-            (cost + 26 * sum(box.overlaps(bar) for bar in bars), box)
-            for cost, box in _candidates(a, b, width, height, area, anywhere=anywhere)
-            if not any(other is not None and box.overlaps(other) for other in (*marks, *placed))
-        ]
-        placed.append(min(free, key=lambda pair: pair[0])[1] if free else None)
-    return placed
-
-
-def _candidates(
-    a: float, b: float, width: float, height: float, area: Box, *, anywhere: bool
-) -> list[tuple[float, Box]]:
-    found = []
-    for away in (8.0, 14.0, 24.0, 36.0, 50.0, 68.0, 90.0):
-        for number, (dx, dy) in enumerate(((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1))):
-            left = a + dx * away - (width if dx < 0 else width / 2 if dx == 0 else 0)
-            top = b + dy * away - (height if dy < 0 else height / 2 if dy == 0 else 0)
-            found.append((away + number, Box(left, top, left + width, top + height)))
-    if anywhere:
-        for row in range(int((area.bottom - area.top) / height)):
-            for column in range(int((area.right - area.left) / width)):
-                left, top = area.left + column * width, area.top + row * height
-                box = Box(left, top, left + width, top + height)
-                found.append((200 + math.hypot(left + width / 2 - a, top + height / 2 - b), box))
-    return [
-        (cost, box)
-        for cost, box in found
-        if area.left <= box.left and box.right <= area.right and area.top <= box.top and box.bottom <= area.bottom
-    ]
