@@ -50,7 +50,7 @@ class GradientDip:
     learning_rate: Annotated[float, Gt(0)] = 5e-3
     restarts: Annotated[int, Ge(1)] = 1
     average: float = 0.99
-    tolerance: float = 1e-4
+    tolerance: float = 1e-6
     patience: Annotated[int, Ge(1)] = 500
     several_steps: SeveralSteps = "unrolled"
     ignore: str = ""

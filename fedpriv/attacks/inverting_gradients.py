@@ -60,15 +60,15 @@ class InvertingGradients:
 
     iterations: Annotated[int, Ge(1)] = 2000
     restarts: Annotated[int, Ge(1)] = 1
-    total_variation: Annotated[float, Ge(0)] = 0.2
-    variation_decay: Annotated[float, Ge(0), Le(1)] = 0.3
+    total_variation: Annotated[float, Ge(0)] = 0.15
+    variation_decay: Annotated[float, Ge(0), Le(1)] = 0.2
     learning_rate: Annotated[float, Gt(0)] = 0.1
     signed: bool = True
     scale: Annotated[float, Gt(0)] = 0.5
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
     several_steps: SeveralSteps = "unrolled"
-    tolerance: float = 1e-2
+    tolerance: float = 1e-3
     ignore: str = ""
     match: GradientMatch = "all"
 
