@@ -20,8 +20,9 @@ class Precode(Defense):
     The representation is mapped to means and standard deviations of a code of K entries, a code is drawn (in evaluation:
     the mean is taken) and mapped back to the representation's width. What methods upload as representation is what
     comes out of the bottleneck. The model grows by 3 d K + 2 K + d parameters, which travel wherever the
-    extractor does. Nothing is guaranteed: the layers before the bottleneck get gradients that are as telling as before
-    once the random ones are left out of the comparison.
+    extractor does. Nothing is guaranteed: the bottleneck's own first layer is fully connected, and its gradient is a
+    product of an error, which is random, and of the representation, which is not. Where images of a batch can be told
+    apart the representation follows from it in closed form, whatever code was drawn.
 
     Attributes:
         code: K >= 1 entries of the code; the paper takes 256.
@@ -34,8 +35,8 @@ class Precode(Defense):
     name: ClassVar[str] = "precode"
     source: ClassVar[str] = "Scheliga, Maeder, Seeland, WACV 2022, section 3"
     answer: ClassVar[str] = (
-        "dlg or inverting-gradients with ignore=bottleneck.*+head.*: match the layers before it (Scheliga et al. 2022, "
-        "arXiv 2208.04767)"
+        "linear-layer, for small batches: what goes into the bottleneck, whatever it draws; inverting-gradients with "
+        "ignore=bottleneck.*+head.* (Scheliga et al. 2022, arXiv 2208.04767) leaves the random layers out"
     )
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:

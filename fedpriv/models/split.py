@@ -62,9 +62,9 @@ class SplitModel(nn.Module):
         super().__init__()
         self.extractor = extractor
         self.mapping = mapping
+        self.bottleneck = bottleneck  # before the head: parameters are listed in the order in which they are passed
         self.head = head
         self.norm_bound = norm_bound
-        self.bottleneck = bottleneck
         self.register_buffer("mean", torch.tensor(mean), persistent=False)
         self.register_buffer("std", torch.tensor(std), persistent=False)
 
