@@ -112,14 +112,18 @@ def main() -> None:
         measured = _report("fedpriv", ours, images)
         if peer is not None:
             other = _report("breaching", theirs, images)
-            print(f"  difference: mean {(measured - other).mean():+.1f} dB, median {(measured - other).median():+.1f} dB")
+            print(
+                f"  difference: mean {(measured - other).mean():+.1f} dB, median {(measured - other).median():+.1f} dB"
+            )
 
 
 def _report(who: str, attack: Callable[[], Tensor], images: Tensor) -> Tensor:
     clock = Clock()
     scores = psnr(attack(), images)
     listed = " ".join(f"{score:.1f}" for score in scores.tolist())
-    print(f"  {who:9}: mean {scores.mean():.1f} dB, median {scores.median():.1f} dB, {clock.seconds():.1f} CPU s | {listed}")
+    print(
+        f"  {who:9}: mean {scores.mean():.1f} dB, median {scores.median():.1f} dB, {clock.seconds():.1f} CPU s | {listed}"
+    )
     return scores
 
 
