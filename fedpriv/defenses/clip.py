@@ -36,7 +36,10 @@ class Clip(Defense):
     name: ClassVar[str] = "clip"
     source: ClassVar[str] = "McMahan et al., ICLR 2018 (updates); Abadi et al., CCS 2016"
     guarantee: ClassVar[str] = "none; bounds the L2 norm of each row, or of the whole update"
-    answer: ClassVar[str] = "not evaluated"
+    answer: ClassVar[str] = (
+        "dip, pixels or joint with match=direction, of rows; inverting-gradients or gradient-dip, of networks: compare "
+        "directions, which stay exact; of others not evaluated"
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads that are neither rows nor updates."""

@@ -45,7 +45,10 @@ class Diagonal(Defense):
     name: ClassVar[str] = "diagonal"
     source: ClassVar[str] = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = "angle-update, of angle matrices: takes any number of blocks; of rows not evaluated"
+    answer: ClassVar[str] = (
+        "angle-update, of angle matrices; average with zeros=missing, of rotating blocks of rows; dip with match=nonzero, "
+        "of fixed ones: compare what was sent; of entangled uploads not evaluated"
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse other uploads, and numbers of blocks that do not divide the width."""

@@ -83,7 +83,7 @@ class DPNoise(Defense):
         "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
     )
     answer: ClassVar[str] = (
-        "unmix, of entangled uploads: least squares averages noise over rounds; of others not evaluated"
+        "unmix, of entangled uploads; average, of representations and prototypes: means over rounds; of others not evaluated"
     )
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ class Noise(Defense):
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019 (noisy gradients)"
     guarantee: ClassVar[str] = "none (heuristic)"
     answer: ClassVar[str] = (
-        "unmix, of entangled uploads: least squares averages noise over rounds; of others not evaluated"
+        "unmix, of entangled uploads; average, of representations and prototypes: means over rounds; of others not evaluated"
     )
 
     def check(self, plan: ProtectionPlan) -> None:

@@ -35,7 +35,10 @@ class Prune(Defense):
     name: ClassVar[str] = "prune"
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019; Aji & Heafield, EMNLP 2017"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = "not evaluated"
+    answer: ClassVar[str] = (
+        "dip, pixels or joint with match=pruned, of rows; dlg, inverting-gradients or gradient-dip with match=sent, of "
+        "networks: leave out what was not sent; of others not evaluated"
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload neither rows nor updates."""

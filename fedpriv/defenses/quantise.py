@@ -34,7 +34,10 @@ class Quantise(Defense):
     name: ClassVar[str] = "quantise"
     source: ClassVar[str] = "Alistarh et al., NeurIPS 2017 (QSGD), with the largest entry in place of the norm"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = "the attacks on the kind as they are, which match the rounded signal"
+    answer: ClassVar[str] = (
+        "average, of representations and prototypes: means over rounds; of others the attacks as they are, which match the "
+        "rounded signal"
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no signal."""

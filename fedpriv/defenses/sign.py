@@ -29,7 +29,10 @@ class Sign(Defense):
     name: ClassVar[str] = "sign"
     source: ClassVar[str] = "Bernstein et al., ICML 2018 (signSGD); Karimireddy et al., ICML 2019 (scale)"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = "not evaluated"
+    answer: ClassVar[str] = (
+        "inverting-gradients, gradient-dip or dlg with match=signs, of networks: compare smooth signs of candidates; of "
+        "others not evaluated"
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no updates: representations are hardly ever negative."""

@@ -143,12 +143,21 @@ def defenses(attacks: Sequence[AttackRecord], stated: Mapping[str, Facts] | None
 
 
 def _answers(answer: str, attack: AttackRecord) -> bool:
-    """Whether an attack is the one that a defense's answer names before its colon, with the option that it asks for."""
-    opening = answer.partition(":")[0]
-    named, _, asked = opening.partition(" with ")
-    option = asked.partition("=")[0].strip()
-    options = attack.about.get("options") or {}
-    return attack.about["attack"] in named.replace(",", " ").split() and (not option or bool(options.get(option)))
+    """Whether an attack is one that a defense's answer names, with the option that it asks for.
+
+    An answer is a list of alternatives, apart by semicolons: ``NAMES [with OPTION=VALUE][, of KINDS][: EXPLANATION]``. A
+    value that is a word has to be the attack's own; one that is a pattern is an example of what fits.
+    """
+    return any(_fits(one.partition(":")[0], attack) for one in answer.split(";"))
+
+
+def _fits(alternative: str, attack: AttackRecord) -> bool:
+    named, _, asked = alternative.partition(" with ")
+    if attack.about["attack"] not in named.replace(",", " ").split():
+        return False
+    option, _, value = (part.strip() for part in asked.partition(",")[0].partition("="))
+    chosen = str((attack.about.get("options") or {}).get(option) or "")
+    return not option or (chosen == value if value.isidentifier() else bool(chosen))
 
 
 def _stated(name: str) -> Facts:
