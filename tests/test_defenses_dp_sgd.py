@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_methods import World
 from torch.nn.functional import cross_entropy
 
+from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run as command
 from fedpriv.data.federated import PartitionOptions
 from fedpriv.defenses import build_defenses, parse_choice
@@ -21,6 +22,8 @@ from fedpriv.defenses.accounting import epsilon, noise_multiplier_for
 from fedpriv.defenses.dp_sgd import DPSGD, private_step
 from fedpriv.engines.local import run_clients
 from fedpriv.errors import UserError
+from fedpriv.eval.evidence import gather
+from fedpriv.eval.local_rounds import round_batches
 from fedpriv.federation import prepare, run
 from fedpriv.methods import METHODS
 from fedpriv.methods.contract import GuardedTraining, LocalTraining
@@ -384,3 +387,24 @@ def test_the_summary_is_json_and_names_what_uploads_give_away(tmp_path, capsys):
     assert "none of uploads" in capsys.readouterr().out
     record = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"][0]
     assert record["epsilon"] is None
+
+
+def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
+    config = replace(
+        CONFIG,
+        clients=6,
+        rounds=1,
+        training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
+        defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
+    )
+    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(federation, directory, run_clients)
+    drawn = {k: torch.cat(round_batches(federation, 1, k)) for k in range(6)}
+    found = gather(directory, federation, "model", KnowledgeCard(labels="given"), n_targets=10, seed=0)
+    assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}
+    assert 0 < len(found.targets) < 6
+    assert found.knowledge.batch.batch_size == max(map(len, drawn.values()))
+    for target in found.targets:
+        labels = federation.clients[target.client].train.labels[drawn[target.client]]
+        assert torch.equal(found.knowledge.labels[1, target.client], labels)

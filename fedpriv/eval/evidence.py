@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId, Unit
+from fedpriv.attacks.updates import WEIGHTY
 from fedpriv.errors import UserError
 from fedpriv.eval.grants import grant
-from fedpriv.eval.local_rounds import UPDATES, round_classes
+from fedpriv.eval.local_rounds import UPDATES, round_batches, round_classes
 from fedpriv.eval.permuted import permute
 from fedpriv.eval.server_view import summed, summed_without_own
 from fedpriv.eval.targets import choose_classes, choose_targets, classes_with_weight
@@ -90,7 +91,9 @@ def gather(
     permuted = permute(observations)
     if federation.shield.server_view == "sum":
         observations, permuted = summed(observations), summed_without_own(observations)
-    newest = [o for o in observations if o.round == last]
+    newest = [o for o in observations if o.round == last and _used_images(federation, kind, last, o.client)]
+    if not newest:
+        raise UserError(f"{run.path}: no client's local steps of round {last} used an image; attack another round")
     if unit == "class":
         given = card.labels == "given"
         of_client = (
@@ -104,6 +107,11 @@ def gather(
     clients = {target.client for target in targets}
     knowledge = grant(run, federation, kind, card, last, clients, observations, seed)
     return Evidence(observations, permuted, knowledge, targets)
+
+
+def _used_images(federation: Federation, kind: str, round_: int, client: int) -> bool:
+    """Whether there is an image behind an upload: random batches may all be empty, and then an update is noise."""
+    return kind not in (*WEIGHTY, *UPDATES) or any(len(batch) for batch in round_batches(federation, round_, client))
 
 
 def _held(federation: Federation, targets: Sequence[TargetId]) -> list[TargetId]:
