@@ -130,22 +130,22 @@ def test_estimators_that_fit_the_number_of_rounds():
 def test_the_attack_recovers_the_rows_and_reports_them(inversion):
     """Through a linear extractor: images of noisy rows are wrong, images of averaged rows are nearly right."""
     images = torch.nn.functional.interpolate(
-        torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(3)), scale_factor=2, mode="bilinear"
+        torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(3)), scale_factor=2, mode="bilinear"
     )
     matrix = draw(64, 48, seed=5) / 8
     shield = Shield(build("noise:scale=1"))
     seen = []
     for t in range(1, 25):
-        clean = Prototypes(images.flatten(1) @ matrix, torch.arange(6), torch.ones(6, dtype=torch.int64))
+        clean = Prototypes(images.flatten(1) @ matrix, torch.arange(3), torch.ones(3, dtype=torch.int64))
         sent = shield.upload(
-            (clean,), seed=0, round_=t, client=0, labels=torch.arange(6), n_classes=6, broadcast=(), rounds=24
+            (clean,), seed=0, round_=t, client=0, labels=torch.arange(3), n_classes=3, broadcast=(), rounds=24
         )
         seen.append(Observation(t, 0, sent, ()))
     knowledge = Knowledge(
-        KnowledgeCard(rounds_seen=24), (1, 8, 8), 6, extractors={0: lambda shown: shown.flatten(1) @ matrix}
+        KnowledgeCard(rounds_seen=24), (1, 8, 8), 3, extractors={0: lambda shown: shown.flatten(1) @ matrix}
     )
     targets = list_targets(seen[-1:], "prototype")
-    attack = AveragedInversion(iterations=200, inversion=inversion)
+    attack = AveragedInversion(iterations=120, inversion=inversion)
     found = attack.run(tuple(seen), targets, knowledge, seed=0, device=CPU)
     rows = average_rows(seen, seen[-1]).rows
     assert torch.allclose(found.features, rows)
@@ -164,3 +164,45 @@ def test_what_is_missing_is_said():
     wrong = Observation(1, 0, (Model({"weight": draw(2, 2)}),), ())
     with pytest.raises(UserError, match="holds model"):
         average_rows((wrong,), wrong)
+
+
+@pytest.mark.parametrize("method", ["fedallrep", "fedgh"])
+def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_nearer_to_them(method, tmp_path):
+    from fedpriv.data.federated import PartitionOptions
+    from fedpriv.defenses import build_defenses, parse_choice
+    from fedpriv.engines.local import run_clients
+    from fedpriv.eval.evidence import gather, truths
+    from fedpriv.federation import prepare, run
+    from fedpriv.methods.contract import LocalTraining
+    from fedpriv.runs import RunConfig, RunDirectory
+
+    kind = "representation" if method == "fedallrep" else "prototype"
+    config = RunConfig(
+        method=method,
+        per_class=20,
+        clients=4,
+        rounds=8,
+        partition=PartitionOptions(alpha=0.5),
+        training=LocalTraining(learning_rate=0.02),
+        defenses=(parse_choice("noise:scale=1"),),
+    )
+    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(federation, directory, run_clients)
+    seen = gather(
+        directory, federation, kind, KnowledgeCard(rounds_seen=8), n_targets=8, seed=0, unit=AveragedInversion.unit
+    )
+    truth = truths(directory, federation, kind, seen.targets, seed=0, unit=AveragedInversion.unit)
+    clean = torch.stack([one.feature for one in truth])
+    for one, target in zip(truth, seen.targets, strict=True):
+        own = seen.knowledge.extractors[target.client](one.members).mean(0)
+        assert torch.allclose(own, one.feature, atol=1e-4)
+    newest = {o.client: o for o in seen.observations if o.round == 8}
+    once = torch.stack([newest[t.client].upload[0].features[t.index] for t in seen.targets])
+    rows = {client: average_rows(seen.observations, o).rows for client, o in newest.items()}
+    many = torch.stack([rows[t.client][t.index] for t in seen.targets])
+    assert error(many, clean) < 0.7 * error(once, clean)
+    # The control: what other clients sent in these rounds is no nearer for being averaged.
+    others = {o.client: o for o in seen.permuted if o.round == 8}
+    rows = {client: average_rows(seen.permuted, o).rows for client, o in others.items()}
+    assert error(torch.stack([rows[t.client][t.index] for t in seen.targets]), clean) > error(many, clean)

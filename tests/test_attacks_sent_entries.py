@@ -63,6 +63,13 @@ def test_inverting_gradients_gains_by_matching_what_was_sent(match, change, gain
     assert permuted.mean() < adapted.mean() - 5
 
 
+def test_the_length_of_an_update_does_not_matter_to_inverting_gradients():
+    """Clipping a whole update is no defense against a comparison of directions."""
+    attack = InvertingGradients(iterations=60)
+    (plain, _), (short, _) = (attacked(attack, change, 2) for change in (torch.clone, lambda update: 2**-10 * update))
+    assert torch.allclose(plain, short, atol=0.5)
+
+
 def test_generator_networks_take_the_option_too():
     found, _ = attacked(GradientDip(iterations=3, match="sent"), lambda update: pruned(update, 0.3), 1)
     assert found.isfinite().all()
