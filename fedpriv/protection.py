@@ -22,7 +22,6 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(images (b, c, h, w), labels (b,)) -> scalar."""
 
 
-
 @dataclass(frozen=True)
 class Work:
     """What local training hands to whoever computes a batch's gradient.

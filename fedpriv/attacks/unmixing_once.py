@@ -99,7 +99,8 @@ def _ridge(uploads: Tensor, mixing: Tensor, rows: Tensor | None, ridge: float) -
     if math.isinf(ridge):
         return start
     gram = mixing @ mixing.T + ridge * torch.eye(len(mixing), dtype=mixing.dtype)
-    return start + mixing.T @ torch.linalg.solve(gram, uploads - mixing @ start)
+    found: Tensor = start + mixing.T @ torch.linalg.solve(gram, uploads - mixing @ start)
+    return found
 
 
 def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
