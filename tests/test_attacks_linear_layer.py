@@ -141,9 +141,9 @@ def test_behind_convolutions_the_representation_is_exact_and_its_image_follows()
     model = network("small-cnn")
     images, labels = pictures(1)
     seen = observe(model, images, labels)
-    attack = LinearLayer(iterations=500, restarts=2)
+    attack = LinearLayer(iterations=300, restarts=2)
     found = run(model, seen, labels, attack)
-    view = LayerInputs(model, seen.broadcast[0].state, "extractor.7", CPU)
+    view = LayerInputs(model, seen.broadcast[0].state, "extractor.7", SHAPE, CPU)
     best = float((view(found.images[0]) - view(images)).square().sum() / view(images).square().sum())
     assert best < 0.05
     assert psnr(found.images[0], images).min() > psnr(torch.full((1, *SHAPE), 0.5), images).min() + 3
@@ -196,12 +196,14 @@ def test_outputs_that_one_image_alone_touched_are_found_by_their_agreement():
 def test_the_layer_that_takes_the_pixels_is_recognised():
     model = network()
     weights = dict(model.named_parameters())
-    affine = as_affine(LayerInputs(model, weights, "extractor.1", CPU), SHAPE, CPU)
+    affine = as_affine(LayerInputs(model, weights, "extractor.1", SHAPE, CPU), SHAPE, CPU)
     assert (affine.scale, affine.shift) == pytest.approx((2.0, -1.0))
-    assert as_affine(LayerInputs(model, weights, "extractor.3", CPU), SHAPE, CPU) is None
+    assert as_affine(LayerInputs(model, weights, "extractor.3", SHAPE, CPU), SHAPE, CPU) is None
     convolutions = network("small-cnn")
     assert (
-        as_affine(LayerInputs(convolutions, dict(convolutions.named_parameters()), "extractor.7", CPU), SHAPE, CPU)
+        as_affine(
+            LayerInputs(convolutions, dict(convolutions.named_parameters()), "extractor.7", SHAPE, CPU), SHAPE, CPU
+        )
         is None
     )
 

@@ -193,7 +193,7 @@ def test_behind_convolutions_the_representation_is_exact(method, world):
             assert method == "fedrep"
             continue
         spoke += 1
-        true = LayerInputs(evidence.knowledge.model, step.weights, "extractor.7", CPU)(truth.members)[0]
+        true = LayerInputs(evidence.knowledge.model, step.weights, "extractor.7", (1, 8, 8), CPU)(truth.members)[0]
         torch.testing.assert_close(weight.T @ bias / bias.square().sum(), true, rtol=1e-3, atol=1e-4)
     assert spoke
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from fedpriv.errors import UserError
 
@@ -24,41 +25,88 @@ class Affine:
     shift: float
 
 
-class LayerInputs:
-    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``.
+PREFIX = "network."
+"""What the names of a network's parameters begin with in :class:`UpToLayer`."""
 
-    The network is in evaluation mode: what it does to one image does not depend on others.
+
+class _Reached(Exception):
+    """The layer was reached; holds what went in."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+
+
+class _Stop(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        """End the pass here."""
+        raise _Reached(inputs)
+
+
+class UpToLayer(nn.Module):
+    """A network that ends where a layer begins: images ``(n, c, h, w)`` to what goes into it ``(n, k)``.
+
+    In evaluation mode: what it does to one image does not depend on others.
+
+    Args:
+        model: the whole network; it is copied.
+        name: of the layer.
+        image_shape: (channels, height, width).
+        padded: whether to append a zero to every row.
+    """
+
+    def __init__(self, model: nn.Module, name: str, image_shape: tuple[int, int, int], *, padded: bool = False) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(model).eval().requires_grad_(False)
+        self._padded = padded
+        self.network.set_submodule(name, _Stop())
+        reached: set[str] = set()
+        hooks = [
+            module.register_forward_pre_hook(lambda module, given, own=own: reached.add(own))
+            for own, module in self.network.named_modules()
+        ]
+        self(torch.zeros(1, *image_shape, device=next(model.parameters()).device))
+        for hook in hooks:
+            hook.remove()
+        for own, module in list(self.network.named_modules()):
+            if own not in reached and any(True for _ in module.parameters(recurse=False)):
+                self.network.set_submodule(own, nn.Identity())  # never used
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the layer's inputs."""
+        try:
+            self.network(images)
+        except _Reached as found:
+            return functional.pad(found.inputs, (0, 1)) if self._padded else found.inputs
+        raise RuntimeError("the layer was not reached")
+
+
+class LayerInputs:
+    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by given weights.
 
     Args:
         model: architecture; it is copied.
-        weights: broadcast parameters by name; those behind the layer may be missing.
+        weights: broadcast parameters by name; those behind the layer have no part.
         name: of the layer.
+        image_shape: (channels, height, width).
         device: where to compute.
     """
 
-    def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], name: str, device: torch.device) -> None:
-        self._model = copy.deepcopy(model).to(device).eval().requires_grad_(False)
-        self._weights = {key: value.to(device) for key, value in weights.items()}
-        self._seen: list[Tensor] = []
-        self._model.get_submodule(name).register_forward_pre_hook(self._note)
-
-    def _note(self, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        self._seen.append(given[0])
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: Mapping[str, Tensor],
+        name: str,
+        image_shape: tuple[int, int, int],
+        device: torch.device,
+    ) -> None:
+        self._model = UpToLayer(model, name, image_shape).to(device)
+        used = [own.removeprefix(PREFIX) for own, _ in self._model.named_parameters()]
+        self.weights = {own: weights[own].to(device) for own in used}
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the layer's inputs, differentiable in the images."""
-        return self._through(images, self._weights)
-
-    def with_parameters(self, images: Tensor, names: Iterable[str]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the layer's inputs, and the named parameters, in which they are differentiable too."""
-        leaves = {name: self._weights[name].detach().requires_grad_() for name in names}
-        return self._through(images, self._weights | leaves), leaves
-
-    def _through(self, images: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-        self._seen.clear()
-        functional_call(self._model, dict(weights), (images,))
-        (found,) = self._seen
-        self._seen.clear()
+        named = {PREFIX + name: value for name, value in self.weights.items()}
+        found: Tensor = functional_call(self._model, named, (images,))
         return found
 
 

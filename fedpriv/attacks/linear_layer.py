@@ -9,6 +9,7 @@ do, as long as they keep at least as many dimensions as the batch has images.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -36,7 +37,7 @@ from fedpriv.attacks.observation import (
 )
 from fedpriv.attacks.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.target_features import observation_of
-from fedpriv.attacks.updates import Tangent, Update, read_update
+from fedpriv.attacks.updates import Tangent, Update, Weights, read_update
 from fedpriv.errors import UserError
 from fedpriv.seeds import generator
 
@@ -122,7 +123,7 @@ class LinearLayer:
             self._solve(update, layer, len(own), generator(seed, target.round, target.client, "linear-layer"))
             for target, update, own in zip(targets, updates, own_labels, strict=True)
         ]
-        views = [LayerInputs(knowledge.model, update.before, layer, device) for update in updates]
+        views = _views(knowledge, updates, layer, device)
         left_over = torch.tensor([one.unexplained for one in found])
         sound = torch.tensor([one.errors is not None and one.unexplained < _EXPLAINED for one in found])
         affine = as_affine(views[0], knowledge.image_shape, device)
@@ -138,6 +139,8 @@ class LinearLayer:
                 converged=sound,
             )
         best = invert_layers(
+            knowledge.model,
+            layer,
             [
                 self._problem(view, update, one, layer, facts, device)
                 for view, update, one in zip(views, updates, found, strict=True)
@@ -190,13 +193,32 @@ class LinearLayer:
     def _problem(
         self, view: LayerInputs, update: Update, one: Solution, layer: str, facts: BatchFacts, device: torch.device
     ) -> Layer:
-        pulls, earlier = None, {}
-        if one.errors is not None and facts.steps == 1 and self.earlier:
-            pulls = one.errors.T.to(device) @ update.before[f"{layer}.weight"]
-            names = list(update.before)
-            change = update.gradient(1.0)
-            earlier = {name: change[name] for name in names[: names.index(f"{layer}.weight")]}
-        return Layer(view, one.inputs.to(device), pulls, earlier, update.project or dict)
+        inputs = one.inputs.to(device)
+        project = update.project if isinstance(update.project, Tangent) else None
+        if one.errors is None or facts.steps != 1:
+            return Layer(view, inputs, inputs[:0], {}, {}, project)
+        pulls = one.errors.T.to(device) @ update.before[f"{layer}.weight"]
+        change = update.gradient(1.0)
+        earlier = {name: change[name] for name in view.weights}
+        return Layer(view, inputs, pulls, view.weights, earlier, project)
+
+
+def _views(knowledge: Knowledge, updates: Sequence[Update], layer: str, device: torch.device) -> list[LayerInputs]:
+    """Return each update's map from images to the layer's inputs, the same object where weights are equal."""
+    assert knowledge.model is not None
+    made: list[tuple[Update, LayerInputs]] = []
+    found = []
+    for update in updates:
+        view = next((own for other, own in made if _equal(other.before, update.before)), None)
+        if view is None:
+            view = LayerInputs(knowledge.model, update.before, layer, knowledge.image_shape, device)
+            made.append((update, view))
+        found.append(view)
+    return found
+
+
+def _equal(first: Weights, second: Weights) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 def _labels(knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: Update) -> Tensor:
