@@ -11,14 +11,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.computation import local_training_flops
 from fedpriv.config import parse, plain
 from fedpriv.data import load_dataset
 from fedpriv.data.federated import federate, public_split
 from fedpriv.data.sources.options import SourceOptions
 from fedpriv.data.types import FederatedData, Samples, as_unit
 from fedpriv.errors import UserError
-from fedpriv.ledger import Entry, count, entries
+from fedpriv.ledger import count, entries
 from fedpriv.methods import METHODS
 from fedpriv.methods.contract import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
 from fedpriv.methods.local_training import has_batch_norm, steps
@@ -30,6 +29,7 @@ from fedpriv.registry import resolve
 from fedpriv.runs import AUTO_CAPTURE_BYTES, Checkpoint, RunConfig, RunDirectory
 from fedpriv.seeds import generator
 from fedpriv.uploads import Message
+from fedpriv.utility import accuracy, evaluate, summarise
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def run(
         else:  # nobody sent anything: the server has nothing to learn from, and says what it said before
             next_broadcast = broadcast
         served = time.perf_counter()
-        evaluation = _evaluate(federation, states, next_broadcast, evaluation, set(chosen))
+        evaluation = evaluate(federation, states, next_broadcast, evaluation, set(chosen))
         line = {
             "round": round_,
             "participants": list(chosen),
@@ -324,7 +324,8 @@ def run(
             # With a checkpoint every round only this round's clients have changed since the last one.
             changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
             directory.save_checkpoint(checkpoint, changed, config.keep)
-    summary = summarise(directory, federation)
+    plan = protection_plan(config, method, federation.clients)
+    summary = summarise(directory, federation, federation.shield.privacy(plan))
     directory.finish(summary)
     return summary
 
@@ -407,87 +408,3 @@ def _capture(directory: RunDirectory, round_: int, broadcast: Message, uploads: 
     for client, upload in uploads:
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
         directory.capture(directory.upload_path(round_, client), upload, about)
-
-
-# ---------------------------------------------------------------- accuracy
-
-
-def accuracy(counts: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs."""
-    return {
-        "pooled": sum(right for right, _ in counts) / sum(total for _, total in counts),
-        "mean_over_clients": sum(right / total for right, total in counts) / len(counts),
-    }
-
-
-def _evaluate(
-    federation: Federation, states: Sequence[State], broadcast: Message, known: Mapping[str, Any], changed: set[int]
-) -> dict[str, list[list[int]]]:
-    """Count correct answers of every client, after local training and after the next broadcast.
-
-    A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
-    is not evaluated twice.
-    """
-    method = federation.method
-    predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.also.items()}}
-    found: dict[str, list[list[int]]] = {}
-    for suffix, predict in predictors.items():
-        trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
-        found |= {trained: [], received: []}
-        for setup, test, state in zip(federation.clients, federation.tests, states, strict=True):
-            k = setup.client
-            if trained in known and k not in changed:
-                before = known[trained][k]
-            else:
-                before = _correct(predict(setup, state, test.images), test.labels)
-            updated = method.receive(setup, state, broadcast)
-            alone = bool(suffix) and all(updated[n] is state[n] for n in updated if n.startswith("model."))
-            unchanged = updated is state or alone
-            after = before if unchanged else _correct(predict(setup, updated, test.images), test.labels)
-            found[trained].append(before)
-            found[received].append(after)
-    return found
-
-
-def _correct(scores: Tensor, labels: Tensor) -> list[int]:
-    return [int((scores.argmax(1) == labels).sum()), len(labels)]
-
-
-# ---------------------------------------------------------------- summary
-
-
-def summarise(directory: RunDirectory, federation: Federation) -> dict[str, Any]:
-    """Return the summary of a run from its lines."""
-    lines, timings = directory.lines("metrics"), directory.lines("timings")
-    rows: list[Entry] = directory.ledger()
-    totals = count(rows)
-    rounds = len(lines)
-    plan = protection_plan(federation.config, federation.method, federation.clients)
-    return {
-        "format": 1,
-        "method": federation.method.name,
-        "dataset": federation.config.dataset,
-        "rounds": rounds,
-        "accuracy": {when: _over_rounds(lines, when) for when in lines[-1]["accuracy"]},
-        "communication": {
-            kind: {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
-            | {"total": plain(total)}
-            for kind, total in totals.items()
-        },
-        "privacy": federation.shield.privacy(plan),
-        "flops": local_training_flops(federation.clients),
-        "seconds": sum(sum(line["seconds"].values()) for line in timings),
-        "seed": federation.config.seed,
-    }
-
-
-def _over_rounds(lines: Sequence[Mapping[str, Any]], when: str) -> dict[str, Any]:
-    pooled = [line["accuracy"][when]["pooled"] for line in lines]
-    best = max(range(len(pooled)), key=pooled.__getitem__)
-    return {
-        "final": pooled[-1],
-        "best": pooled[best],
-        "best_round": lines[best]["round"],
-        "pooled": pooled[-1],
-        "mean_over_clients": lines[-1]["accuracy"][when]["mean_over_clients"],
-    }

@@ -11,11 +11,12 @@ import torch
 from fedpriv.data.federated import PartitionOptions
 from fedpriv.engines.local import run_clients
 from fedpriv.errors import UserError
-from fedpriv.federation import accuracy, prepare, run
+from fedpriv.federation import prepare, run
 from fedpriv.ledger import count
 from fedpriv.methods.contract import LocalTraining
 from fedpriv.runs import RunConfig, RunDirectory
 from fedpriv.uploads import Entangled, Model, part
+from fedpriv.utility import accuracy
 
 CPU = torch.device("cpu")
 CONFIG = RunConfig(
