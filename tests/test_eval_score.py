@@ -161,10 +161,11 @@ def test_recovered_features_and_labels_are_measured():
     secrets = tuple(dataclasses.replace(truth, feature=feature) for truth, feature in zip(secrets, true, strict=True))
     found = reconstruction(firsts(secrets), features=true * 1.1)
     found = dataclasses.replace(found, labels=torch.tensor([[0], [1], [0]]))
-    record = judge(found, secrets)
+    record = judge(found, secrets, knowledge={"labels": "inferred"})
     assert record["metrics"]["relative_error"]["mean"] == pytest.approx(0.1, rel=1e-5)
     assert record["metrics"]["cosine"]["mean"] == pytest.approx(1)
     assert record["metrics"]["label_accuracy"]["per_target"] == [1, 1, 0]
+    assert "label_accuracy" not in judge(found, secrets, knowledge={"labels": "given"})["metrics"]
 
 
 def test_the_control_is_judged():

@@ -96,17 +96,19 @@ def score(
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
     details = {name: _floor_details(name, panel, means) for name, panel in floors.items()}
     metrics = _metrics(reconstruction, truths, attack, means)
+    knowledge = _as_dict(about["knowledge"])
+    if knowledge.get("labels") == "given":  # what was handed over was not recovered
+        metrics.pop("label_accuracy", None)
     if permuted is not None:
         _add_permuted_features(metrics, permuted, truths)
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
         metrics["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
     _add_lpips(metrics, details, {"attack": attack, best: floors[best]}, truths, means)
-    knowledge = about["knowledge"]
     return {
         "schema": SCHEMA,
         **{key: about[key] for key in _ABOUT[:-1]},
-        "knowledge": dataclasses.asdict(knowledge) if isinstance(knowledge, KnowledgeCard) else dict(knowledge),
+        "knowledge": knowledge,
         "n_targets": len(targets),
         "n_clients": len(set(means.clients)),
         "n_guesses": n_guesses,
@@ -130,6 +132,10 @@ def score(
         "seed": seed,
         "versions": _versions(),
     }
+
+
+def _as_dict(knowledge: KnowledgeCard | Mapping[str, Any]) -> Record:
+    return dataclasses.asdict(knowledge) if isinstance(knowledge, KnowledgeCard) else dict(knowledge)
 
 
 def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...]) -> None:
