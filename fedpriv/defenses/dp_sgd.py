@@ -32,7 +32,7 @@ class DPSGD(Defense):
     is longer; to the sum is added N(0, (z S)^2) on every entry; the result is divided by the number of images that a
     batch holds on average. What an image's gradient is: the gradient of the method's own loss on a batch of that image
     alone, evaluated image by image. Nothing of another image can enter it, so the bound holds for every method's loss,
-    whatever that loss does with whole batches. That takes two to six times as long as plain training on a CPU.
+    whatever that loss does with whole batches. A step takes three to eight times as long as a plain one on a CPU.
 
     Guarantee, with ``sampling`` = ``poisson``: (epsilon, delta)-DP of the trained weights, over all local steps of all
     rounds, for one image more or less in a client's training set, in the L2 norm, for the client with the highest
