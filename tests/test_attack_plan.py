@@ -139,11 +139,11 @@ def test_options_that_nobody_has_are_refused(names, pairs, more, complaint):
 def test_a_named_attack_without_its_grant_is_refused_and_others_are_left_out():
     chosen = build_attacks(("dip", "membership"), {})
     card = KnowledgeCard(extractor="query")
-    kept, lines = granted(chosen, (), card, None)
+    kept, lines = granted(chosen, (), "prototype", card, None)
     assert list(kept) == ["membership"]
     assert "attack 'dip' needs extractor=white_box or shadow" in lines[0]
     with pytest.raises(UserError, match="attack 'dip' needs"):
-        granted(chosen, ("dip",), card, None)
+        granted(chosen, ("dip",), "prototype", card, None)
 
 
 def test_names_fit_the_target():

@@ -5,16 +5,29 @@ import json
 import numpy as np
 import pytest
 import torch
+from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
+from torch.nn.functional import cross_entropy
 
+from fedpriv.angle_matrix import dense
 from fedpriv.attacks.membership import Candidates, MembershipInference, class_counts, held_classes
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
 from fedpriv.errors import UserError
 from fedpriv.eval.membership import area, on_common_scale, rate_at, summarise
-from fedpriv.uploads import ClassLogits, Entangled, Kernel, LabelCounts, Prototypes, PublicImages, Representations
+from fedpriv.uploads import (
+    AngleMatrix,
+    Classifier,
+    ClassLogits,
+    Entangled,
+    Kernel,
+    LabelCounts,
+    Prototypes,
+    PublicImages,
+    Representations,
+)
 
 SMALL = ["--per-class", "20", "--clients", "4", "--rounds", "2"]
 
@@ -120,6 +133,81 @@ def test_an_upload_that_says_nothing_is_refused():
         score((), images(1), [0])
 
 
+# ---------------------------------------------------------------- trained weights
+
+
+def trained(judge, kind, pictures, labels, seen, known):
+    made = MembershipInference(judge=judge)
+    return made.run(seen, Candidates(seen.client, pictures, labels), known, kind)
+
+
+@pytest.mark.parametrize("judge", ["gradient", "loss"])
+def test_the_images_of_a_step_stand_out_and_those_of_another_client_do_not(judge):
+    pictures, labels = images_and_labels(8)
+    model = sigmoid_net()
+    first, second = clients(model, pictures, labels, batch_size=4, steps=1, rate=0.1)
+    known = knowledge_of(model, labels, batch_size=4)
+    own = trained(judge, "model", pictures, labels, first, known)
+    other = trained(judge, "model", pictures, labels, second, known)
+    assert area(own.numpy(), np.arange(8) < 4) > 0.7
+    assert area(other.numpy(), np.arange(8) < 4) < 0.3
+
+
+def test_the_cosine_with_the_gradient_of_the_only_image_is_one():
+    pictures, labels = images_and_labels(4)
+    model = sigmoid_net()
+    seen = clients(model, pictures, labels, batch_size=1)[2]
+    found = trained("gradient", "model", pictures, labels, seen, knowledge_of(model, labels))
+    assert int(found.argmax()) == 2
+    assert found[2] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_fall_of_the_loss_is_the_difference_of_two_losses():
+    pictures, labels = images_and_labels(4)
+    model = sigmoid_net()
+    seen = clients(model, pictures, labels, batch_size=4)[0]
+    found = trained("loss", "model", pictures, labels, seen, knowledge_of(model, labels))
+    losses = []
+    for (sent,) in (seen.broadcast, seen.upload):
+        model.load_state_dict(dict(sent.state))
+        losses.append(cross_entropy(model(pictures), labels, reduction="none").detach().double())
+    assert torch.allclose(found, losses[0] - losses[1], atol=1e-6)
+
+
+def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
+    draw = torch.Generator().manual_seed(3)
+    pictures, labels = images(5), torch.tensor([2] * 5)
+    rows = pictures.flatten(1)
+    weight, bias = torch.randn(3, 16, generator=draw).requires_grad_(), torch.zeros(3, requires_grad=True)
+    blocks = torch.randn(4, 4, 4, generator=draw).div_(4).requires_grad_()
+
+    angled = rows[3:4] + rows[3:4] @ dense(blocks)
+    for parts, logits in (
+        ({"weight": weight, "bias": bias}, rows[3:4] @ weight.T + bias),
+        ({"blocks": blocks}, angled @ weight.T + bias),
+    ):
+        slopes = torch.autograd.grad(cross_entropy(logits, labels[:1]), list(parts.values()))
+        before = {name: value.detach() for name, value in parts.items()}
+        after = {name: value - 0.1 * slope for (name, value), slope in zip(before.items(), slopes, strict=True)}
+        if "blocks" in parts:
+            sent = (AngleMatrix(dense(before["blocks"])[None]),)  # the server sends the dense matrix
+            seen, kind = Observation(1, 0, (AngleMatrix(after["blocks"]),), sent), "angle-matrix"
+        else:
+            seen, kind = Observation(1, 0, (Classifier(after),), (Classifier(before),)), "classifier"
+        known = knowledge({0: (weight.detach(), bias.detach())})
+        found = trained("gradient", kind, pictures, labels, seen, known)
+        assert int(found.argmax()) == 3
+        assert found[3] == pytest.approx(1, abs=1e-5)
+    with pytest.raises(UserError, match="no head of client 0"):
+        trained("gradient", "angle-matrix", pictures, labels, seen, knowledge())
+
+
+def test_an_upload_without_weights_is_refused_where_weights_are_asked_for():
+    seen = Observation(1, 0, (Kernel(torch.eye(2)),), ())
+    with pytest.raises(UserError, match="holds kernel"):
+        trained("loss", "model", images(1), torch.tensor([0]), seen, knowledge())
+
+
 # ---------------------------------------------------------------- label sets
 
 
@@ -179,3 +267,11 @@ def test_raw_representations_give_every_member_away():
     assert found["auc"]["value"] == 1.0
     assert found["tpr_at_1_percent"]["value"] == 1.0
     assert found["classes"]["counts_exact"] == 4
+
+
+@pytest.mark.parametrize("target", ["model", "low-rank-model", "classifier", "angle-matrix"])
+def test_one_step_on_one_image_gives_it_away_and_permuted_uploads_do_not(target):
+    found = record(target)
+    assert found["auc"]["value"] == 1.0
+    assert found["n_candidates"] == 20  # ten clients' one image each, and as many strangers
+    assert found["permuted"]["auc"]["value"] < 0.8

@@ -41,7 +41,10 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
-    "membership": ("representation", "prototype", "entangled", "logits", "kernel"),
+    "membership": (
+        *("representation", "prototype", "entangled", "logits", "kernel"),
+        *("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix"),
+    ),
     "property": ("representation", "prototype", "entangled", "logits", "classifier"),
 }
 """Which kinds of payload each attack inverts."""

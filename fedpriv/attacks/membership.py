@@ -9,7 +9,9 @@ extractor g. The scores are plain distances; no shadow federation is trained:
 - an entangled vector: the same with the one vector, for classes that its label encoding gives weight;
 - class outputs: -KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
 - a kernel over public images: the self-similarity that ridge regression over pixels extrapolates to x from the kernel's
-  diagonal. The kernel holds nothing computed from private images, so this is expected to tell nothing.
+  diagonal. The kernel holds nothing computed from private images, so this is expected to tell nothing;
+- trained weights (models, extractors, classifiers, angle matrices): how much training lowered the candidate's loss, or how
+  much the update resembles its gradient; see :mod:`fedpriv.attacks.membership_update`.
 
 A candidate of a class that the upload does not speak of cannot be a member: minus infinity. Which classes a client holds is
 read off by :func:`held_classes`, exactly, wherever an upload carries ids, counts or weights.
@@ -17,6 +19,7 @@ read off by :func:`held_classes`, exactly, wherever an upload carries ids, count
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -27,6 +30,7 @@ from torch.nn.functional import normalize
 
 from fedpriv.attacks import TARGETS
 from fedpriv.attacks.class_outputs import is_distribution
+from fedpriv.attacks.membership_update import TRAINED, Judge, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, Observation
 from fedpriv.errors import UserError
 from fedpriv.uploads import (
@@ -66,30 +70,43 @@ class MembershipInference:
 
     Attributes:
         candidates: how many members, and as many non-members, are tried for each client at most.
-        score: nearness of vectors: minus the relative squared distance, or the cosine of the angle.
+        score: nearness of vectors: minus the relative squared distance, or the cosine of the angle. Trained weights, class
+            outputs and kernels have no such choice.
+        judge: of trained weights: the ``gradient`` that the update resembles, or the ``loss`` that fell.
     """
 
     candidates: Annotated[int, Ge(1)] = 100
     score: Literal["distance", "cosine"] = "distance"
+    judge: Judge = "gradient"
 
     name = "membership"
     targets = TARGETS["membership"]
     needs = Needs(extractor=("white_box", "query"))
+    needs_on: ClassVar[Mapping[str, Needs]] = {
+        **dict.fromkeys(("kernel", "model", "small-model", "low-rank-model"), Needs()),
+        **dict.fromkeys(("logits", "extractor", "angle-matrix"), Needs(extractor=("white_box",))),
+    }
     budget: ClassVar[str | None] = None
 
-    def run(self, observation: Observation, candidates: Candidates, knowledge: Knowledge) -> Tensor:
+    def run(
+        self, observation: Observation, candidates: Candidates, knowledge: Knowledge, kind: str | None = None
+    ) -> Tensor:
         """Return scores ``(n,)``, float64 on the CPU; minus infinity where membership is ruled out.
 
         Args:
             observation: the client's upload, or the permuted control.
             candidates: what to score.
             knowledge: card and grants.
+            kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
 
         Raises:
-            UserError: when the card lacks a grant, or the upload holds nothing to compare with.
+            UserError: when a grant is missing, or the upload holds nothing to compare with.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        kernel = optional_part(observation.upload, Kernel)
+        if kind in TRAINED:
+            return update_scores(
+                observation, candidates.client, candidates.images, candidates.labels, knowledge, self.judge
+            )
+        kernel = optional_part(observation.upload, Kernel) if kind in (None, "kernel") else None
         if kernel is not None:
             return _from_kernel(kernel, observation, candidates)
         features = _represent(knowledge, candidates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -137,6 +137,12 @@ class Needs:
                 f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the knowledge card grants "
                 "batch=none; pass --knowledge batch=known"
             )
+
+
+def needs_on(attack: Any, target: str | None) -> Needs:
+    """Return what an attack needs on one kind of upload; attacks whose needs differ by kind have ``needs_on`` besides."""
+    found: Needs = getattr(attack, "needs_on", {}).get(target, attack.needs)
+    return found
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def attack(
     options = options_by_attack(names, attack_option, iterations=iterations, restarts=restarts, budgets=budgets)
     chosen = build_attacks(names, options)
     refuse_rounds(attacks, chosen, target, rounds_seen)
-    chosen, refusals = granted(chosen, attacks, card, rounds_seen)
+    chosen, refusals = granted(chosen, attacks, target, card, rounds_seen)
     common.pick_device(device)
     if run_path is None:
         config = _quick_config(ctx, target, method, flags, seed, wanted)

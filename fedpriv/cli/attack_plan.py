@@ -177,18 +177,20 @@ def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
 
 
 def granted(
-    chosen: Mapping[str, Any], named: Sequence[str], card: KnowledgeCard, rounds_seen: int | None
+    chosen: Mapping[str, Any], named: Sequence[str], target: str, card: KnowledgeCard, rounds_seen: int | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the attacks whose needs the card meets, and a line for each that it leaves out.
 
     Raises:
         UserError: when an attack that was named needs more, or every attack does.
     """
+    from fedpriv.attacks.observation import needs_on
+
     kept: dict[str, Any] = {}
     refusals: list[UserError] = []
     for name, made in chosen.items():
         try:
-            made.needs.refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
+            needs_on(made, target).refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
         except UserError as error:
             if name in named:
                 raise

@@ -63,6 +63,7 @@ def _methods() -> list[dict[str, Any]]:
 
 def _attacks(target: str | None) -> list[dict[str, Any]]:
     from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
+    from fedpriv.attacks.observation import needs_on
     from fedpriv.registry import resolve
 
     if target is not None and target not in TARGET_NAMES:
@@ -73,7 +74,7 @@ def _attacks(target: str | None) -> list[dict[str, Any]]:
         {
             "name": name,
             **({} if target else {"targets": ", ".join(TARGETS[name])}),
-            "needs from the knowledge card": _needs(made.needs),
+            "needs from the knowledge card": _needs(needs_on(made, target)),
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
         }

@@ -20,9 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.membership import Candidates, MembershipInference, class_counts, held_classes
+from fedpriv.attacks.membership_update import TRAINED
 from fedpriv.data.types import as_unit
 from fedpriv.errors import UserError
 from fedpriv.eval.evidence import Evidence
+from fedpriv.eval.local_rounds import round_batches
 from fedpriv.federation import Federation
 from fedpriv.files import read_json, write_json
 from fedpriv.seeds import derive_seed
@@ -40,7 +42,7 @@ class Trial:
     Attributes:
         candidates: what the attack is handed.
         member: ``(n,)`` bool, which of them the client trained on.
-        n_c: ``(n,)`` how many training images of its class the client holds.
+        n_c: ``(n,)`` how many training images of its class the client holds; for trained weights, how many the round used.
     """
 
     candidates: Candidates
@@ -48,7 +50,9 @@ class Trial:
     n_c: NDArray[np.int64]
 
 
-def draw_trials(federation: Federation, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
+def draw_trials(
+    federation: Federation, clients: Sequence[int], number: int, seed: int, *, trained_in: int | None = None
+) -> list[Trial]:
     """Draw members of each client, and for each a non-member of the same class, in mixed order.
 
     Args:
@@ -56,25 +60,35 @@ def draw_trials(federation: Federation, clients: Sequence[int], number: int, see
         clients: whose members are looked for.
         number: members a client at most.
         seed: of the drawing.
+        trained_in: members are the images that this round's local steps used; None for the whole training set.
+            Non-members are outside the training set in either case.
     """
     samples = federation.data.dataset.samples
     labels = samples.labels.numpy()
     trials = []
     for client in clients:
         rng = np.random.default_rng(derive_seed(seed, "membership", client))
-        own = rng.permutation(federation.data.clients[client].train_index)
-        outside = rng.permutation(np.setdiff1d(np.arange(len(samples)), own))
+        held = federation.data.clients[client].train_index
+        own = rng.permutation(held if trained_in is None else held[_used(federation, trained_in, client)])
+        outside = rng.permutation(np.setdiff1d(np.arange(len(samples)), held))
         pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[own])}
         pairs = [(i, pools[labels[i]].pop()) for i in own if pools[labels[i]]][:number]
         index = np.array([i for pair in pairs for i in pair], dtype=np.int64)
         member = np.tile([True, False], len(pairs))
         order = rng.permutation(len(index))
         index, member = index[order], member[order]
-        held = np.bincount(labels[own], minlength=federation.data.dataset.n_classes)
+        of_class = np.bincount(labels[own], minlength=federation.data.dataset.n_classes)
         chosen = torch.as_tensor(index)
         images = as_unit(samples.images[chosen]).to(federation.server.device)
-        trials.append(Trial(Candidates(client, images, samples.labels[chosen]), member, held[labels[index]]))
+        trials.append(Trial(Candidates(client, images, samples.labels[chosen]), member, of_class[labels[index]]))
     return trials
+
+
+def _used(federation: Federation, round_: int, client: int) -> NDArray[np.int64]:
+    """Return the training indices that a round's local steps used, each once, ascending."""
+    batches = round_batches(federation, round_, client)
+    used: NDArray[np.int64] = torch.cat(batches).unique().numpy() if batches else np.zeros(0, dtype=np.int64)
+    return used
 
 
 def area(scores: Values, member: NDArray[np.bool_]) -> float:
@@ -151,12 +165,14 @@ def evaluate(
     """
     newest = max(seen.round for seen in evidence.observations)
     uploads = {seen.client: seen for seen in evidence.observations if seen.round == newest}
-    trials = draw_trials(federation, sorted(uploads), attack.candidates, seed)
+    kind = str(about["target"])
+    trained_in = newest if kind in TRAINED else None
+    trials = draw_trials(federation, sorted(uploads), attack.candidates, seed, trained_in=trained_in)
     trials = [trial for trial in trials if len(trial.member)]
     if not trials:
         raise UserError("membership: no image outside the clients' training sets has a class that they hold")
     began = time.perf_counter()
-    raw = [attack.run(uploads[t.candidates.client], t.candidates, evidence.knowledge).numpy() for t in trials]
+    raw = [attack.run(uploads[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials]
     seconds = time.perf_counter() - began
     scores = [on_common_scale(values) for values in raw]
     member = [trial.member for trial in trials]
@@ -175,7 +191,9 @@ def evaluate(
     }
     if evidence.permuted is not None:
         swapped = {seen.client: seen for seen in evidence.permuted if seen.round == newest}
-        wrong = [attack.run(swapped[t.candidates.client], t.candidates, evidence.knowledge).numpy() for t in trials]
+        wrong = [
+            attack.run(swapped[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials
+        ]
         record["permuted"] = summarise([on_common_scale(values) for values in wrong], member, seed)
     record["verdict"] = membership_verdict(record)
     return record
@@ -233,7 +251,7 @@ def membership_verdict(record: Mapping[str, Any]) -> str:
         text = f"No leak of membership found: {facts}."
     classes = record["classes"]
     if classes is None:
-        return text + " The upload says nothing of classes."
+        return text + " The upload names no classes."
     text += f" The upload names the classes of {classes['exact']} of {classes['clients']} clients exactly"
     return text + (f", and their counts of {classes['counts_exact']}." if classes["counted"] else ".")
 

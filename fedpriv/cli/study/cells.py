@@ -220,10 +220,10 @@ def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, No
             )
     for entry in entries if chosen is not None else ():
         with source.at(("knowledge",) if "knowledge" in source.values else entry.keys):
-            granted({entry.name: entry.attack}, [entry.name], study.card, study.rounds_seen)
+            granted({entry.name: entry.attack}, [entry.name], target, study.card, study.rounds_seen)
     with source.at(("knowledge",)):
         made = {entry.name: entry.attack for entry in entries}
-        kept, refusals = granted(made, list(made) if chosen else [], study.card, study.rounds_seen)
+        kept, refusals = granted(made, list(made) if chosen else [], target, study.card, study.rounds_seen)
     notes.update(dict.fromkeys(refusals))
     return tuple(entry for entry in entries if entry.name in kept)
 
