@@ -91,7 +91,7 @@ def main() -> None:
             (
                 "inverting-gradients",
                 net,
-                InvertingGradients(options.iterations),
+                InvertingGradients(options.iterations, total_variation=0.15),  # one row a target, as the peer
                 "invertinggradients",
                 [iterations, f"regularization.total_variation.scale={scale}"],
             )

@@ -107,7 +107,7 @@ def test_the_objective_is_that_of_the_returned_images():
     images, labels = images_and_labels(4)
     model = sigmoid_net()
     seen = clients(model, images, labels, batch_size=2)
-    for made in (InvertingGradients(30), GradientDip(30, generator=SMALL)):
+    for made in (InvertingGradients(30, total_variation=0.15), GradientDip(30, generator=SMALL)):
         found = attack(made, model, images, labels, batch_size=2)
         steps = [local_step(one, model, RATE, CPU) for one in seen]
         matching = Matcher(model, SHAPE, BatchFacts(2, RATE, 1), "unrolled", CPU).against(steps, [2, 2])
@@ -117,9 +117,19 @@ def test_the_objective_is_that_of_the_returned_images():
 
 def test_restarts_are_chosen_by_distance_alone():
     images, labels = images_and_labels(2)
-    found = attack(InvertingGradients(20, restarts=3), sigmoid_net(), images, labels)
-    assert found.objective.shape == (2, 3)
+    found = attack(InvertingGradients(20, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels)
+    assert found.objective.shape == (2, 6)  # every restart under every weight
     assert torch.equal(found.chosen, found.objective.argmin(1))
+
+
+def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chosen():
+    images, labels = images_and_labels(3)
+    scores = {}
+    for weights in ((0.15,), (0.002,), (0.15, 0.002)):
+        found = attack(InvertingGradients(300, total_variation=weights), sigmoid_net(), images, labels)
+        scores[weights] = psnr(found.images[:, 0], images).mean()
+    assert scores[0.002,] > scores[0.15,] + 5
+    assert scores[0.15, 0.002] > scores[0.15,] + 5
 
 
 @pytest.mark.parametrize("made", [InvertingGradients(20, restarts=2), GradientDip(10, restarts=2, generator=SMALL)])

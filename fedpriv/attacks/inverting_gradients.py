@@ -6,12 +6,12 @@ learning?" (NeurIPS 2020).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,10 +20,13 @@ from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps, o
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
 from fedpriv.attacks.sent_entries import GradientMatch
-from fedpriv.attacks.step_problems import StepProblem, bytes_of_matching, read_problem
+from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, StepProblem, bytes_of_matching, read_problem
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
+
+
+Weight = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,10 @@ class InvertingGradients:
 
     Attributes:
         iterations: steps of a row.
-        restarts: rows a target; the one with the lowest distance is kept.
-        total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down.
+        restarts: starts a target under each weight of total variation; the row with the lowest distance is kept.
+        total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down; one, or
+            several. No weight suits all: images of few pixels behind smooth networks come back exactly under a small one,
+            larger images and networks with ReLU only under a large one, and the distance tells which is which.
         variation_decay: what that weight is multiplied by wherever the step size falls; 1 is the paper's.
         learning_rate: step size of Adam in u; falls to a tenth after 3/8, 5/8 and 7/8 of the iterations.
         signed: whether Adam is given the gradient's signs only.
@@ -60,7 +65,7 @@ class InvertingGradients:
 
     iterations: Annotated[int, Ge(1)] = 2000
     restarts: Annotated[int, Ge(1)] = 1
-    total_variation: Annotated[float, Ge(0)] = 0.15
+    total_variation: Weight | Annotated[tuple[Weight, ...], MinLen(1)] = (0.15, 0.001)
     variation_decay: Annotated[float, Ge(0), Le(1)] = 0.2
     learning_rate: Annotated[float, Gt(0)] = 0.1
     signed: bool = True
@@ -76,7 +81,14 @@ class InvertingGradients:
     targets = TARGETS["inverting-gradients"]
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
-    needs = Needs(batch=True)
+    needs = MATCHING
+    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """First weights of total variation; a row takes one after the other as the restarts go on."""
+        given = self.total_variation
+        return given if isinstance(given, tuple) else (given,)
 
     def run(
         self,
@@ -108,7 +120,7 @@ class InvertingGradients:
         best = solve_rows(
             targets,
             solve,
-            restarts=self.restarts,
+            restarts=self.restarts * len(self.weights),
             iterations=self.iterations,
             bytes_per_row=bytes_of_matching(problem, knowledge, matcher),
             device=device,
@@ -130,7 +142,8 @@ class InvertingGradients:
         tick: Callable[[int], None],
     ) -> Solved:
         steps, counts, labels = problem.of(rows)
-        search = _Search(self, matcher.against(steps, counts), one_hot(labels, n_classes), draws)
+        weights = draws.new_tensor([self.weights[row.restart % len(self.weights)] for row in rows])
+        search = _Search(self, matcher.against(steps, counts), one_hot(labels, n_classes), draws, weights)
         for step in range(self.iterations):
             search.advance(step)
             tick(step + 1)
@@ -152,7 +165,9 @@ class _Search:
         distance: ``(N,)`` the distance of exactly these images.
     """
 
-    def __init__(self, attack: InvertingGradients, matching: Matching, labels: Tensor, draws: Tensor) -> None:
+    def __init__(
+        self, attack: InvertingGradients, matching: Matching, labels: Tensor, draws: Tensor, weights: Tensor
+    ) -> None:
         self._attack = attack
         self._matching = matching
         self._labels = labels
@@ -160,7 +175,8 @@ class _Search:
         self._reach = 0.5 / attack.scale
         self._point = (attack.start_noise * draws).clamp_(-self._reach, self._reach).requires_grad_()
         self._optimiser = torch.optim.Adam([self._point], lr=attack.learning_rate, fused=True)
-        self._weight = attack.total_variation
+        self._first_weights = self._weights = weights
+        self._passed = 0
         self._lowest = draws.new_full((len(draws),), torch.inf)
         self.images = self._images().detach().clone()
         self.distance = torch.full_like(self._lowest, torch.inf)
@@ -172,7 +188,7 @@ class _Search:
         """Evaluate the present images, remember those of rows that never had a lower objective, return the sum."""
         images = self._images()
         distance = self._matching.cosine(images, self._labels, self._rows)
-        objective = distance + self._weight * absolute_variation(images) if self._weight else distance
+        objective = distance + self._weights * absolute_variation(images)
         with torch.no_grad():
             better = objective < self._lowest
             self._lowest = torch.where(better, objective, self._lowest)
@@ -184,9 +200,9 @@ class _Search:
         """Look, then take a step back into the box."""
         attack = self._attack
         passed = sum(step >= share * attack.iterations for share in _DROPS)
-        weight = attack.total_variation * attack.variation_decay**passed
-        if weight != self._weight:  # objectives under another weight cannot be compared
-            self._weight = weight
+        if passed != self._passed:  # objectives under another weight cannot be compared
+            self._passed = passed
+            self._weights = self._first_weights * attack.variation_decay**passed
             self._lowest = torch.full_like(self._lowest, torch.inf)
         (gradient,) = torch.autograd.grad(self.look(), self._point)
         # A row that is not finite stays where it is; the others go on.
