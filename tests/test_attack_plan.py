@@ -1,6 +1,7 @@
 """What an attack is asked to do: budgets, stages and options, before anything is trained or attacked."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from fedpriv.cli.attack_plan import (
     parse_stages,
 )
 from fedpriv.errors import UserError
-from fedpriv.eval.stages import STAGES, planned_rounds, rounds_to_keep, stage_round
+from fedpriv.eval.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
 
 
 def plan(*names, **changes):
@@ -150,3 +151,44 @@ def test_names_fit_the_target():
     assert attack_names("entangled", ["dip", "dip"]) == ("dip",)
     with pytest.raises(UserError, match=r"attacks model .*not entangled"):
         attack_names("entangled", ["dlg"])
+
+
+class Run:
+    """What a finished run kept, of 30 rounds whose uploads are all there."""
+
+    path = "run"
+
+    def __init__(self, *checkpoints):
+        self.config = SimpleNamespace(rounds=30)
+        self._checkpoints = checkpoints
+
+    def captured_rounds(self):
+        return dict.fromkeys(range(1, 31), (0,))
+
+    def checkpointed_rounds(self):
+        return self._checkpoints
+
+
+@pytest.mark.parametrize("kind", ["model", "small-model", "low-rank-model"])
+def test_uploads_of_whole_networks_need_no_checkpoint_for_a_stage(kind):
+    assert kept_rounds(Run(30), kind, ["early", "middle"]) == {"early": 2, "middle": 15}
+
+
+def test_an_extractor_needs_the_checkpoint_that_holds_its_head():
+    assert kept_rounds(Run(3, 30), "extractor", ["early"]) == {"early": 3}
+    with pytest.raises(UserError, match="nothing of the early stage"):
+        kept_rounds(Run(30), "extractor", ["early"])
+
+
+def test_an_extractor_without_its_head_leaves_only_attacks_that_do_without():
+    chosen = build_attacks(attack_names("extractor", ()), {})
+    matching = ["dlg", "inverting-gradients", "gradient-dip"]
+    kept, lines = granted(chosen, (), "extractor", KnowledgeCard(extractor="none"), None)
+    assert list(kept) == ["linear-layer"]
+    for name in matching:
+        assert any(repr(name) in line and "extractor=white_box" in line for line in lines)
+        with pytest.raises(UserError, match="extractor=white_box"):
+            granted(chosen, (name,), "extractor", KnowledgeCard(extractor="query"), None)
+    assert set(matching) < set(granted(chosen, (), "extractor", KnowledgeCard(), None)[0])
+    whole = build_attacks(attack_names("model", ()), {})
+    assert set(granted(whole, (), "model", KnowledgeCard(extractor="none"), None)[0]) == set(whole)

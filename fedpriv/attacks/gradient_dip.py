@@ -6,7 +6,7 @@ Lempitsky (CVPR 2018), whose weights are optimised instead of pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -24,7 +24,7 @@ from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.rows import Row, Solved, solve_rows
 from fedpriv.attacks.sent_entries import GradientMatch
-from fedpriv.attacks.step_problems import bytes_of_matching, read_problem
+from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, bytes_of_matching, read_problem
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class GradientDip:
     targets = TARGETS["gradient-dip"]
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
-    needs = Needs(batch=True)
+    needs = MATCHING
+    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
 
     def run(
         self,

@@ -7,7 +7,7 @@ Leakage from Gradients" (2020), for the label of a single image.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -21,7 +21,7 @@ from fedpriv.attacks.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
 from fedpriv.attacks.sent_entries import GradientMatch
-from fedpriv.attacks.step_problems import StepProblem, bytes_of_matching, read_problem
+from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, StepProblem, bytes_of_matching, read_problem
 from fedpriv.attacks.updates import Weights
 from fedpriv.errors import UserError
 
@@ -74,7 +74,8 @@ class DeepLeakage:
     targets = TARGETS["dlg"]
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "outer_steps"
-    needs = Needs(batch=True)
+    needs = MATCHING
+    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
 
     def run(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -13,11 +13,17 @@ from fedpriv.attacks.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.gradient_matching import Matcher
 from fedpriv.attacks.labels import infer_labels, last_layer
 from fedpriv.attacks.local_step import LocalStep, batch_facts, local_step
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.rows import Row
 from fedpriv.attacks.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.target_features import observation_of
 from fedpriv.errors import UserError
+
+MATCHING = Needs(batch=True)
+"""What matching gradients takes: how many images, at which learning rate."""
+
+MATCHING_ON: Mapping[str, Needs] = {"extractor": Needs(extractor=("white_box",), batch=True)}
+"""What it takes besides on some kinds of upload: an extractor was trained through a head, which stayed private."""
 
 
 @dataclass(frozen=True)

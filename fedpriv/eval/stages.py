@@ -20,8 +20,9 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 EARLY = 0.075
 """The early stage comes after this share of the rounds, but after the first round at least."""
 
-WHOLE_MODELS = ("model", "small-model", "extractor")
-"""Uploads that hold what their attackers differentiate through, so that no checkpoint is needed."""
+WHOLE_MODELS = ("model", "small-model", "low-rank-model")
+"""Uploads that hold all that their attackers differentiate through, so that no checkpoint is needed. An extractor is not
+among them: its gradient is matched through a head that stays private, which the checkpoint has."""
 
 _WINDOWS: dict[Stage, tuple[float, float]] = {"early": (0.0, 0.1), "middle": (0.4, 0.6), "converged": (1.0, 1.0)}
 
