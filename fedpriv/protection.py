@@ -7,7 +7,7 @@ applied in the order they are given. The core knows this contract only; the defe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -97,6 +97,8 @@ class ProtectionPlan:
         outside: what of local training is computed from images other than by gradients of SGD; empty for nothing.
         mixing: defenses so far that let one image into the gradient of another.
         private_gradients: name of the defense that made the gradients differentially private, or empty.
+        reweighed: defenses so far behind which it is not known any more how much of an upload is one image's.
+        false_labels: name of the defense that made label encodings say something else than the mixture, or empty.
     """
 
     method: str
@@ -118,6 +120,8 @@ class ProtectionPlan:
     outside: str = ""
     mixing: tuple[str, ...] = ()
     private_gradients: str = ""
+    reweighed: tuple[str, ...] = ()
+    false_labels: str = ""
 
 
 class Defense:
@@ -147,6 +151,14 @@ class Defense:
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan as the defenses behind this one find it: with other kinds of upload, say."""
         return plan
+
+    def keeps_shares(self) -> bool:
+        """Whether one image moves each row of an upload by no more, and no other row, than without this defense.
+
+        A sensitivity that is known from how uploads are made holds behind such defenses only. Whatever changes uploads
+        has to claim it.
+        """
+        return type(self).upload is Defense.upload
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
         """Return the architecture that clients use in place of ``blueprint``."""
@@ -192,12 +204,12 @@ class Shield:
         """
         for defense in self.defenses:
             defense.check(plan)
-            plan = defense.after(plan)
+            plan = _behind(defense, plan)
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan behind all defenses; its ``uploads`` are the kinds that leave the clients."""
         for defense in self.defenses:
-            plan = defense.after(plan)
+            plan = _behind(defense, plan)
         return plan
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:
@@ -213,7 +225,7 @@ class Shield:
             guard = defense.guard(plan)
             if guard is not None:
                 found.append(guard)
-            plan = defense.after(plan)
+            plan = _behind(defense, plan)
         return tuple(found)
 
     def poisson(self) -> bool:
@@ -268,8 +280,14 @@ class Shield:
             record = defense.privacy(plan)
             if record is not None:
                 found.append({"defense": defense.name, **record})
-            plan = defense.after(plan)
+            plan = _behind(defense, plan)
         return found
+
+
+def _behind(defense: Defense, plan: ProtectionPlan) -> ProtectionPlan:
+    """Return the plan as the defenses behind ``defense`` find it."""
+    found = defense.after(plan)
+    return found if defense.keeps_shares() else replace(found, reweighed=(*found.reweighed, defense.name))
 
 
 def generators(seed: int, place: int, round_: int, client: int) -> tuple[torch.Generator, torch.Generator]:

@@ -1,8 +1,10 @@
 """What noise guarantees: accounting against a second library, sensitivities by hand and by search."""
 
+import itertools
+
 import pytest
 import torch
-from defense_cases import CASES, LABELS, C, D, build, plan_for, send
+from defense_cases import CASES, LABELS, TABLE, C, D, build, fits, plan_for, send
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from fedpriv.protection import Shield
 from fedpriv.uploads import (
     Entangled,
     Prototypes,
+    Representations,
 )
 
 # ---------------------------------------------------------------- differential privacy
@@ -94,6 +97,90 @@ def test_no_replaced_image_moves_an_upload_by_more_than_its_sensitivity(seed, me
     means = [torch.stack([rows[c == LABELS].mean(0) for c in (0, 2, 3)]) for rows in (features, other)]
     allowed = defense.sensitivity(Prototypes(means[0], torch.tensor([0, 2, 3])), counts).squeeze(1)
     assert bool(((means[0] - means[1]).norm(dim=1) <= allowed * (1 + 1e-5)).all())
+
+
+def neighbours(kind, seed, place, bound):
+    """Return an upload of representations within a bound, and the one of a client in which an image was replaced."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(len(LABELS), D, generator=generator)
+    rows = bound * rows / rows.norm(dim=1, keepdim=True)
+    others = rows.clone()
+    others[place] *= -1
+    weights = sample_weights(LABELS, "RAP", generator)
+
+    def upload(features):
+        if kind == "representation":
+            return (Representations(features, LABELS),)
+        if kind == "entangled":
+            return (Entangled(*entangle(features, LABELS, weights, C)),)
+        classes = LABELS.unique()
+        return (Prototypes(torch.stack([features[c == LABELS].mean(0) for c in classes]), classes),)
+
+    return upload(rows), upload(others)
+
+
+BEFORE = [(text, kind) for text, kind in TABLE if kind in ("representation", "prototype", "entangled")]
+
+
+@pytest.mark.parametrize(("text", "kind"), BEFORE)
+def test_behind_another_defense_one_image_moves_no_more_than_the_noise_is_made_for(text, kind):
+    """Or dp-noise is refused there: whatever goes before it, its noise has to be enough for what it is handed."""
+    bound = 0.7
+    front, private = build(text), build(f"dp-noise:noise_multiplier=1,bound={bound},unit=image,counts=public")
+    if not fits(front, kind) or not fits(front + private, kind):
+        return
+    counts = torch.bincount(LABELS, minlength=C)
+    for seed, place in itertools.product(range(6), (0, 6, 8)):
+        pair = [send(front, kind, message=message) for message in neighbours(kind, seed, place, bound)]
+        assert len(pair[0]) == len(pair[1])
+        for one, other in zip(*pair, strict=True):
+            (before,), (after,) = (
+                [value for name, value in payload.tensors().items() if name.startswith("feature")]
+                for payload in (one, other)
+            )
+            # In units of its sensitivity: one row may move by one, all rows together by no more.
+            moved = (before - after).norm(dim=-1) / private[0].sensitivity(one, counts).flatten()
+            assert float(moved.norm()) <= 1 + 1e-5
+
+
+def test_dp_noise_is_refused_behind_what_hides_how_much_an_image_can_move():
+    private = "dp-noise:epsilon=8,unit=image,bound=5"
+    for text, kind, words in (
+        ("hide-labels", "entangled", "defense 'dp-noise' behind 'hide-labels': .* give dp-noise first"),
+        ("hide-labels:how=laplace", "entangled", "defense 'dp-noise' behind 'hide-labels': .* give dp-noise first"),
+        ("noise:scale=3", "prototype", "defense 'dp-noise' with unit=image behind 'noise': .* give dp-noise first"),
+        ("dp-noise:epsilon=8", "prototype", "behind 'dp-noise': .* or unit=client"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Shield(build(text, private)).check(plan_for(kind))
+        Shield(build(private, text)).check(plan_for(kind))
+        Shield(build(text, "dp-noise:epsilon=8")).check(plan_for(kind))
+    for text in ("clip:bound=0.1", "noise:unit=absolute", "count-floor:least=2", "entangle", "every:k=2", private):
+        Shield(build(text, private)).check(plan_for("prototype"))
+
+
+def test_a_floor_is_refused_behind_false_labels():
+    """One-hot labels say that a class below the floor has no weight, and it has."""
+    with pytest.raises(UserError, match=r"defense 'count-floor' behind 'hide-labels': .* give count-floor first"):
+        Shield(build("hide-labels", "count-floor:least=2")).check(plan_for("entangled"))
+    Shield(build("count-floor:least=2", "hide-labels")).check(plan_for("entangled"))
+
+
+def test_a_defense_that_claims_nothing_is_one_behind_which_nothing_is_known():
+    from dataclasses import dataclass
+
+    from fedpriv.protection import Defense
+
+    @dataclass(frozen=True)
+    class Louder(Defense):
+        name = "louder"
+        source = "here"
+
+        def upload(self, message, context):
+            return tuple(type(p)(p.features * 100, p.classes) for p in message)
+
+    with pytest.raises(UserError, match="unit=image behind 'louder'"):
+        Shield((Louder(), *build("dp-noise:epsilon=8,unit=image"))).check(plan_for("prototype"))
 
 
 def test_networks_bound_representations_where_single_images_are_protected():

@@ -45,6 +45,10 @@ class Clip(Defense):
         """Refuse uploads that are neither rows nor updates."""
         require(self.name, plan, FITS)
 
+    def keeps_shares(self) -> bool:
+        """True: shortening a row is a projection, which brings no two rows further apart."""
+        return True
+
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with its signals clipped."""
         return tuple(clipped(payload, context.broadcast, self.bound) for payload in message)

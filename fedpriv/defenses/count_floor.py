@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.defenses.signals import require
+from fedpriv.defenses.signals import refuse_false_labels, require
 from fedpriv.protection import Defense, ProtectionPlan, UploadContext
 from fedpriv.uploads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations
 
@@ -39,8 +39,13 @@ class CountFloor(Defense):
     answer: ClassVar[str] = "joint, of prototypes: inverts all images of a class together; of others not evaluated"
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse uploads that are not divided by class."""
+        """Refuse uploads that are not divided by class, and mixtures that do not say which classes have weight."""
         require(self.name, plan, FITS)
+        refuse_false_labels(self.name, plan)
+
+    def keeps_shares(self) -> bool:
+        """True: what stays is as it was."""
+        return True
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message without rare classes; empty where nothing is left."""

@@ -14,7 +14,7 @@ from fedpriv.defenses.accounting import ACCOUNTANT, epsilon, noise_multiplier_fo
 from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.count_floor import drop_small_classes
 from fedpriv.defenses.noise import standard_noise
-from fedpriv.defenses.signals import ROWS, UPDATES, changed, norm, require, signal
+from fedpriv.defenses.signals import ROWS, UPDATES, changed, norm, refuse_false_labels, require, signal
 from fedpriv.errors import UserError
 from fedpriv.models.split import Blueprint
 from fedpriv.protection import Defense, ProtectionPlan, UploadContext
@@ -95,9 +95,20 @@ class DPNoise(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads whose sensitivity is unknown, and a target that cannot be met or accounted for."""
         require(self.name, plan, OF_IMAGES if self.unit == "image" else (*ROWS, *UPDATES))
-        if self.unit == "image" and "entangled" in plan.uploads:
-            self._check_entanglement(plan)
+        if self.unit == "image":
+            refuse_false_labels(self.name, plan)
+            if plan.reweighed:
+                raise UserError(
+                    f"defense 'dp-noise' with unit=image behind {plan.reweighed[-1]!r}: how far one image can move an "
+                    "upload is not known behind it; give dp-noise first, or unit=client"
+                )
+            if "entangled" in plan.uploads:
+                self._check_entanglement(plan)
         self.privacy(plan)  # says before training that opacus is missing
+
+    def keeps_shares(self) -> bool:
+        """Whether rows are clipped one by one, under noise that no image decides: they are with ``unit=image``."""
+        return self.unit == "image"
 
     def _check_entanglement(self, plan: ProtectionPlan) -> None:
         mechanism = getattr(plan.options, "mechanism", "RAP")

@@ -62,6 +62,10 @@ class Entangle(Defense):
                 f"{plan.method!r} uploads prototypes; use VAR, RSP, VAP or RAP"
             )
 
+    def keeps_shares(self) -> bool:
+        """True: an image keeps its share of its class, and the label encoding says the class's share of the mixture."""
+        return True
+
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan with entangled uploads."""
         uploads = tuple("entangled" if kind in FITS else kind for kind in plan.uploads)

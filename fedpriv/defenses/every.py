@@ -49,6 +49,10 @@ class Every(Defense):
                 "round only"
             )
 
+    def keeps_shares(self) -> bool:
+        """True: what is sent is as it was."""
+        return True
+
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message in rounds that are multiples of k, and nothing in others."""
         return message if context.round % self.k == 0 else ()

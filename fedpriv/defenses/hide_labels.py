@@ -53,6 +53,10 @@ class HideLabels(Defense):
                 "hides them; use normalisation=absolute or softmax, or how=argmax"
             )
 
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Tell the defenses behind this one that label encodings are not the mixing weights any more."""
+        return replace(plan, false_labels=self.name)
+
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with the encodings of its entangled uploads replaced."""
         return tuple(

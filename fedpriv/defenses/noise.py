@@ -46,6 +46,10 @@ class Noise(Defense):
         """Refuse methods that upload no signal."""
         require(self.name, plan, (*ROWS, *UPDATES, *PLAIN))
 
+    def keeps_shares(self) -> bool:
+        """Whether the noise is the same whatever the images are, which noise relative to the signal is not."""
+        return self.unit == "absolute"
+
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with noise on its signals."""
 

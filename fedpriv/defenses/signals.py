@@ -73,6 +73,19 @@ def require(defense: str, plan: ProtectionPlan, kinds: tuple[str, ...], behind: 
             )
 
 
+def refuse_false_labels(defense: str, plan: ProtectionPlan) -> None:
+    """Refuse a place behind a defense that falsifies the label encodings that this one goes by.
+
+    Raises:
+        UserError: naming both.
+    """
+    if plan.false_labels:
+        raise UserError(
+            f"defense {defense!r} behind {plan.false_labels!r}: goes by the weight of every class in the mixture, which the "
+            f"label encoding does not say any more; give {defense} first"
+        )
+
+
 def encoded(plan: ProtectionPlan, encoder: str) -> ProtectionPlan:
     """Return the plan behind a defense that decides how uploads are put on the wire."""
     return replace(plan, encoded=(*plan.encoded, encoder))
