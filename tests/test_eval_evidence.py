@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
 from fedpriv.data.federated import PartitionOptions
 from fedpriv.engines.local import run_clients
 from fedpriv.entanglement import MECHANISMS
 from fedpriv.errors import UserError
 from fedpriv.eval.evidence import gather
 from fedpriv.eval.permuted import permute
-from fedpriv.eval.suite import Execution, attack_in_pieces
+from fedpriv.eval.suite import PIECE, Execution, attack_in_pieces
 from fedpriv.eval.targets import choose_targets
 from fedpriv.eval.truths import truths
 from fedpriv.federation import prepare, run
@@ -215,6 +215,38 @@ def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
 
     again = attack_in_pieces(Refuses(), *args[1:], Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
     assert torch.equal(again.images, pieces.images)
+
+
+def test_batches_of_different_sizes_are_put_together(tmp_path):
+    sizes = [4] * PIECE + [2, 3]
+
+    class ShowsInTurn:
+        """Stands for an attack on batches: image j of target t is a flat (t + j / 10), labelled j, own ones in turn."""
+
+        def run(self, observations, targets, knowledge, **_):
+            most = max(sizes[target.client] for target in targets)
+            own = [torch.arange(most) % sizes[target.client] for target in targets]
+            shown = torch.stack([target.client + places / 10 for target, places in zip(targets, own, strict=True)])
+            count = len(targets)
+            return Reconstruction(
+                targets=targets,
+                images=shown[:, :, None, None, None].expand(-1, -1, 1, 2, 2) / 100,
+                objective=torch.zeros(count, 1),
+                chosen=torch.zeros(count, dtype=torch.int64),
+                labels=torch.stack(own),
+                cost=Cost(1.0, 1, count, "cpu"),
+                converged=torch.ones(count, dtype=torch.bool),
+            )
+
+    targets = tuple(TargetId(1, client) for client in range(len(sizes)))
+    asked = ((), targets, Knowledge(CARD, (1, 2, 2), 10), Execution(0, CPU))
+    for _ in ("attacked", "read back"):
+        found = attack_in_pieces(ShowsInTurn(), *asked, tmp_path, "reconstruction")
+        assert found.images.shape == (PIECE + 2, 4, 1, 2, 2)
+        for client, size in enumerate(sizes):
+            own = {round(client + place / 10, 1) for place in range(size)}
+            assert {round(100 * value, 1) for value in found.images[client, :, 0, 0, 0].tolist()} == own
+            assert torch.allclose(found.images[client, :, 0, 0, 0] * 100, client + found.labels[client] / 10)
 
 
 def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedpriv.attacks.observation import Attack, Knowledge, Observation, Reconstruction, TargetId
 from fedpriv.eval.tensor_files import load_reconstruction, save_reconstruction
@@ -92,12 +93,23 @@ def forget_pieces(folder: Path) -> None:
 
 
 def concatenate(parts: Sequence[Reconstruction]) -> Reconstruction:
-    """Return reconstructions of disjoint targets as one."""
+    """Return reconstructions of disjoint targets as one.
+
+    Where parts hold different numbers of guesses, as batches of different sizes make them, the targets of the smaller
+    part show their own guesses again: nothing new, so that scores, which leave repeats out, stay as they are.
+    """
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("images", "objective", "chosen")}
-    joined |= {name: torch.cat([getattr(part, name) for part in parts]) for name in ("labels", "converged")}
+    most = max(part.images.shape[1] for part in parts)
+
+    def in_turn(values: Tensor) -> Tensor:
+        return values[:, torch.arange(most) % values.shape[1]]
+
+    joined = {name: torch.cat([in_turn(getattr(part, name)) for part in parts]) for name in ("images", "labels")}
+    joined |= {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in ("objective", "chosen", "converged")
+    }
     features = [part.features for part in parts if part.features is not None]
     cost = replace(
         first.cost,
