@@ -109,7 +109,7 @@ def recover_from_angle(
         nonnegative: fit without negative entries where linear equations do not determine the means.
         seed: of the fit's starts.
     """
-    facts = require_facts("angle-update", knowledge)
+    facts = require_facts("angle-update", knowledge, client)
     if client not in knowledge.heads:
         raise UserError(f"no head of client {client} was handed over; attack 'angle-update' solves with it")
     own = sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)

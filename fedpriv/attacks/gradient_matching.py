@@ -41,9 +41,12 @@ _LOOPED = 500_000
 def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
     """Return the sizes of the batches that a round of ``count`` images was split into, in order.
 
-    Batches hold ``facts.batch_size`` images, the last one what is left. Where that would make more steps than there
-    were, the tail was joined to the batch before (networks with batch norm cannot train on one image).
+    Where they are known and of so many images, these. Else batches hold ``facts.batch_size`` images, the last one what is
+    left; where that would make more steps than there were, the tail was joined to the batch before (networks with batch
+    norm cannot train on one image).
     """
+    if sum(facts.sizes) == count:
+        return list(facts.sizes)
     sizes = [len(part) for part in torch.arange(count).split(facts.batch_size)]
     while len(sizes) > max(facts.steps, 1):
         tail = sizes.pop()
@@ -53,7 +56,7 @@ def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows that began from equal weights and hold equally many images.
+    """Rows that began from equal weights and hold equally many images, in equal batches.
 
     Attributes:
         rows: ``(R,)`` int64 on the CPU, their numbers among all rows.
@@ -61,7 +64,7 @@ class _Group:
         fixed: parameters that the loss takes but the client did not send.
         wanted: observed gradients by name, each ``(R, ...)``.
         norms: ``(R,)`` their norms.
-        count: images a row.
+        sizes: images of each batch, in order.
     """
 
     rows: Tensor
@@ -69,7 +72,12 @@ class _Group:
     fixed: Weights
     wanted: Weights
     norms: Tensor
-    count: int
+    sizes: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Images a row."""
+        return sum(self.sizes)
 
 
 class Matcher:
@@ -78,7 +86,7 @@ class Matcher:
     Args:
         model: architecture; its weights do not matter.
         image_shape: (channels, height, width).
-        facts: of the local steps.
+        facts: of the local steps, for those that do not say themselves what their batches were.
         several_steps: what to do where there are several.
         device: where to compute.
     """
@@ -92,7 +100,7 @@ class Matcher:
         device: torch.device,
     ) -> None:
         self.facts = facts
-        self.unrolled = facts.steps > 1 and several_steps == "unrolled"
+        self.unrolls = several_steps == "unrolled"
         self._alone = StepModel(model, device)
         self._together = RowGradients(model, image_shape, device)
         size = sum(parameter.numel() for parameter in model.parameters())
@@ -107,11 +115,12 @@ class Matcher:
         """
         groups = []
         for alike in same_weights(steps):
-            for count in dict.fromkeys(counts[row] for row in alike):
-                rows = [row for row in alike if counts[row] == count]
+            sizes = {row: steps[row].sizes or tuple(batch_sizes(counts[row], self.facts)) for row in alike}
+            for own in dict.fromkeys(sizes.values()):
+                rows = [row for row in alike if sizes[row] == own]
                 first, wanted = steps[rows[0]], stacked([steps[row] for row in rows])
                 norms = sum_of_squares(wanted).sqrt()
-                groups.append(_Group(torch.tensor(rows), first.weights, first.fixed, wanted, norms, count))
+                groups.append(_Group(torch.tensor(rows), first.weights, first.fixed, wanted, norms, own))
         return Matching(self, groups, [step.project for step in steps])
 
     def gradients(
@@ -121,7 +130,7 @@ class Matcher:
 
         That is the gradient of one step; of several unrolled ones, the sum of their gradients.
         """
-        if not self.unrolled and self._together.supported:
+        if not self._unrolled(group) and self._together.supported:
             layers = self._together(group.weights | group.fixed, images, labels)
         else:
             layers = [FormedGradient(self._by_row(group, images, labels))]
@@ -130,17 +139,20 @@ class Matcher:
         formed = {name: value for layer in layers for name, value in layer.formed().items() if name in group.wanted}
         return [FormedGradient(projection(formed))]
 
+    def _unrolled(self, group: _Group) -> bool:
+        return self.unrolls and len(group.sizes) > 1
+
     def _by_row(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
         if not self._looped:
-            return dict(vmap(self._one, in_dims=(None, None, 0, 0))(group.weights, group.fixed, images, labels))
+            return dict(vmap(lambda *own: self._one(group, *own))(images, labels))
         pairs = zip(images, labels, strict=True)
-        rows = [self._one(group.weights, group.fixed, own, label) for own, label in pairs]
+        rows = [self._one(group, own, label) for own, label in pairs]
         return {name: torch.stack([row[name] for row in rows]) for name in group.weights}
 
-    def _one(self, weights: Weights, fixed: Weights, images: Tensor, labels: Tensor) -> Weights:
-        if not self.unrolled:
+    def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
+        weights, fixed, sizes = group.weights, group.fixed, group.sizes
+        if not self._unrolled(group):
             return self._alone.gradient(weights, images, labels, fixed)
-        sizes = batch_sizes(len(images), self.facts)
         now, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
         for batch, own in zip(images.split(sizes), labels.split(sizes), strict=True):
             gradient = self._alone.gradient(now, batch, own, fixed)

@@ -99,7 +99,7 @@ Recovered = tuple[ClassMeans, Tensor]
 
 def recover_from_head(observations: Sequence[Observation], client: int, knowledge: Knowledge) -> Recovered:
     """Solve for the class means behind one client's head updates."""
-    facts = require_facts("head-update", knowledge)
+    facts = require_facts("head-update", knowledge, client)
     own = sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)
     changes = [_change(seen, facts) for seen in own]
     shares = []
@@ -123,23 +123,26 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
     return means_of_head(steps, classes), classes
 
 
-def require_facts(attack: str, knowledge: Knowledge) -> BatchFacts:
-    """Return the batch facts.
+def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
+    """Return the batch facts of a client.
 
     Raises:
         UserError: when they were not handed over.
     """
-    if knowledge.batch is None:
+    facts = knowledge.facts_of(client)
+    if facts is None:
         raise UserError(f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were given")
-    return knowledge.batch
+    return facts
 
 
 def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:
-    """Return n_c times the number of steps ``(C,)`` from given labels, or None where labels are not given."""
+    """Return the classes' shares of the batches ``(C,)``, summed over steps, from given labels; None where not given."""
     labels = knowledge.labels.get((seen.round, seen.client))
     if labels is None:
         return None
-    return torch.bincount(labels.cpu(), minlength=knowledge.n_classes) / min(facts.batch_size, len(labels))
+    sizes = facts.sizes if sum(facts.sizes) == len(labels) else (min(facts.batch_size, len(labels)),) * len(labels)
+    share = torch.cat([torch.full((size,), 1 / size) for size in sizes])[: len(labels)]
+    return torch.zeros(knowledge.n_classes).index_add_(0, labels.cpu(), share)
 
 
 Head = tuple[Tensor, Tensor]

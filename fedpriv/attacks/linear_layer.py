@@ -108,13 +108,13 @@ class LinearLayer:
         """
         self.needs.refuse(self.name, knowledge.card)
         began = time.perf_counter()
-        facts = knowledge.batch
-        if knowledge.model is None or facts is None:
+        facts = [known for known in (knowledge.facts_of(target.client) for target in targets) if known is not None]
+        if knowledge.model is None or len(facts) < len(targets):
             raise UserError(f"attack {self.name!r} needs the shared architecture and the batch facts")
         shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
         updates = [read_update(observation_of(observations, target), shapes, device) for target in targets]
         layer = first_linear(knowledge.model, knowledge.image_shape, updates[0].before.keys())
-        own_labels = [_labels(knowledge, facts, *pair) for pair in zip(targets, updates, strict=True)]
+        own_labels = [_labels(knowledge, *known) for known in zip(facts, targets, updates, strict=True)]
         most = max(len(own) for own in own_labels)
         # A batch of fewer images shows them again, and again.
         shown = [torch.arange(most) % len(own) for own in own_labels]
@@ -142,8 +142,8 @@ class LinearLayer:
             knowledge.model,
             layer,
             [
-                self._problem(view, update, one, layer, facts, device)
-                for view, update, one in zip(views, updates, found, strict=True)
+                self._problem(view, update, one, layer, own, device)
+                for view, update, one, own in zip(views, updates, found, facts, strict=True)
             ],
             targets,
             knowledge,
@@ -226,7 +226,7 @@ def _labels(knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: U
     given = knowledge.labels.get((target.round, target.client))
     if given is not None:
         return given.cpu()
-    count = facts.batch_size * facts.steps
+    count = facts.images
     model, head = knowledge.model, knowledge.heads.get(target.client)
     assert model is not None
     if update.before.keys() == {name for name, _ in model.named_parameters()}:

@@ -33,23 +33,26 @@ class LocalStep:
             behind an uploaded extractor. Empty for all other uploads.
         project: what to do to a candidate's gradient before it is compared; None for nothing. Of several steps that
             are stacked: :func:`fedpriv.attacks.updates.stacked_projection`.
+        sizes: images of the batch of each SGD step that it sums up, in order; empty where they follow from the number of
+            images.
     """
 
     weights: Weights
     gradient: Weights
     fixed: Weights = field(default_factory=dict)
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
+    sizes: tuple[int, ...] = ()
 
 
-def batch_facts(attack: str, knowledge: Knowledge) -> tuple[nn.Module, BatchFacts]:
-    """Return the model and the facts of the local steps that gradient matching needs.
+def batch_facts(attack: str, knowledge: Knowledge, client: int) -> tuple[nn.Module, BatchFacts]:
+    """Return the model and the facts of a client's local steps that gradient matching needs.
 
     Raises:
         UserError: when one is missing.
     """
     if knowledge.model is None:
         raise UserError(f"attack {attack!r} needs the shared architecture, but the clients have private ones")
-    facts = knowledge.batch
+    facts = knowledge.facts_of(client)
     if facts is None:
         raise UserError(
             f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were handed over"

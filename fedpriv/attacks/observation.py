@@ -31,14 +31,21 @@ class BatchFacts:
     """What the attacker knows of a client's local step.
 
     Attributes:
-        batch_size: images in the batch, n.
+        batch_size: images in the batch, n; of several steps in the largest batch.
         learning_rate: SGD step size.
         steps: local steps that the upload sums up.
+        sizes: images of each step's batch, in order, where they are not all ``batch_size``; empty where they are.
     """
 
     batch_size: int
     learning_rate: float
     steps: int
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def images(self) -> int:
+        """Number of images of all steps; an image that two steps used counts twice."""
+        return sum(self.sizes) if self.sizes else self.batch_size * self.steps
 
 
 ExtractorAccess = Literal["white_box", "query", "shadow", "none"]
@@ -54,7 +61,8 @@ class KnowledgeCard:
     Attributes:
         extractor: access to the client's extractor: its weights, only its answers, a substitute, or nothing.
         labels: whether labels of the targets are given or must be inferred from the upload.
-        batch: whether batch size, learning rate and number of steps are known.
+        batch: whether the learning rate, and of each client the number of its steps and the sizes of their batches, are
+            known.
         batch_norm: access to batch-norm statistics of the client.
         attacker_data: images that the attacker owns.
         rounds_seen: how many rounds of uploads the attacker uses.
@@ -82,7 +90,8 @@ class Knowledge:
             the card grants white-box access and the attack is on an upload that a private head had a part in.
         model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
             have private architectures only.
-        batch: facts of the local step, or None.
+        batch: what the protocol says of local steps: of clients that differ, the most steps and images; or None.
+        batches: client -> facts of its own local steps, where the card gives them; see :meth:`facts_of`.
         labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
         public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
         public_labels: their classes ``(p,)`` int64, or None; granted with them.
@@ -95,9 +104,14 @@ class Knowledge:
     heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     model: nn.Module | None = None
     batch: BatchFacts | None = None
+    batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None
     public_labels: Tensor | None = None
+
+    def facts_of(self, client: int) -> BatchFacts | None:
+        """Return what is known of one client's local steps, or None."""
+        return self.batches.get(client, self.batch)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.extractor_labels import infer_labels_through_head
-from fedpriv.attacks.gradient_matching import Matcher
+from fedpriv.attacks.gradient_matching import Matcher, batch_sizes
 from fedpriv.attacks.labels import infer_labels, last_layer
 from fedpriv.attacks.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
@@ -32,7 +32,7 @@ class StepProblem:
 
     Attributes:
         model: the architecture whose gradients are matched.
-        facts: of the local steps.
+        facts: of the local steps; of targets that differ, of the one with the most steps.
         steps: T steps.
         counts: T numbers of images, over all steps of each.
         labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
@@ -84,27 +84,29 @@ def read_problem(
     Raises:
         UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
     """
-    model, facts = batch_facts(attack, knowledge)
-    steps = tuple(
+    known = [batch_facts(attack, knowledge, target.client) for target in targets]
+    model, own_facts = known[0][0], [facts for _, facts in known]
+    steps = [
         local_step(
             observation_of(observations, target), model, facts.learning_rate, device, knowledge.heads.get(target.client)
         )
-        for target in targets
-    )
-    compared = tuple(restricted(attack, without(attack, step, ignore), match) for step in steps)
-    planned = facts.batch_size * facts.steps
-    found = [torch.full((planned,), -1)] * len(targets)
-    if labels_known:
-        found = [
-            known_labels(attack, target, step, knowledge, facts).cpu()
-            for target, step in zip(targets, steps, strict=True)
-        ]
+        for target, facts in zip(targets, own_facts, strict=True)
+    ]
+    found = [
+        known_labels(attack, target, step, knowledge, facts).cpu() if labels_known else torch.full((facts.images,), -1)
+        for target, step, facts in zip(targets, steps, own_facts, strict=True)
+    ]
     counts = tuple(len(own) for own in found)
+    compared = tuple(
+        replace(restricted(attack, without(attack, step, ignore), match), sizes=tuple(batch_sizes(count, facts)))
+        for step, count, facts in zip(steps, counts, own_facts, strict=True)
+    )
     labels = torch.full((len(targets), max(counts)), -1)
     for row, own in zip(labels, found, strict=True):
         row[: len(own)] = own
     sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
-    return StepProblem(model, facts, compared, counts, labels.to(device), sources.to(device))
+    most = max(own_facts, key=lambda facts: facts.steps)
+    return StepProblem(model, most, compared, counts, labels.to(device), sources.to(device))
 
 
 def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
@@ -159,8 +161,7 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     """
     most = facts.batch_size * facts.steps
     if knowledge.card.labels == "inferred":
-        dealt = _inferred(step, knowledge, most)
-        return dealt.view(facts.batch_size, facts.steps).T.flatten()
+        return dealt(_inferred(step, knowledge, facts.images), batch_sizes(facts.images, facts))
     where = f"client {target.client} in round {target.round}"
     given = knowledge.labels.get((target.round, target.client))
     if given is None:
@@ -176,6 +177,13 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     return given
 
 
+def dealt(labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return labels ``(n,)`` in the order of batches of these sizes, dealt out one to each batch that has room, in turn."""
+    turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
+    order = sorted(range(len(turns)), key=lambda place: (turns[place][1], turns[place][0]))
+    return labels[torch.tensor(order, device=labels.device)]
+
+
 def _inferred(step: LocalStep, knowledge: Knowledge, count: int) -> Tensor:
     if step.fixed and knowledge.model is not None:  # the head, whose gradient says it, was not sent
         return infer_labels_through_head(step, knowledge.model, count, knowledge.n_classes, knowledge.image_shape)
@@ -188,4 +196,4 @@ def bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Match
     pixels = problem.labels.shape[1] * channels * height * width
     weights = sum(parameter.numel() for parameter in problem.model.parameters())
     # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
-    return 4 * (8 * weights * (problem.facts.steps if matcher.unrolled else 1) + 400 * pixels)
+    return 4 * (8 * weights * (problem.facts.steps if matcher.unrolls else 1) + 400 * pixels)

@@ -15,7 +15,6 @@ from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
 from fedpriv.federation import Federation
-from fedpriv.methods.contract import GuardedTraining
 from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
@@ -73,7 +72,8 @@ def grant(
         if card.extractor == "white_box" and private
         else {},
         model=_architecture(federation) if weighty else None,
-        batch=_batch_facts(federation, round_, clients) if card.batch else None,
+        batch=_protocol(federation, round_) if card.batch else None,
+        batches={k: _batch_facts(federation, round_, k) for k in sorted(clients)} if card.batch else {},
         labels={(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
         if card.labels == "given" and updates
         else {},
@@ -139,18 +139,21 @@ def _architecture(federation: Federation) -> SplitModel:
     return build_model(shared, 0).to(federation.server.device).eval()
 
 
-def _batch_facts(federation: Federation, round_: int, clients: set[int]) -> BatchFacts:
-    """Return what the protocol says of local steps: of clients that take fewer steps than others, the largest number.
+def _batch_facts(federation: Federation, round_: int, client: int) -> BatchFacts:
+    """Return the sizes of the batches of a client's steps; empty ones, which Poisson samples may be, are no steps."""
+    sizes = tuple(len(batch) for batch in round_batches(federation, round_, client) if len(batch))
+    size = max(sizes, default=federation.config.training.batch_size)
+    return BatchFacts(size, federation.config.training.learning_rate, len(sizes) or 1, sizes)
 
-    Likewise of random batches the largest, where clients draw Poisson samples.
-    """
-    training, own = federation.config.training, federation.clients[0].training
-    batches = [round_batches(federation, round_, k) for k in clients]
-    size = training.batch_size
-    if isinstance(own, GuardedTraining) and own.poisson:
-        size = max((len(batch) for each in batches for batch in each), default=size)
-    steps = max(map(len, batches), default=1)
-    return BatchFacts(batch_size=size, learning_rate=training.learning_rate, steps=steps)
+
+def _protocol(federation: Federation, round_: int) -> BatchFacts:
+    """Return what holds of every client: the largest batch and the largest number of steps."""
+    each = [_batch_facts(federation, round_, setup.client) for setup in federation.clients]
+    return BatchFacts(
+        batch_size=max(facts.batch_size for facts in each),
+        learning_rate=federation.config.training.learning_rate,
+        steps=max(facts.steps for facts in each),
+    )
 
 
 def _extractor(
