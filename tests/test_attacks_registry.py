@@ -3,8 +3,10 @@
 import dataclasses
 import subprocess
 import sys
+import typing
 
 import pytest
+from annotated_types import Ge, Gt
 
 from fedpriv.attacks import ATTACKS, READ, TARGET_NAMES, TARGETS, attacks_for
 from fedpriv.config import parse
@@ -33,6 +35,44 @@ def test_a_budget_is_a_positive_number_of_the_attacks_own(name):
     for wrong in (0, -1, 1.5):
         with pytest.raises(UserError, match=kind.budget):
             parse(kind, {kind.budget: wrong}, name)
+
+
+def loose(hint, name):
+    """Names of numbers within a type that any value would fit."""
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint, include_extras=True)
+        return [bad for spec in dataclasses.fields(hint) for bad in loose(hints[spec.name], f"{name}.{spec.name}")]
+    if hint in (int, float):
+        return [name]
+    if typing.get_origin(hint) is typing.Annotated:
+        inner, *bounds = typing.get_args(hint)
+        bounded = inner in (int, float) and any(isinstance(bound, (Ge, Gt)) for bound in bounds)
+        return [] if bounded else loose(inner, name)
+    if typing.get_origin(hint) is typing.Literal:
+        return []
+    return [bad for inner in typing.get_args(hint) for bad in loose(inner, name)]
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_number_has_a_least_value(name):
+    assert not loose(resolve("attack", name, ATTACKS), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("dip", {"average": 1}, "average: input should be less than 1, got 1"),
+        ("joint", {"average": -3}, "average: input should be greater than or equal to 0, got -3"),
+        ("dlg", {"spread": 0}, "spread: input should be greater than 0, got 0"),
+        ("dlg", {"stop_below": -1}, "stop_below: input should be greater than or equal to 0"),
+        ("class-inversion", {"tolerance": -0.1}, "tolerance: input should be greater than or equal to 0"),
+        ("class-inversion", {"pixels": {"jitter_until": 2}}, "jitter_until: input should be less than or equal to 1"),
+        ("dip", {"generator": {"kernel": 4}}, "kernel: predicate 'odd' failed, got 4"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(name, options, complaint):
+    with pytest.raises(UserError, match=complaint):
+        parse(resolve("attack", name, ATTACKS), options, name)
 
 
 def test_every_attack_has_targets():

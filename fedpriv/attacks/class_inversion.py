@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
@@ -55,8 +55,8 @@ class ClassInversion:
     match: Literal["outputs", "class"] = "outputs"
     prior: Literal["dip", "pixels"] = "dip"
     learning_rate: Annotated[float, Gt(0)] = 5e-3
-    average: float = 0.99
-    tolerance: float = 1e-3
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tolerance: Annotated[float, Ge(0)] = 1e-3
     patience: Annotated[int, Ge(1)] = 150
     generator: Hourglass = Hourglass()
     pixels: PixelSettings = PixelSettings(jitter=1)

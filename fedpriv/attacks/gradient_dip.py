@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv import seeds
@@ -49,8 +49,8 @@ class GradientDip:
     iterations: Annotated[int, Ge(1)] = 2000
     learning_rate: Annotated[float, Gt(0)] = 5e-3
     restarts: Annotated[int, Ge(1)] = 1
-    average: float = 0.99
-    tolerance: float = 1e-6
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tolerance: Annotated[float, Ge(0)] = 1e-6
     patience: Annotated[int, Ge(1)] = 500
     several_steps: SeveralSteps = "unrolled"
     ignore: str = ""

@@ -61,12 +61,12 @@ class DeepLeakage:
     outer_steps: Annotated[int, Ge(1)] = 100
     restarts: Annotated[int, Ge(1)] = 1
     redraws: Annotated[int, Ge(0)] = 8
-    spread: float = 0.1
+    spread: Annotated[float, Gt(0)] = 0.1
     labels: Literal["auto", "joint"] = "auto"
     learning_rate: Annotated[float, Gt(0)] = 1.0
     line_search: Literal["none", "strong-wolfe"] = "none"
     several_steps: SeveralSteps = "unrolled"
-    stop_below: float = 1e-9
+    stop_below: Annotated[float, Ge(0)] = 1e-9
     ignore: str = ""
     match: GradientMatch = "all"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Protocol
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
@@ -120,8 +120,8 @@ class DipInversion(VectorInversion):
     iterations: Annotated[int, Ge(1)] = 800
     learning_rate: Annotated[float, Gt(0)] = 5e-3
     restarts: Annotated[int, Ge(1)] = 1
-    average: float = 0.99
-    tolerance: float = 2e-4
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tolerance: Annotated[float, Ge(0)] = 2e-4
     patience: Annotated[int, Ge(1)] = 300
     match: Match = "vector"
     generator: Hourglass = Hourglass()
@@ -180,7 +180,7 @@ class PixelInversion(VectorInversion):
     iterations: Annotated[int, Ge(1)] = 800
     learning_rate: Annotated[float, Gt(0)] = 0.05
     restarts: Annotated[int, Ge(1)] = 1
-    tolerance: float = 5e-4
+    tolerance: Annotated[float, Ge(0)] = 5e-4
     patience: Annotated[int, Ge(1)] = 300
     match: Match = "vector"
     pixels: PixelSettings = PixelSettings()

@@ -73,7 +73,7 @@ class InvertingGradients:
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
     several_steps: SeveralSteps = "unrolled"
-    tolerance: float = 1e-3
+    tolerance: Annotated[float, Ge(0)] = 1e-3
     ignore: str = ""
     match: GradientMatch = "all"
 

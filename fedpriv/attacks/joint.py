@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv import seeds
@@ -58,8 +58,8 @@ class JointInversion:
     most: Annotated[int, Ge(1)] = 4
     fits: Annotated[float, Gt(0)] = 3e-3
     learning_rate: Annotated[float, Gt(0)] = 5e-3
-    average: float = 0.99
-    tolerance: float = 5e-4
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tolerance: Annotated[float, Ge(0)] = 5e-4
     patience: Annotated[int, Ge(1)] = 300
     match: Match = "vector"
     generator: Hourglass = Hourglass()

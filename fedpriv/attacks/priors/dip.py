@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt, MinLen, Predicate
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,6 +24,11 @@ from fedpriv.errors import UserError
 
 _SLOPE = 0.2
 """Negative slope of every LeakyReLU."""
+
+
+def odd(number: int) -> bool:
+    """Whether a number is odd: only then a kernel has a middle."""
+    return number % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -38,12 +45,12 @@ class Hourglass:
         input_noise: standard deviation of the Gaussian noise added to the input anew in each iteration.
     """
 
-    channels: tuple[int, ...] = (16, 32, 64, 128)
-    kernel: int = 3
-    skip: int = 4
-    input_channels: int = 32
-    input_scale: float = 0.1
-    input_noise: float = 0.03
+    channels: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (16, 32, 64, 128)
+    kernel: Annotated[int, Ge(1), Predicate(odd)] = 3
+    skip: Annotated[int, Ge(1)] = 4
+    input_channels: Annotated[int, Ge(1)] = 32
+    input_scale: Annotated[float, Gt(0)] = 0.1
+    input_noise: Annotated[float, Ge(0)] = 0.03
 
 
 def levels_that_fit(height: int, width: int) -> int:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 _TINY = 1e-8
@@ -50,12 +52,12 @@ class PixelSettings:
         start_noise: standard deviation of the Gaussian noise around mid-grey to start from.
     """
 
-    total_variation: float = 0.02
-    beta: float = 1.0
-    grey: float = 0.0
-    jitter: int = 0
-    jitter_until: float = 0.5
-    start_noise: float = 0.1
+    total_variation: Annotated[float, Ge(0)] = 0.02
+    beta: Annotated[float, Gt(0)] = 1.0
+    grey: Annotated[float, Ge(0)] = 0.0
+    jitter: Annotated[int, Ge(0)] = 0
+    jitter_until: Annotated[float, Ge(0), Le(1)] = 0.5
+    start_noise: Annotated[float, Ge(0)] = 0.1
 
 
 class PixelPrior:
