@@ -130,6 +130,11 @@ def test_iterations_are_the_budget_of_each():
         (("membership",), [], {"iterations": 5}, "--iterations: membership has no budget"),
         (("membership",), [], {"budgets": (5,)}, "--budget: membership has no budget"),
         (("dip",), ["iterations=4"], {"budgets": (5,)}, "--budget sets it for attack 'dip'"),
+        (("dip",), ["iterations=4"], {"iterations": 5}, "--attack-option iterations: --iterations sets it"),
+        (("dlg",), ["dlg.outer_steps=4"], {"iterations": 5}, "--attack-option outer_steps: --iterations sets it"),
+        (("dip", "pixels"), ["pixels.restarts=4"], {"restarts": 2}, "--restarts sets it for attack 'pixels'"),
+        (("dip",), ["restarts=2"], {"restarts": 2}, "--attack-option restarts: --restarts sets it for attack 'dip'"),
+        (("membership",), [], {"restarts": 2}, "--restarts: membership has no restarts; drop the flag"),
     ],
 )
 def test_options_that_nobody_has_are_refused(names, pairs, more, complaint):

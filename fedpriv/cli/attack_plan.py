@@ -234,11 +234,12 @@ def options_by_attack(
         names: the attacks of the suite.
         pairs: ``KEY=VALUE`` or ``ATTACK.KEY=VALUE``; the second kind wins.
         iterations: value of every attack's budget field.
-        restarts: value of ``restarts`` of every attack that has it.
+        restarts: value of ``restarts`` of every attack that has it. A field that one of these three flags sets is not an
+            option besides.
         budgets: values that the budget field will take later.
 
     Raises:
-        UserError: for an option that no attack of the suite has.
+        UserError: for an option or a flag that no attack of the suite has, or a field that is set twice.
     """
     from fedpriv.attacks import ATTACKS
     from fedpriv.registry import resolve
@@ -252,8 +253,6 @@ def options_by_attack(
     # A field may be called like an attack (``pixels``); of the two the attack is meant.
     scoped = {key for key in tree if key in names or (key in ATTACKS and not any(key in one for one in known.values()))}
     general = {key: value for key, value in tree.items() if key not in scoped}
-    if restarts is not None:
-        general["restarts"] = restarts
     for key, value in general.items():
         takers = [name for name in names if key in known[name]]
         if not takers:
@@ -268,11 +267,19 @@ def options_by_attack(
         if not isinstance(tree[name], dict):
             raise UserError(f"--attack-option {name}={tree[name]}: expected {name}.KEY=VALUE")
         found[name] |= tree[name]
+    if restarts is not None and not any("restarts" in own for own in known.values()):
+        raise UserError(f"--restarts: {', '.join(names)} has no restarts; drop the flag")
     for name, kind in kinds.items():
+        flags = {"--restarts": "restarts" if restarts is not None and "restarts" in known[name] else None}
+        flags["--iterations"] = kind.budget if iterations is not None else None
+        flags["--budget"] = kind.budget if budgets else None
+        for flag, key in flags.items():
+            if key in found[name]:
+                raise UserError(f"--attack-option {key}: {flag} sets it for attack {name!r}; drop one of them")
+        if restarts is not None and flags["--restarts"]:
+            found[name]["restarts"] = restarts
         if iterations is not None and kind.budget:
-            found[name].setdefault(kind.budget, iterations)
-        if budgets and kind.budget in found[name]:
-            raise UserError(f"--attack-option {kind.budget}: --budget sets it for attack {name!r}; drop one of them")
+            found[name][kind.budget] = iterations
     return found
 
 
