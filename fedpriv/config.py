@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ T = TypeVar("T")
 def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
     """Return ``target(**values)`` with nested dataclasses, coercion and every declared bound checked.
 
+    Infinities and NaN are in nobody's bounds, unless one is the field's default.
+
     Args:
         target: a dataclass; bounds are declared with ``Annotated[float, annotated_types.Gt(0)]`` and the like.
         values: what the user gave.
@@ -29,12 +32,14 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
 
     _refuse_unknown_keys(target, values, where, "")
     try:
-        return TypeAdapter(target).validate_python(dict(values))
+        made: T = TypeAdapter(target).validate_python(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(step) for step in first["loc"])
         message = first["msg"][0].lower() + first["msg"][1:]
         raise UserError(f"{where}: {name}: {message}, got {first['input']!r}") from error
+    _refuse_not_finite(made, values, where, "")
+    return made
 
 
 def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, prefix: str) -> None:
@@ -48,6 +53,25 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
         nested = _dataclass_in(hints[key])
         if nested is not None and isinstance(value, Mapping):
             _refuse_unknown_keys(nested, value, where, f"{prefix}{key}.")
+
+
+def _refuse_not_finite(made: Any, values: Any, where: str, name: str) -> None:
+    """Refuse infinities and NaN among the parsed forms of what was given; defaults were not."""
+    if isinstance(made, float) and not math.isfinite(made):
+        raise UserError(f"{where}: {name}: input should be a finite number, got {values!r}")
+    if dataclasses.is_dataclass(made) and isinstance(values, Mapping):
+        defaults = {spec.name: spec.default for spec in dataclasses.fields(made)}
+        found = [(key, getattr(made, key), value) for key, value in values.items()]
+        entries = [(key, entry, value) for key, entry, value in found if entry != defaults[key]]
+    elif isinstance(made, Mapping) and isinstance(values, Mapping):
+        entries = [(str(key), entry, values.get(key, entry)) for key, entry in made.items()]
+    elif isinstance(made, (list, tuple)):
+        written = list(values) if isinstance(values, (list, tuple)) and len(values) == len(made) else list(made)
+        entries = [(str(place), *pair) for place, pair in enumerate(zip(made, written, strict=True))]
+    else:
+        return
+    for key, entry, value in entries:
+        _refuse_not_finite(entry, value, where, f"{name}.{key}".lstrip("."))
 
 
 def _dataclass_in(hint: Any) -> type | None:

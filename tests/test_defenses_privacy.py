@@ -50,6 +50,14 @@ def test_the_noise_for_a_target_meets_it_closely(target):
     assert target * 0.99 < epsilon(z, 100, 1e-5) <= target
 
 
+def test_noise_beyond_numbers_is_refused_at_once():
+    for z, rate in ((1e-160, 0.3), (1e-300, 1.0)):
+        with pytest.raises(UserError, match=r"epsilon cannot be computed: noise_multiplier=.* take at least 1e-100"):
+            epsilon(z, 20, 1e-5, rate)
+    with pytest.raises(UserError, match="epsilon cannot be computed"):
+        noise_multiplier_for(1e300, 1e-5, 20, 0.3)
+
+
 def deviations(text, kind, message=None, **changes):
     clear = message or CASES[kind][0]
     found = [send(build(text), kind, message=clear, seed=seed, **changes)[0] for seed in range(300)]

@@ -17,6 +17,9 @@ ACCOUNTANT = "Renyi DP (opacus RDPAccountant)"
 _HIGH_ORDERS = (72.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0)
 """Beyond opacus's own: strong noise has its best order up here."""
 
+_LEAST_NOISE = 1e-100
+"""Weaker noise, which protects nothing, is beyond float arithmetic: there is no epsilon to state."""
+
 _PRECISION = 1e-4
 
 _MOST_NOISE = 1e6
@@ -34,8 +37,13 @@ def epsilon(noise_multiplier: float, steps: int, delta: float, sample_rate: floa
         sample_rate: probability that a record takes part in a release, in (0, 1].
 
     Raises:
-        UserError: when opacus is not installed.
+        UserError: when opacus is not installed, or for noise so weak that its epsilon is beyond numbers.
     """
+    if not noise_multiplier >= _LEAST_NOISE:
+        raise UserError(
+            "noise this weak protects nothing, and its epsilon cannot be computed: "
+            f"noise_multiplier={noise_multiplier:.3g}; take at least {_LEAST_NOISE:g}, or a smaller epsilon"
+        )
     try:
         from opacus.accountants import RDPAccountant
     except ImportError as error:
