@@ -1,6 +1,7 @@
 """``fedpriv report`` on studies, and on folders that hold no result."""
 
 import json
+import shutil
 
 import pytest
 from eval_cases import ABOUT, firsts, reconstruction, truths
@@ -123,3 +124,59 @@ def test_folders_without_results_are_skipped_or_refused(study, capsys, tmp_path)
     assert "holiday" in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "strict").exists()
+
+
+def csv_lines(folder):
+    return (folder / "results.csv").read_text().splitlines()[1:]
+
+
+def test_several_studies_and_strangers_drop_no_result(study, capsys, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(study, other)
+    described = json.loads((other / "study.json").read_text())
+    (other / "study.json").write_text(json.dumps(described | {"command": "fedpriv audit other.toml"}))
+    (tmp_path / "holiday").mkdir()
+    code, _, err = call(capsys, "report", study, other, tmp_path / "holiday", "--out", tmp_path / "page")
+    assert code == 0
+    assert err.count("cell two failed: training stopped") == 2
+    assert "holiday: holds neither" in err
+    page = (tmp_path / "page/report.html").read_text()
+    assert len(csv_lines(tmp_path / "page")) == 2
+    for text in ("2 of 4 cells done", "fedpriv audit s.toml", "fedpriv audit other.toml", f"{other}: two"):
+        assert text in page, text
+    code, _, err = call(capsys, "report", tmp_path / "holiday", study, "--out", tmp_path / "strict", "--strict")
+    assert code == 2
+    assert "--strict" in err
+    assert not (tmp_path / "strict").exists()
+
+
+def test_strict_sees_unfinished_cells_of_every_study(study, capsys, tmp_path):
+    whole = tmp_path / "whole"
+    shutil.copytree(study, whole)
+    (whole / "cells.jsonl").write_text((study / "cells.jsonl").read_text().splitlines()[0] + "\n")
+    code, _, err = call(capsys, "report", whole, whole, "--strict", "--out", tmp_path / "page")
+    assert (code, err) == (0, "")
+    assert len(csv_lines(tmp_path / "page")) == 1
+    code, _, err = call(capsys, "report", whole, study, "--strict", "--out", tmp_path / "strict")
+    assert code == 2
+    assert "cell two failed" in err
+
+
+def test_a_folder_of_studies_and_a_part_of_one_count_each_result_once(study, capsys, tmp_path):
+    home = tmp_path / "studies"
+    shutil.copytree(study, home / "first")
+    code, _, _ = call(capsys, "report", home, home / "first/attacks/one/dip", "--out", tmp_path / "page")
+    assert code == 0
+    assert len(csv_lines(tmp_path / "page")) == 1
+    for out in (home / "first", home / "first/attacks"):
+        code, _, err = call(capsys, "report", home, "--out", out, "--force")
+        assert code == 2
+        assert "holds what is reported on" in err
+
+
+def test_a_result_that_was_made_and_is_gone_is_told(study, capsys, tmp_path):
+    shutil.rmtree(study / "attacks/one/dip")
+    code, _, err = call(capsys, "report", study, "--out", tmp_path / "page")
+    assert code == 0
+    assert "cell one lost: " in err
+    assert "0 of 2 cells done" in (tmp_path / "page/report.html").read_text()

@@ -216,7 +216,7 @@ def test_writing_twice_gives_the_same_bytes(three, tmp_path):
 
 def test_a_study_tells_what_did_not_finish(three, tmp_path):
     failed = UnfinishedCell("fedre--none--s1", "fedre", "none", "entangled", 1, "failed", "ran <out> of memory")
-    study = StudyFacts(4, (failed,), command="fedpriv audit study.toml")
+    study = StudyFacts(4, (failed,), commands=("fedpriv audit study.toml",))
     write_report(three, tmp_path / "report", study=study)
     page = Page((tmp_path / "report" / "report.html").read_text())
     flat = " ".join(page.text.split())

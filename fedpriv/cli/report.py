@@ -12,14 +12,14 @@ from fedpriv.cli import common
 from fedpriv.errors import UserError
 from fedpriv.files import read_json
 
-Kind = Literal["attack", "membership", "run"]
+Kind = Literal["attack", "membership", "run", "study"]
 
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: results/report).")
 @click.option("--target-accuracy", type=float, help="For runs: the cost of reaching it (default: 0.7).")
-@click.option("--strict", is_flag=True, help="Refuse where a run or a suite did not come to its end; default: warn.")
+@click.option("--strict", is_flag=True, help="Refuse what did not come to its end (run, suite, study); default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
 def report(
@@ -31,29 +31,35 @@ def report(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Report on attack and run directories, folders that hold some, or a study.
+    """Report on attack and run directories, studies, and folders that hold some of them.
 
     Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
     pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
     """
     from fedpriv.eval.report import write_report
     from fedpriv.eval.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
-    from fedpriv.eval.study_report import is_study
+    from fedpriv.eval.study_report import read_results, together
 
-    if out is not None and any(place.resolve().is_relative_to(out.resolve()) for place in directories):
-        raise UserError(f"--out {out}: holds what is reported on; name another folder")
-    if len(directories) == 1 and is_study(directories[0]):
-        _report_on_study(directories[0], out, target_accuracy, strict, force, as_json=as_json, quiet=quiet)
-        return
     found, strangers = result_directories(directories)
-    attacks, members = found["attack"], found["membership"]
+    studies = {folder: read_results(folder) for folder in found["study"]}
+    attacks = _each_once([*found["attack"], *(place for images, _, _ in studies.values() for place in images)])
+    members = _each_once([*found["membership"], *(place for _, scores, _ in studies.values() for place in scores)])
+    sources = [*directories, *(place for places in found.values() for place in places), *attacks, *members]
+    if out is not None and any(place.resolve().is_relative_to(out.resolve()) for place in sources):
+        raise UserError(f"--out {out}: holds what is reported on; name another folder")
     runs, skipped = finished_runs(found["run"])
-    leaks = bool(attacks or members)
+    leaks = bool(attacks or members or studies)
     if target_accuracy is not None and not runs:
-        raise UserError("--target-accuracy: applies to runs, but only attacks were given")
+        named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
+        raise UserError(f"--target-accuracy: applies to runs{named or ', but only attacks were given'}")
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     check_target(target)
     complaints = [f"{line}; left out of the report" for line in [*strangers, *skipped]] + unfinished(directories)
+    complaints += [
+        f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
+        for study, (_, _, facts) in studies.items()
+        for cell in facts.failed
+    ]
     if complaints and strict:
         raise UserError(f"--strict: {complaints[0]}")
     if not (leaks or runs):
@@ -65,7 +71,8 @@ def report(
     if runs:
         write_runs_report(runs, folder, target_accuracy=target, attacks="report.html" if leaks else None)
     if leaks:
-        write_report(attacks, folder, members, runs=PAGE if runs else None)
+        study = together({place: facts for place, (_, _, facts) in studies.items()})
+        write_report(attacks, folder, members, runs=PAGE if runs else None, study=study)
     if as_json:
         shown = {"attacks": [*attacks, *members], "runs": runs}
         common.print_json({"out": str(folder), **{kind: [str(p) for p in paths] for kind, paths in shown.items()}})
@@ -75,38 +82,8 @@ def report(
             common.say(f"report: {folder / name}", quiet=quiet, as_json=False)
 
 
-def _report_on_study(
-    study: Path,
-    out: Path | None,
-    target_accuracy: float | None,
-    strict: bool,
-    force: bool,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    from fedpriv.eval.report import write_report
-    from fedpriv.eval.study_report import read_results
-
-    if target_accuracy is not None:
-        raise UserError(f"--target-accuracy: applies to runs; pass those of the study, {study / 'runs'}")
-    attacks, scores, facts = read_results(study)
-    for cell in facts.failed:
-        line = f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
-        if strict:
-            raise UserError(f"--strict: {line}")
-        common.say(f"warning: {line}", quiet=quiet, as_json=True)
-    folder = out or common.numbered(Path("results") / "report")
-    common.fresh_folder(folder, force=force)
-    write_report(attacks, folder, scores, study=facts)
-    if as_json:
-        common.print_json({"out": str(folder), "attacks": [str(path) for path in [*attacks, *scores]], "runs": []})
-        return
-    common.say(f"report: {folder / 'report.html'}", quiet=quiet, as_json=False)
-
-
 def result_directories(paths: tuple[Path, ...]) -> tuple[dict[Kind, list[Path]], list[str]]:
-    """Return the attack, membership and run directories among and below the given folders, in order.
+    """Return the attack, membership and run directories and the studies among and below the given folders, in order.
 
     Returns:
         The directories by kind, and a line for each given folder that holds none.
@@ -115,14 +92,16 @@ def result_directories(paths: tuple[Path, ...]) -> tuple[dict[Kind, list[Path]],
         UserError: for a folder that is missing, or where none of them holds any.
     """
     strangers: list[str] = []
-    found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "run": []}
+    found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "run": [], "study": []}
     seen: set[Path] = set()
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one made by fedpriv attack or fedpriv train")
         kinds = [(place, kind) for place in _inside(path) if (kind := _kind(place)) is not None]
         if not kinds:
-            strangers.append(f"{path}: holds neither an attack result (about.json) nor a run (config.json)")
+            strangers.append(
+                f"{path}: holds neither an attack result (about.json) nor a run (config.json), nor a study"
+            )
         for place, kind in kinds:
             if place.resolve() not in seen:
                 found[kind].append(place)
@@ -130,6 +109,14 @@ def result_directories(paths: tuple[Path, ...]) -> tuple[dict[Kind, list[Path]],
     if len(strangers) == len(paths):
         raise UserError(strangers[0])
     return found, strangers
+
+
+def _each_once(paths: Sequence[Path]) -> list[Path]:
+    """Return paths, of several to one place the first."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        found.setdefault(path.resolve(), path)
+    return list(found.values())
 
 
 def _inside(path: Path, depth: int = 2) -> list[Path]:
@@ -174,7 +161,10 @@ def unfinished(paths: tuple[Path, ...]) -> list[str]:
 def _kind(path: Path) -> Kind | None:
     from fedpriv.eval.score_records import holds_scores
     from fedpriv.eval.storage import is_attack_directory
+    from fedpriv.eval.study_report import is_study
 
+    if is_study(path):
+        return "study"
     if is_attack_directory(path):
         return "attack"
     if holds_scores(path):

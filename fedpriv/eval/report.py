@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fedpriv.eval.findings import findings
 from fedpriv.eval.floors import CONTROL, FLOOR, LABELS
 from fedpriv.eval.frontier import frontiers
 from fedpriv.eval.frontier_plot import chart_style, frontier_svg
+from fedpriv.eval.labels import KEY
 from fedpriv.eval.page import environment
 from fedpriv.eval.ranking import by_budget, in_order
 from fedpriv.eval.report_entries import BADGES, gain_span, groups_of, number, span
@@ -47,7 +48,7 @@ class UnfinishedCell:
     Attributes:
         cell: its name in the study.
         method, defense, target, seed: what it is.
-        status: ``failed`` or ``pending``.
+        status: ``failed``, ``pending``, or ``lost`` where results that were made are gone.
         why: one line.
     """
 
@@ -69,14 +70,16 @@ class StudyFacts:
         failed: those that are not done.
         stated: source, guarantee and answer of each defense as they were when the study was made.
         privacy: guarantees accounted over whole runs, a line each.
-        command: what made it, or None.
+        commands: what made it; of several studies each one's.
+        labels: by the resolved folder of a result, what the study calls its ``method`` and its ``defense``.
     """
 
     cells: int
     failed: tuple[UnfinishedCell, ...] = ()
     stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     privacy: tuple[str, ...] = ()
-    command: str | None = None
+    commands: tuple[str, ...] = ()
+    labels: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -106,8 +109,9 @@ def write_report(
     """
     if not directories and not membership and study is None:
         raise UserError("report: no attack directories; give at least one")
-    found = [load_attack(Path(directory)) for directory in directories]
-    scores = {Path(folder): load_scores(Path(folder)) for folder in membership}
+    called = {} if study is None else study.labels
+    found = [_called(load_attack(Path(directory)), called) for directory in directories]
+    scores = {Path(folder): load_scores(Path(folder)) | _labels(Path(folder), called) for folder in membership}
     curves = budget_curves(in_order(found, scored))
     pictures = [curve_svg(curve) for curve in curves]
     files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
@@ -120,7 +124,7 @@ def write_report(
         "files": files,
         "pictures": ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in pictures],
     }
-    as_html, as_markdown = score_sections(list(scores))
+    as_html, as_markdown = score_sections(list(scores.values()))
     written = {
         "report.html": _page({**values, "scores": as_html}),
         "report.md": _render("report.md.j2", values, autoescape=False) + as_markdown,
@@ -130,6 +134,15 @@ def write_report(
     }
     for file, text in written.items():  # only once all of them could be made
         write_text(out / file, text)
+
+
+def _labels(folder: Path, called: Mapping[Path, Mapping[str, str]]) -> dict[str, Any]:
+    own = called.get(folder.resolve())
+    return {} if own is None else {KEY: dict(own)}
+
+
+def _called(attack: AttackRecord, called: Mapping[Path, Mapping[str, str]]) -> AttackRecord:
+    return replace(attack, about=attack.about | _labels(attack.directory, called))
 
 
 def slug(name: str) -> str:
@@ -146,9 +159,11 @@ def _values(
 ) -> dict[str, Any]:
     # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
     shown = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
-    made_by = commands(found, list(scores.values()))
-    if study is not None and study.command:
-        made_by = (study.command,)
+    # A study's command makes all of its results, so it stands for what each of them recorded.
+    outside = {folder: record for folder, record in scores.items() if KEY not in record}
+    made_by = commands([attack for attack in found if KEY not in attack.about], list(outside.values()))
+    if study is not None:
+        made_by = tuple(dict.fromkeys((*study.commands, *made_by)))
     return {
         "count": len(shown),
         "findings": findings(shown, scores),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,10 @@ def load_scores(folder: Path) -> dict[str, Any]:
     return load_property(folder) if (folder / property.FILE).is_file() else load_membership(folder)
 
 
-def score_sections(folders: Sequence[Path]) -> tuple[str, str]:
-    """Return the sections of a report on such folders, as HTML and as Markdown; empty without folders.
-
-    Raises:
-        UserError: when a record is missing or of another schema.
-    """
-    about_properties = [folder for folder in folders if (folder / property.FILE).is_file()]
-    members = [load_membership(folder) for folder in folders if folder not in about_properties]
-    answers = [load_property(folder) for folder in about_properties]
+def score_sections(records: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the sections of a report on such records, as HTML and as Markdown; empty without records."""
+    answers = [record for record in records if "question" in record]
+    members = [record for record in records if "question" not in record]
     return (
         membership_report.html_section(members) + property_report.html_section(answers),
         membership_report.markdown_section(members) + property_report.markdown_section(answers),

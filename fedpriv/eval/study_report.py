@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +54,67 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
             )
     if not cells:
         raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")
-    places = [folder / entry["path"] for cell in cells for entry in cell["attacks"] if entry.get("status") == "done"]
+    done = [(cell, place) for cell in cells for place in _results(folder, cell)]
+    places = [place for _, place in done]
+    lost = {
+        str(cell["cell"]): f"{place}: no result, though it was made" for cell, place in done if not _is_there(place)
+    }
     facts = StudyFacts(
         cells=len(cells),
-        failed=tuple(_unfinished(cell) for cell in cells if cell["status"] != "done"),
+        failed=tuple(
+            _unfinished(cell, lost.get(str(cell["cell"])))
+            for cell in cells
+            if cell["status"] != "done" or str(cell["cell"]) in lost
+        ),
         stated={
             choice["name"]: {key: str(choice.get(key, "")) for key in ("source", "guarantee", "answer")}
             for defense in study.get("defenses", ())
             for choice in defense.get("choices", ())
         },
         privacy=_privacy(folder, cells),
-        command=study.get("command"),
+        commands=(study["command"],) if study.get("command") else (),
+        labels={
+            place.resolve(): {
+                "method": str(cell.get("method_label", cell["method"])),
+                "defense": str(cell.get("defense_label", "none")),
+            }
+            for cell, place in done
+        },
     )
     images = [place for place in places if is_attack_directory(place)]
     return images, [place for place in places if holds_scores(place)], facts
 
 
-def _unfinished(cell: Mapping[str, Any]) -> UnfinishedCell:
+def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
+    """Return what several studies add to one page, cells named by their study; None without any.
+
+    Args:
+        studies: facts by the folder of the study.
+    """
+    if len(studies) < 2:
+        return next(iter(studies.values()), None)
+    every = list(studies.values())
+    return StudyFacts(
+        cells=sum(facts.cells for facts in every),
+        failed=tuple(
+            replace(cell, cell=f"{folder}: {cell.cell}") for folder, facts in studies.items() for cell in facts.failed
+        ),
+        stated={name: told for facts in reversed(every) for name, told in facts.stated.items()},
+        privacy=tuple(f"{folder}: {line}" for folder, facts in studies.items() for line in facts.privacy),
+        commands=tuple(dict.fromkeys(command for facts in every for command in facts.commands)),
+        labels={place: called for facts in reversed(every) for place, called in facts.labels.items()},
+    )
+
+
+def _results(folder: Path, cell: Mapping[str, Any]) -> list[Path]:
+    return [folder / entry["path"] for entry in cell["attacks"] if entry.get("status") == "done"]
+
+
+def _is_there(place: Path) -> bool:
+    return is_attack_directory(place) or holds_scores(place)
+
+
+def _unfinished(cell: Mapping[str, Any], lost: str | None) -> UnfinishedCell:
     own = [f"{entry['attack']}: {entry['error']}" for entry in cell["attacks"] if entry.get("error")]
     return UnfinishedCell(
         cell=str(cell["cell"]),
@@ -77,8 +122,8 @@ def _unfinished(cell: Mapping[str, Any]) -> UnfinishedCell:
         defense=str(cell.get("defense_label", "none")),
         target=str(cell["target"]),
         seed=int(cell["seed"]),
-        status=str(cell["status"]),
-        why=str(cell.get("error") or "; ".join(own) or "not reached"),
+        status="lost" if cell["status"] == "done" else str(cell["status"]),
+        why=str(cell.get("error") or "; ".join(own) or lost or "not reached"),
     )
 
 

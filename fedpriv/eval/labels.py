@@ -1,0 +1,40 @@
+"""What the methods and defenses of a study are called: by the label that the study gave them, beside the registry name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+KEY = "labels"
+"""Field of what is known of a result under which a report puts the labels of its study."""
+
+
+def labelled(about: Mapping[str, Any], what: Literal["method", "defense"], name: str) -> str:
+    """Return what tables call the method or the defense of a result.
+
+    Args:
+        about: what is known of the result; outside a study it has no labels.
+        what: which of the two.
+        name: the registry name, with options where it has some.
+
+    >>> labelled({"labels": {"method": "My prototypes"}}, "method", "fedproto")
+    'My prototypes (fedproto)'
+    >>> labelled({"labels": {"defense": "noise scale=1.0"}}, "defense", "noise"), labelled({}, "method", "fedproto")
+    ('noise scale=1.0', 'fedproto')
+    """
+    label = (about.get(KEY) or {}).get(what)
+    if not label or label == name:
+        return name
+    if _made_up(label, name):
+        # The kind of upload has a place of its own in every table.
+        return re.sub(r" target=\S+", "", label) if what == "method" else str(label)
+    return f"{label} ({name})"
+
+
+def _made_up(label: str, name: str) -> bool:
+    """Whether a label is the registry name with settings behind it, as a study makes one where none was given."""
+    parts, heads = label.split(" + "), [part.split(" ")[0] for part in name.split(" + ")]
+    return len(parts) == len(heads) and all(
+        re.fullmatch(rf"{re.escape(head)}( \w+=.*)?", part) for head, part in zip(heads, parts, strict=True)
+    )
