@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.errors import UserError
 from fedpriv.eval.convergence import Convergence, convergence
 from fedpriv.eval.floors import FLOORS, guess
+from fedpriv.eval.panel import own_guesses
 from fedpriv.eval.score import score, verdict
 from fedpriv.eval.verdict import verdict_kind
 
@@ -244,3 +245,39 @@ def test_a_failing_attack_is_reported_with_its_objective_and_what_follows():
     leaks = judge(reconstruction(firsts(secrets) * 0.95), secrets)
     assert verdict_kind(leaks) == "leaks"
     assert "By its own measure" not in verdict(leaks)
+
+
+def in_turn(guesses, most):
+    return guesses[torch.arange(most) % len(guesses)]
+
+
+def test_a_small_batch_beside_large_ones_is_scored_as_if_alone():
+    """Its own guesses fill its row again and again; blind guesses must not gain by that."""
+    sizes = [3, 12, 5, 12]
+    secrets = truths(sizes, pool=300)
+    own = [(truth.members * 0.7).roll(1, 0) for truth in secrets]
+    wide = torch.stack([in_turn(shots, max(sizes)) for shots in own])
+    control = torch.stack([in_turn(images(size, seed=50 + size), max(sizes)) for size in sizes])
+    found, permuted = reconstruction(wide), reconstruction(control)
+    together = judge(found, secrets, permuted)
+    for row, size in enumerate(sizes):
+        alone = judge(
+            dataclasses.replace(reconstruction(wide[row : row + 1, :size]), targets=found.targets[row : row + 1]),
+            secrets[row : row + 1],
+            dataclasses.replace(reconstruction(control[row : row + 1, :size]), targets=found.targets[row : row + 1]),
+        )
+        assert together["metrics"]["psnr_db"]["per_target"][row] == alone["metrics"]["psnr_db"]["mean"]
+        for name, floor in alone["floor_details"].items():
+            assert together["floor_details"][name]["psnr_db"]["per_target"][row] == floor["psnr_db"]["mean"], name
+        for name, part in alone["definitions"].items():
+            assert together["definitions"][name]["per_target"][row] == part["mean"]
+
+
+def test_only_repeats_are_left_out():
+    one, two, three = images(3)
+    four = truths([4])
+    short = truths([2])
+    assert len(own_guesses(torch.stack([one, two, two, two])[None], four)[0]) == 4  # a blank for what was not found
+    assert len(own_guesses(torch.stack([one, two, one, two])[None], short)[0]) == 2
+    assert len(own_guesses(torch.stack([one, two, three, one])[None], short)[0]) == 3  # more guesses than images
+    assert len(own_guesses(one[None, None], four)[0]) == 1

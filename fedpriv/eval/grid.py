@@ -17,7 +17,7 @@ from fedpriv.eval.card import card_words
 from fedpriv.eval.definitions import TargetScore, score_guesses, squared_errors
 from fedpriv.eval.floors import FLOORS, LABELS, guess
 from fedpriv.eval.leakage import psnr
-from fedpriv.eval.panel import settle
+from fedpriv.eval.panel import own_guesses, settle
 from fedpriv.eval.ranking import title
 from fedpriv.eval.truth import Truth
 
@@ -89,10 +89,10 @@ def grid_columns(
     quantiles: Sequence[float] = QUANTILES,
 ) -> tuple[list[str], list[Column]]:
     """Return the names of the rows and the columns of the picture; arguments as :func:`grid_png` has them."""
-    attack, _ = settle(reconstruction.to_cpu().images)
-    control = None if permuted is None else settle(permuted.to_cpu().images)[0]
+    attack = own_guesses(settle(reconstruction.to_cpu().images)[0], truths)
+    control = None if permuted is None else own_guesses(settle(permuted.to_cpu().images)[0], truths)
     scores = [score_guesses(shots, truth, None) for shots, truth in zip(attack, truths, strict=True)]
-    several = attack.shape[1] > 1
+    several = max(len(shots) for shots in attack) > 1
     # With several guesses a column is a pair of one private image and the guess assigned to it.
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
     values = [_pair_score(attack[row], truths[row], scores[row], member, several) for row, member in units]
@@ -110,7 +110,7 @@ def grid_columns(
     for position, heading in zip(picked, headings, strict=False):
         row, member = units[position]
         truth, target = truths[row], reconstruction.targets[row]
-        floor = guess(blind, truth, target, attack.shape[1], int(record["seed"]))
+        floor = guess(blind, truth, target, len(attack[row]), int(record["seed"]))
         rivals = [attack[row], floor] + ([] if control is None else [control[row]])
         if mixed:
             nearest = int(squared_errors(attack[row], truth.members).min(dim=0).values.argmin())

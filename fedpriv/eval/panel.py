@@ -54,6 +54,24 @@ def settle(images: Tensor) -> tuple[Tensor, list[bool]]:
     return clean.float().clamp(0, 1), (~finite.all(dim=1)).tolist()
 
 
+def own_guesses(images: Tensor, truths: Sequence[Truth]) -> tuple[Tensor, ...]:
+    """Return each target's own guesses ``(M_t, c, h, w)`` from images ``(T, M, c, h, w)``.
+
+    Where batches differ in size, M is the largest, and a smaller batch shows its own guesses again to fill its row. A
+    repeat is no new guess, but blind guesses to its number would be new: so trailing repeats are left out, down to as many
+    guesses as the target has images.
+    """
+    return tuple(row[: _own_number(row, truth.n_c)] for row, truth in zip(images, truths, strict=True))
+
+
+def _own_number(row: Tensor, n_members: int) -> int:
+    pixels = [guess.numpy().tobytes() for guess in row.contiguous()]
+    first_shown: dict[bytes, int] = {}
+    for place, image in enumerate(pixels):
+        first_shown.setdefault(image, place)
+    return max(min(n_members, len(row)), 1 + max(first_shown.values()))
+
+
 def measure(guesses: Sequence[Tensor], truths: Sequence[Truth], comparisons: Sequence[Comparison]) -> Panel:
     """Score per-target guesses ``(M, c, h, w)``."""
     scores = tuple(

@@ -27,7 +27,7 @@ from fedpriv.eval.leakage import (
     relative_error,
     ssim_unavailable,
 )
-from fedpriv.eval.panel import Panel, measure, over_pairs, settle
+from fedpriv.eval.panel import Panel, measure, over_pairs, own_guesses, settle
 from fedpriv.eval.sections import (
     Means,
     Record,
@@ -80,17 +80,17 @@ def score(
     beside = [comparison(truth, *name) for truth, name in zip(truths, names, strict=True)]
     means = Means(tuple(target.client for target in targets), seed)
     clean, diverged = settle(reconstruction.images)
-    attack = measure(clean.unbind(), truths, beside)
-    n_guesses = clean.shape[1]
+    attack = measure(own_guesses(clean, truths), truths, beside)
+    numbers = [len(shots) for shots in attack.guesses]
     floors = {}
     for name in FLOORS:
-        blind = [guess(name, truth, target, n_guesses, seed) for truth, target in zip(truths, targets, strict=True)]
+        blind = [guess(name, *one, seed) for one in zip(truths, targets, numbers, strict=True)]
         floors[name] = measure(blind, truths, beside)
     best_blind = best_floor(floors, "T1")
     if permuted is not None:
         permuted = permuted.to_cpu()
         _check("permuted", permuted, truths)
-        floors[PERMUTED] = measure(settle(permuted.images)[0].unbind(), truths, beside)
+        floors[PERMUTED] = measure(own_guesses(settle(permuted.images)[0], truths), truths, beside)
     best = best_floor(floors, "T1")
     advantage = attack.psnr - floors[best].psnr
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
@@ -111,7 +111,7 @@ def score(
         "knowledge": knowledge,
         "n_targets": len(targets),
         "n_clients": len(set(means.clients)),
-        "n_guesses": n_guesses,
+        "n_guesses": max(numbers),
         "n_diverged": sum(diverged),
         "headline": f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
         "metrics": metrics,
