@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.eval.frontier import defense_label, frontiers, hypervolume, nondominated, point_labels
-from fedpriv.eval.frontier_plot import frontier_svg, panels
+from fedpriv.config import plain
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.eval.frontier import defense_label, frontiers, point_labels
+from fedpriv.eval.frontier_plot import _Decibels, _Linear, describe, frontier_svg, panels
+from fedpriv.eval.pareto import hypervolume, nondominated
 from fedpriv.eval.storage import AttackRecord
+from fedpriv.eval.upload_size import bytes_per_client, scalars_per_client, words_per_client
+from fedpriv.ledger import Entry, count
+from fedpriv.protection import Shield
 from fedpriv.runs import RunConfig
 
 few = st.integers(2, 3).flatmap(
@@ -66,24 +72,31 @@ def test_the_undominated_points_alone_hold_the_volume(points):
 
 # ---------------------------------------------------------------- points
 
+QUANTISED = ({"name": "quantise", "options": {"bits": 4}},)
+
 
 def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, attack="dip", rounds_seen=1, **changed):
     """An attack's record with the fields that a point is made of."""
-    target = changed.pop("target", "prototype")
+    target, budget = changed.pop("target", "prototype"), changed.pop("budget", None)
+    bits = changed.pop("bits", 32)
     dataset = changed.get("dataset", "digits")
     run = dataclasses.asdict(dataclasses.replace(RunConfig(method=method, seed=seed, clients=10), **changed))
     card = dataclasses.asdict(dataclasses.replace(KnowledgeCard(), rounds_seen=rounds_seen))
     about = ABOUT | {"method": method, "target": target, "attack": attack, "dataset": dataset, "run": run, "seed": seed}
     about |= {
-        "options": {},
+        "options": {} if budget is None else {"iterations": budget},
         "run_accuracy": {"after_training": {"pooled": accuracy}},
-        "communication": {"full": {"upload_scalars_per_round": 10 * scalars}},
+        "communication": {
+            kind: {"upload_scalars_per_round": 10 * scalars, "upload_bytes_per_round": 10 * scalars * bits / 8}
+            for kind in ("paper", "full")
+        },
     }
     metrics = {
         "knowledge": card,
         "advantage_db": {"mean": gain, "ci95": [gain - 0.5, gain + 0.5], "share_3db": 0.0, "best_floor": "noise"},
         "metrics": {},
         "attack": attack,
+        "budget": None if budget is None else {"field": "iterations", "value": budget},
     }
     return AttackRecord(Path(attack), None, None, None, about, metrics)
 
@@ -121,20 +134,82 @@ def test_what_lies_within_the_spread_is_said_to():
     assert settled(result(gain=-3.0), result("fedgh", -1.0)) == (True, True)
     assert settled(result(gain=-3.0, accuracy=0.95), result("fedgh", -1.0, accuracy=0.8)) == (False, False)
     assert settled(result(gain=-3.0, scalars=10), result("fedgh", -1.0, scalars=20)) == (False, True)
+    # Less than 1 % of what is sent decides nothing.
+    assert settled(result(gain=-3.0, scalars=22603), result("fedgh", -1.0, scalars=22611)) == (False, False)
+    assert settled(result(gain=-3.0, scalars=1000), result("fedgh", -1.0, scalars=1020)) == (False, True)
     seeds = [result("fedgh", -1.0, accuracy=0.8, seed=s) for s in (0, 1)]
     assert settled(*(result(gain=-3.0, accuracy=0.95, seed=s) for s in (0, 1)), *seeds) == (False, True)
 
 
 def test_seeds_of_an_upload_are_one_point():
     attacks = [result(gain=g, seed=s, accuracy=a) for s, (g, a) in enumerate([(1.0, 0.8), (2.0, 0.9), (3.0, 1.0)])]
-    # The attack run for one seed only may be the strongest by luck; it does not stand for the upload.
-    (found,) = frontiers([*attacks, result(gain=9.0, attack="lucky")])
+    (found,) = frontiers([*attacks, result(gain=1.9, attack="weaker")])
     (point,) = found.points
-    assert point.seeds == (0, 1, 2)
+    assert (point.attack, point.seeds, point.attacked) == ("dip", (0, 1, 2), 3)
     assert point.leakage.mean == 2.0
     assert point.leakage.sd == pytest.approx(1.0)
     assert (point.leakage.low, point.leakage.high) == (1.0, 3.0)
     assert point.accuracy.mean == pytest.approx(0.9)
+
+
+def test_a_failed_seed_does_not_hide_the_strongest_attack():
+    attacks = [result(gain=-1.0, seed=s, accuracy=0.8 + 0.1 * s) for s in (0, 1)]
+    (found,) = frontiers([*attacks, result(gain=9.0, attack="joint", seed=1, accuracy=0.9)])
+    (point,) = found.points
+    assert (point.attack, point.leakage.mean, point.seeds, point.attacked) == ("joint", 9.0, (1,), 2)
+    assert point.accuracy.mean == 0.9
+    assert "strongest attack at 1 of 2 seeds" in describe(found)
+
+
+def test_of_several_budgets_the_largest_stands():
+    (found,) = frontiers([result(gain=2.0, budget=3), result(gain=-1.0, budget=60)])
+    (point,) = found.points
+    assert (point.attack, point.leakage.mean) == ("dip, budget 60", -1.0)
+
+
+# ---------------------------------------------------------------- what is sent
+
+
+def sent(choices, shape=(10, 64), clients=2):
+    """What an attack's directory says of a round in which clients send one prototype matrix with its ids each."""
+    matrix = Entry(1, 0, "upload", "prototype.features", shape, "float32", 4, in_paper_count=True)
+    ids = Entry(1, 0, "upload", "prototype.classes", shape[:1], "int64", 8, in_paper_count=False)
+    shield = Shield(build_defenses([parse_choice(choice) for choice in choices]))
+    wire = [row for _ in range(clients) for row in shield.wire([matrix, ids])]
+    totals = {
+        kind: {f"{key}_per_round": value for key, value in plain(one).items()} for kind, one in count(wire).items()
+    }
+    return {"run": {"clients": clients}, "communication": totals}
+
+
+def test_what_is_not_encoded_counts_as_scalars():
+    assert words_per_client(sent([])) == scalars_per_client(sent([])) == 640 + 10
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("quantise:bits=4", 640 * 4 / 32 + 1 + 10),  # one scale, ten ids
+        ("quantise:bits=2", 640 * 2 / 32 + 1 + 10),
+        ("prune:keep=0.1", 64 + 640 / 32 + 10),  # 64 values, and a bit for each of 640 places
+    ],
+)
+def test_encoders_count_by_their_bits(choice, words):
+    about = sent([choice])
+    assert words_per_client(about) == words < scalars_per_client(sent([]))
+    assert bytes_per_client(about) == 4 * (words - 10) + 8 * 10
+
+
+def test_an_encoder_can_win():
+    # As the encoder sends them: as many entries and eight scales, in four bits each.
+    (found,) = frontiers([result("fedavg", scalars=22603), result("fedavg", scalars=22611, bits=4, defenses=QUANTISED)])
+    assert [(p.defense, b) for p, b in zip(found.points, found.best, strict=True)] == [
+        ("quantise bits=4", True),
+        ("none", False),
+    ]
+    first = found.points[0]
+    assert (first.scalars.mean, first.bytes.mean) == (pytest.approx(22611 / 8), pytest.approx(22611 / 2))
+    assert found.settled == (True, True)
 
 
 def test_what_another_card_gives_away_is_told():
@@ -175,6 +250,33 @@ def test_the_picture_is_the_same_every_time_and_well_formed():
     ElementTree.fromstring(picture)
     assert "fedgh" in picture
     assert "prefers-color-scheme:dark" in picture
+
+
+@given(low=st.floats(-30, 30), span=st.floats(1.0, 60))
+def test_ticks_of_leakage_say_where_they_are(low, span):
+    ticks = _Decibels(low, low + span, 0, 100).ticks()
+    assert len(ticks) >= 3
+    for value, text in ticks:
+        assert float(text.replace("−", "-")) == pytest.approx(value, abs=1e-9)
+
+
+@given(low=st.floats(-0.1, 0.9), span=st.floats(0.02, 1.1))
+def test_ticks_of_accuracy_say_where_they_are(low, span):
+    for value, text in _Linear(low, low + span, 0, 100).ticks():
+        assert float(text.removesuffix(" %")) == pytest.approx(100 * value, abs=1e-9)
+        assert 0 <= value <= 1 + 1e-9
+
+
+def test_half_steps_are_written_in_full():
+    assert [text for _, text in _Decibels(-8, 1, 0, 100).ticks()][:3] == ["−7.5", "−5.0", "−2.5"]
+    assert "92.5 %" in [text for _, text in _Linear(0.9, 0.99, 0, 100).ticks()]
+
+
+def test_the_dagger_is_explained_where_it_stands_only():
+    alone = frontiers([result(gain=-4.0)])
+    leak = result(gain=4.0, attack="unmix", rounds_seen=30)
+    assert "†" not in frontier_svg(alone)
+    assert frontier_svg(frontiers([result(gain=-4.0), leak])).count("†") > 1
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 25])

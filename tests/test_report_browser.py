@@ -29,7 +29,11 @@ def federation(method, seed, **changed):
         "run": run | changed,
         "run_accuracy": {"after_training": {"pooled": 0.9 + 0.01 * seed}, "after_broadcast": {"pooled": 0.88}},
         "communication": {
-            count: {"upload_scalars_per_round": 10 * scalars, "broadcast_scalars_per_round": 20 * scalars}
+            count: {
+                "upload_scalars_per_round": 10 * scalars,
+                "upload_bytes_per_round": 40 * scalars,
+                "broadcast_scalars_per_round": 20 * scalars,
+            }
             for count in ("paper", "full")
         },
     }
@@ -65,7 +69,7 @@ def page(tmp_path_factory):
         )
     assert len(homes) == ATTACKS
     failed = UnfinishedCell("fedre--none--s1", "fedre", "none", "entangled", 1, "failed", "stopped: not finite")
-    write_report(homes, home / "report", study=StudyFacts(21, (failed,), command="fedpriv audit study.toml"))
+    write_report(homes, home / "report", study=StudyFacts(21, (failed,), commands=("fedpriv audit study.toml",)))
     return home / "report" / "report.html"
 
 

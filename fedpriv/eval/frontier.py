@@ -1,8 +1,9 @@
 """Leakage, accuracy and communication of uploads side by side, and which of them no other betters in all three.
 
 An upload (method, its options, defenses with their strengths, kind of target) is one point. Its leakage is that of the
-attack that gains most on it, at the budget and stage of training where it does, the same for all seeds; its accuracy and
-communication are of the same runs. Points are compared only under one knowledge card, on one data set divided one way.
+attack that gains most on it, at the stage of training where it does, the same for all seeds; of an attack with several
+budgets the largest stands, because choosing by score would be choosing by the truth. Accuracy and communication are of
+the same runs. Points are compared only under one knowledge card, on one data set divided one way.
 """
 
 from __future__ import annotations
@@ -16,73 +17,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpriv.eval.ranking import title
+from fedpriv.eval.pareto import hypervolume, nondominated
+from fedpriv.eval.ranking import largest_budgets, title
 from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.eval.upload_size import bytes_per_client, scalars_per_client, words_per_client
 from fedpriv.eval.verdict import Kind, verdict_kind
 
-Values = NDArray[np.float64]
-
 REFERENCE = {"leakage_db": 20.0, "error": 1.0, "log10_scalars": 9.0}
-"""The worst corner of the hypervolume, by which the objectives are divided: 20 dB beyond a blind guess, no image
-classified correctly, 10^9 scalars per client and round on a logarithmic scale from 1. It never changes, so hypervolumes of
-several reports compare."""
+"""The worst corner of the hypervolume, by which the objectives are divided: 20 dB beyond the floor (best blind guess),
+no image classified correctly, 10^9 scalars per client and round on a logarithmic scale from 1. It never changes, so
+hypervolumes of several reports compare."""
+
+_CLEARLY_LESS = 0.99
+"""What is sent settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
 
 _NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "keep")
 """Settings of a run that change neither the task nor the upload."""
 
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public")
 """Settings under which alone accuracy and leakage compare."""
-
-
-# ---------------------------------------------------------------- the set and its volume
-
-
-def nondominated(objectives: Values) -> NDArray[np.bool_]:
-    """Return which of n points no other betters: none is at most as large in every objective and smaller in one.
-
-    Args:
-        objectives: ``(n, k)``, all to be minimised. Equal points do not dominate one another.
-    """
-    points = np.asarray(objectives, dtype=np.float64)
-    no_worse = (points[:, None] <= points[None]).all(axis=2)
-    better = (points[:, None] < points[None]).any(axis=2)
-    return np.asarray(~(no_worse & better).any(axis=0))
-
-
-def hypervolume(objectives: Values, reference: Sequence[float]) -> float:
-    """Return the exact volume that points dominate below a reference point.
-
-    Source: Zitzler and Thiele 1998. Two objectives by a sweep, three by slicing along the last.
-
-    Args:
-        objectives: ``(n, 2)`` or ``(n, 3)``, all to be minimised; points beyond the reference add nothing.
-        reference: the worst corner.
-
-    Raises:
-        ValueError: for another number of objectives.
-    """
-    points, corner = np.asarray(objectives, dtype=np.float64), np.asarray(reference, dtype=np.float64)
-    if points.ndim != 2 or points.shape[1] not in (2, 3) or corner.shape != points.shape[1:]:
-        raise ValueError(f"expected (n, 2) or (n, 3) objectives and as long a reference, got {points.shape}")
-    points = points[(points < corner).all(axis=1)]
-    if points.shape[1] == 2:
-        return _area(points, corner)
-    points = points[np.argsort(points[:, 2], kind="stable")]
-    ends = np.append(points[1:, 2], corner[2])
-    return float(
-        sum(_area(points[: i + 1, :2], corner[:2]) * (end - points[i, 2]) for i, end in enumerate(ends[: len(points)]))
-    )
-
-
-def _area(points: Values, corner: Values) -> float:
-    total, height = 0.0, float(corner[1])
-    for x, y in points[np.lexsort((points[:, 1], points[:, 0]))].tolist():
-        if y < height:
-            total += (float(corner[0]) - x) * (height - y)
-            height = y
-    return total
 
 
 # ---------------------------------------------------------------- points
@@ -115,10 +69,13 @@ class Point:
         defense: its label, ``none`` without any.
         attack: title of the attack that gains most, whose leakage this is.
         kind: the verdict on that attack; for several seeds the worst.
-        leakage: advantage over the best blind guess, dB.
+        leakage: advantage over the floor, dB.
         accuracy: share of all test images after local training, last round, in [0, 1].
-        scalars: what a client uploads in a round, everything counted.
-        seeds: of the runs.
+        scalars: what a client uploads in a round, in numbers of 32 bits; see :func:`words_per_client`.
+        bytes: the same in bytes, everything counted as it is encoded.
+        seeds: of the runs that the attack was made on.
+        attacked: how many seeds of the upload any attack was made on; more than ``seeds`` where some of the strongest
+            failed or were not run.
         elsewhere: what the upload gives away under other cards, if it is worse there; else empty.
     """
 
@@ -131,12 +88,25 @@ class Point:
     leakage: Spread
     accuracy: Spread
     scalars: Spread
+    bytes: Spread
     seeds: tuple[int, ...]
+    attacked: int
     elsewhere: str = ""
 
     @property
+    def marked(self) -> bool:
+        """Whether the images of this chart do not tell all that the upload gives away."""
+        return bool(self.elsewhere) or self.kind in ("some", "features", "classes")
+
+    @property
+    def seeds_told(self) -> str:
+        """How many seeds the strongest attack has, and of how many that were attacked where it lacks some."""
+        have = len(self.seeds)
+        return str(have) if have == self.attacked else f"{have} of {self.attacked}"
+
+    @property
     def objectives(self) -> tuple[float, float, float]:
-        """(leakage, error, log10 scalars), each to be minimised, in units of :data:`REFERENCE`.
+        """(leakage, error, log10 numbers of 32 bits), each to be minimised, in units of :data:`REFERENCE`.
 
         A leakage below zero counts as zero: an attack that falls short of a guess says nothing about safety.
         """
@@ -168,20 +138,32 @@ class Frontier:
     settled: tuple[bool, ...]
     volume: float
 
+    @property
+    def marked(self) -> bool:
+        """Whether some point is marked as giving away more than its images."""
+        return any(point.marked for point in self.points)
+
+    @property
+    def partial(self) -> bool:
+        """Whether the strongest attack on some upload lacks seeds that others have."""
+        return any(len(point.seeds) < point.attacked for point in self.points)
+
 
 def frontiers(attacks: Sequence[AttackRecord]) -> tuple[Frontier, ...]:
     """Return one frontier for each knowledge card and task, in the order in which they come.
 
-    Attacks whose directories record no accuracy or communication have no point.
+    Of an attack with several budgets the largest counts. Attacks whose directories record no accuracy or communication
+    have no point.
 
     Raises:
         UserError: when an attack was not scored.
     """
+    shown = largest_budgets(attacks, scored, lambda attack: attack.about)
     groups: dict[str, list[AttackRecord]] = {}
-    for attack in attacks:
+    for attack in shown:
         if _located(attack):
             groups.setdefault(_key(attack, "card", "task"), []).append(attack)
-    return tuple(_frontier(members, attacks) for members in groups.values())
+    return tuple(_frontier(members, shown) for members in groups.values())
 
 
 def defense_label(run: Mapping[str, Any]) -> str:
@@ -211,13 +193,6 @@ def _defaults(name: str) -> Mapping[str, Any]:
     return {f.name: plain(f.default) for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
 
 
-def scalars_per_client(about: Mapping[str, Any]) -> float:
-    """Return what one client uploads in a round, in scalars, everything counted, from an attack's ``about.json``."""
-    run = about["run"]
-    clients: int = max(1, round(run["clients"] * run.get("participation", 1.0)))
-    return float(about["communication"]["full"]["upload_scalars_per_round"]) / clients
-
-
 def run_figures(about: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
     """Return pooled accuracy after training and after broadcast, and scalars per client and round; None where missing."""
     accuracy = about.get("run_accuracy") or {}
@@ -234,8 +209,11 @@ def upload_key(attack: AttackRecord) -> str:
 
 
 def _located(attack: AttackRecord) -> bool:
-    trained, _, scalars = run_figures(attack.about)
-    return trained is not None and scalars is not None
+    try:
+        words_per_client(attack.about)
+    except (KeyError, TypeError):
+        return False
+    return run_figures(attack.about)[0] is not None
 
 
 def _key(attack: AttackRecord, *parts: str) -> str:
@@ -264,7 +242,8 @@ def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord
     found = [_strongest(own) for own in uploads.values()]
     labels = point_labels([own[0].about for own in found])
     beside = [_elsewhere(own[0], everything) for own in found]
-    points = [_point(*one) for one in zip(labels, found, beside, strict=True)]
+    attacked = [len(_seeds(own)) for own in uploads.values()]
+    points = [_point(*one) for one in zip(labels, found, beside, attacked, strict=True)]
     objectives = np.array([point.objectives for point in points])
     best = nondominated(objectives)
     settled = [best[i] or any(_clearly(other, point) for other in points) for i, point in enumerate(points)]
@@ -283,14 +262,15 @@ def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord
 def _clearly(one: Point, two: Point) -> bool:
     """Whether ``one`` betters ``two``, in some objective by more than both spreads.
 
-    Accuracy of a single seed has no spread, so a difference in it alone settles nothing.
+    Accuracy of a single seed has no spread, so a difference in it alone settles nothing; nor does less than 1 % of what
+    is sent.
     """
     if nondominated(np.array([one.objectives, two.objectives])).tolist() != [True, False]:
         return False
     leakage = two.leakage.mean > 0 and _ends(one.leakage)[1] < _ends(two.leakage)[0]
     accuracy = one.accuracy.low is not None and two.accuracy.low is not None
     accuracy = accuracy and _ends(one.accuracy)[0] > _ends(two.accuracy)[1]
-    return leakage or accuracy or _ends(one.scalars)[1] < _ends(two.scalars)[0]
+    return leakage or accuracy or _ends(one.scalars)[1] < _CLEARLY_LESS * _ends(two.scalars)[0]
 
 
 def _ends(spread: Spread) -> tuple[float, float]:
@@ -304,13 +284,19 @@ def _gain(attack: AttackRecord) -> float:
 
 
 def _strongest(own: Sequence[AttackRecord]) -> list[AttackRecord]:
-    """Return the attack that gains most on an upload, one record a seed; of those run for the most seeds."""
+    """Return the attack that gains most on an upload, by its mean over the seeds that it has, one record a seed.
+
+    One that lacks a seed counts all the same: the worst that was seen must not go because a cell failed.
+    """
     by_attack: dict[str, dict[int, AttackRecord]] = {}
     for attack in own:
         by_attack.setdefault(_key(attack, "attack"), {})[int(attack.about["run"].get("seed", 0))] = attack
-    most = max(len(seeds) for seeds in by_attack.values())
-    full = [list(seeds.values()) for seeds in by_attack.values() if len(seeds) == most]
-    return max(full, key=lambda records: float(np.mean([_gain(attack) for attack in records])))
+    candidates = [list(seeds.values()) for seeds in by_attack.values()]
+    return max(candidates, key=lambda records: float(np.mean([_gain(attack) for attack in records])))
+
+
+def _seeds(own: Sequence[AttackRecord]) -> tuple[int, ...]:
+    return tuple(sorted({int(attack.about["run"].get("seed", 0)) for attack in own}))
 
 
 WORST_FIRST: tuple[Kind, ...] = ("leaks", "some", "features", "classes", "single", "none", "worse")
@@ -333,7 +319,7 @@ def _elsewhere(attack: AttackRecord, everything: Sequence[AttackRecord]) -> str:
     return f"gives away {gives[verdict_kind(scored(worst))]} to {worst.about['attack']}{seen}"
 
 
-def _point(label: str, own: Sequence[AttackRecord], elsewhere: str) -> Point:
+def _point(label: str, own: Sequence[AttackRecord], elsewhere: str, attacked: int) -> Point:
     first = own[0].about
     ends = scored(own[0])["advantage_db"]["ci95"] if len(own) == 1 else None
     kinds = [verdict_kind(scored(attack)) for attack in own]
@@ -346,8 +332,10 @@ def _point(label: str, own: Sequence[AttackRecord], elsewhere: str) -> Point:
         kind=min(kinds, key=WORST_FIRST.index),
         leakage=_spread([_gain(attack) for attack in own], ends),
         accuracy=_spread([float(a.about["run_accuracy"]["after_training"]["pooled"]) for a in own]),
-        scalars=_spread([scalars_per_client(a.about) for a in own]),
-        seeds=tuple(sorted(int(attack.about["run"].get("seed", 0)) for attack in own)),
+        scalars=_spread([words_per_client(a.about) for a in own]),
+        bytes=_spread([bytes_per_client(a.about) for a in own]),
+        seeds=_seeds(own),
+        attacked=attacked,
         elsewhere=elsewhere,
     )
 

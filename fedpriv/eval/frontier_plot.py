@@ -80,10 +80,10 @@ def chart_style() -> str:
 
 
 def panels(frontier: Frontier) -> tuple[Panel, Panel]:
-    """Draw leakage against accuracy, and against scalars per client and round."""
+    """Draw leakage against accuracy, and against scalars (of 32 bits) per client and round."""
     charts = (
         ("Accuracy after training", _Linear, lambda point: point.accuracy),
-        ("Scalars up, per client and round", _Logarithmic, lambda point: point.scalars),
+        ("Scalars up (of 32 bits), per client and round", _Logarithmic, lambda point: point.scalars),
     )
     names = [_name(point) for point in frontier.points]
     numbers = [str(number) for number in range(1, len(names) + 1)]
@@ -99,9 +99,10 @@ def describe(frontier: Frontier) -> str:
     """Return what the charts show in words, for those who cannot see them."""
     told = []
     for point, best in zip(frontier.points, frontier.best, strict=True):
+        fewer = "" if len(point.seeds) == point.attacked else f", strongest attack at {point.seeds_told} seeds"
         told.append(
             f"{point.label}: {point.leakage.mean:+.1f} dB, {100 * point.accuracy.mean:.1f} %, "
-            f"{point.scalars.mean:,.0f} scalars{'' if best else ' (bettered)'}"
+            f"{point.scalars.mean:,.0f} scalars{fewer}{'' if best else ' (bettered)'}"
         )
     return "; ".join(told)
 
@@ -110,15 +111,17 @@ def frontier_svg(found: Sequence[Frontier]) -> str:
     """Return all frontiers as a picture file, one row of two panels each."""
     gap, head, foot = 16.0, 26.0, 30.0
     width, row = 2 * _WIDTH + gap, _HEIGHT + head
-    parts, settings = [], _settings(found)
+    parts, settings, marked = [], _settings(found), False
     for number, (frontier, setting) in enumerate(zip(found, settings, strict=True)):
+        drawn = panels(frontier)
+        marked = marked or (frontier.marked and not drawn[0].numbered)
         top = number * row
         title = _fitting(f"{number + 1}. {setting}", width - 16, _SMALL)
         parts.append(f'<text class="s" x="8" y="{top + 18:g}" font-size="{_SMALL:g}">{escape(title)}</text>')
-        for place, panel in enumerate(panels(frontier)):
+        for place, panel in enumerate(drawn):
             parts.append(f'<g transform="translate({place * (_WIDTH + gap):g} {top + head:g})">{panel.body}</g>')
     height = len(found) * row + foot
-    parts.append(_key(height - 12))
+    parts.append(_key(height - 12, marked=marked))
     colours = [";".join(f"--{name}:{value}" for name, value in theme.items()) for theme in (_LIGHT, _DARK)]
     told = escape(" ".join(f"{name}: {describe(one)}." for name, one in zip(settings, found, strict=True)))
     return (
@@ -137,19 +140,19 @@ def _settings(found: Sequence[Frontier]) -> list[str]:
     return [f"{task}; {grant}" if grant else task for task, grant in zip(tasks, grants, strict=True)]
 
 
-def _key(y: float) -> str:
+def _key(y: float, *, marked: bool) -> str:
     middle = y - 4
+    mark = "; †: representations, or other cards, tell more" if marked else ""
     return (
         f'<circle class="b" cx="14" cy="{middle:g}" r="{_RADIUS:g}"/><text x="24" y="{y:g}" font-size="{_SMALL:g}">'
         f'no other is better in all three</text><circle class="d" cx="224" cy="{middle:g}" r="{_RADIUS:g}"/>'
         f'<text class="s" x="234" y="{y:g}" font-size="{_SMALL:g}">another is</text>'
-        f'<text class="s" x="310" y="{y:g}" font-size="{_SMALL:g}">bar: 95 % interval, or range over seeds; '
-        "†: representations, or other cards, tell more</text>"
+        f'<text class="s" x="310" y="{y:g}" font-size="{_SMALL:g}">bar: 95 % interval, or range over seeds{mark}</text>'
     )
 
 
 def _name(point: Point) -> str:
-    return point.label + (_MARK if point.elsewhere or point.kind in ("some", "features", "classes") else "")
+    return point.label + (_MARK if point.marked else "")
 
 
 def _fitting(text: str, width: float, size: float) -> str:
@@ -169,6 +172,7 @@ class _Linear:
     start: float
     end: float
     least: ClassVar[float] = 0.01  # half of the smallest span that is drawn
+    possible: ClassVar[tuple[float, float]] = (0.0, 1.0)  # outside lie no values, so no ticks
 
     @classmethod
     def around(cls, values: Sequence[float], start: float, end: float) -> _Linear:
@@ -182,19 +186,22 @@ class _Linear:
     def ticks(self) -> list[tuple[float, str]]:
         step = _step((self.high - self.low) / 4)
         first = math.ceil(self.low / step)
-        return [(number * step, self._written(number * step, step)) for number in range(first, first + 9)]
+        values = [number * step for number in range(first, first + 9)]
+        least, greatest = self.possible
+        return [(value, self._written(value, step)) for value in values if least <= value <= greatest + step / 1000]
 
     @staticmethod
     def _written(value: float, step: float) -> str:
-        return f"{100 * value:.{max(0, -math.floor(math.log10(100 * step)))}f} %"
+        return f"{100 * value:.{_decimals(100 * step)}f} %"
 
 
 class _Decibels(_Linear):
     least: ClassVar[float] = 0.5
+    possible: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     @staticmethod
     def _written(value: float, step: float) -> str:
-        return f"{value:.{max(0, -math.floor(math.log10(step)))}f}".replace("-", "−")
+        return f"{value:.{_decimals(step)}f}".replace("-", "−")
 
 
 class _Logarithmic(_Linear):
@@ -218,6 +225,15 @@ class _Logarithmic(_Linear):
 def _step(rough: float) -> float:
     power = 10.0 ** math.floor(math.log10(rough))
     return float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999))
+
+
+def _decimals(step: float) -> int:
+    """Return how many decimals multiples of a step need.
+
+    >>> _decimals(2.5), _decimals(10.0), _decimals(0.25), _decimals(0.1)
+    (1, 0, 2, 1)
+    """
+    return next(number for number in range(12) if math.isclose(round(step, number), step, rel_tol=1e-9))
 
 
 def _short(value: float) -> str:

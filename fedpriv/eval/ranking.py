@@ -67,6 +67,11 @@ def by_budget(items: Sequence[T], record: Callable[[T], Record], about: Callable
     return [sorted(members, key=lambda item: budget_value(record(item)) or 0) for members in series.values()]
 
 
+def largest_budgets(items: Sequence[T], record: Callable[[T], Record], about: Callable[[T], Record]) -> list[T]:
+    """Return the last of each series of :func:`by_budget`: choosing a budget by score would be choosing by the truth."""
+    return [series[-1] for series in by_budget(items, record, about)]
+
+
 def _apart_from_budget(record: Record, about: Record) -> str:
     own = ("target", "attack", "method", "dataset", "knowledge", "stage", "seed", "n_targets")
     field = record["budget"]["field"]
