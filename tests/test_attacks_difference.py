@@ -1,5 +1,7 @@
 """Differencing: exact for a constant extractor, noisy under drift, and silent where nothing changed."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,13 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.difference import Differencing, changed_targets
-from fedpriv.attacks.differencing import change_of_class, change_of_mixture, drift, newest_of_running_mean
+from fedpriv.attacks.differencing import (
+    change_of_class,
+    change_of_mixture,
+    drift,
+    newest_of_running_mean,
+    usual_drift,
+)
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.target_features import list_targets
 from fedpriv.cli.main import run
@@ -67,7 +75,7 @@ def test_what_was_added_or_removed_comes_out(seed, size, number):
     assert found.number == number
     changed = rows[small:most] if number > 0 else rows[small:size]
     torch.testing.assert_close(found.vector, changed.mean(0), rtol=1e-3, atol=1e-3)
-    assert found.noise == 0
+    assert found.noise == math.inf  # a single class: nothing here tells of drift
 
 
 def test_the_first_image_of_a_class_is_its_prototype():
@@ -77,6 +85,7 @@ def test_the_first_image_of_a_class_is_its_prototype():
     )
     found = change_of_class(before, after, 7)
     assert found.vector.tolist() == [4.0, 6.0]
+    assert found.noise == 0  # no earlier prototype goes into it
     assert change_of_class(before, after, 3) is None
 
 
@@ -94,6 +103,44 @@ def test_running_means_give_the_newest_batch_away():
     found = newest_of_running_mean(Prototypes(old, classes), Prototypes(new, classes), 4, 0.9)
     torch.testing.assert_close(found.vector, batch, rtol=1e-4, atol=1e-4)
     assert newest_of_running_mean(Prototypes(old, classes), Prototypes(new, classes), 5, 0.9) is None
+
+
+def prototypes(*rows, counts=None):
+    return Prototypes(torch.tensor(rows), torch.arange(len(rows)), None if counts is None else torch.tensor(counts))
+
+
+def test_drift_by_hand_where_every_class_changed():
+    before, after = prototypes([3.0, 4.0], counts=[2]), prototypes([3.0, 4.0], counts=[3])
+    usual = usual_drift([(before, prototypes([3.3, 4.4], counts=[2]))])
+    assert usual == pytest.approx(0.5 / 5.5)
+    assert change_of_class(before, after, 0).noise == math.inf
+    # Two prototypes of norm 5, moved by a part of 1/11 each, over one image of norm 5.
+    assert change_of_class(before, after, 0, usual).noise == pytest.approx(2 / 11)
+    assert usual_drift([(before, after)]) is None
+
+
+def test_running_means_magnify_what_moves_by_the_momentum():
+    old = prototypes([3.0, 4.0], [6.0, 8.0])
+    new = prototypes([3.0, 4.0], [6.6, 8.8])
+    found = newest_of_running_mean(old, new, 0, 0.9)
+    # The other class moved by 1/11; m / (1 - m) = 9; the class itself stayed, so its newest mean is the prototype.
+    assert found.noise == pytest.approx(9 / 11)
+    alone = newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9)
+    assert alone.vector.tolist() == pytest.approx([6.0, 8.0])
+    assert alone.noise == pytest.approx(9 * 0.5 / 10)
+    assert newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9, 0.1).noise == pytest.approx(
+        9 * 0.1 * 5.5 / 10
+    )
+    assert newest_of_running_mean(old, new, 0, 0.0).noise == 0
+
+
+def test_the_drift_of_mixtures_is_known_from_rounds_with_the_same_weights():
+    equal, grown = torch.tensor([0.5, 0.5]), torch.tensor([2 / 3, 1 / 3])
+    before, after = Entangled(torch.tensor([3.0, 4.0]), equal), Entangled(torch.tensor([3.0, 4.0]), grown)
+    usual = usual_drift([(Entangled(torch.tensor([3.3, 4.4]), equal), before), (after, before)])
+    assert usual == pytest.approx(0.1)
+    assert change_of_mixture(before, after).noise == math.inf
+    assert change_of_mixture(before, after, usual).noise == pytest.approx(2 * 0.1)
 
 
 def test_drift_is_measured_on_unchanged_classes_and_its_effect_foreseen():

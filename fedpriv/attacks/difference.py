@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, ClassVar
 
 import torch
@@ -16,7 +17,13 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
-from fedpriv.attacks.differencing import Change, change_of_class, change_of_mixture, newest_of_running_mean
+from fedpriv.attacks.differencing import (
+    Change,
+    change_of_class,
+    change_of_mixture,
+    newest_of_running_mean,
+    usual_drift,
+)
 from fedpriv.attacks.found_vectors import invert_vectors
 from fedpriv.attacks.inversion import DipInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
@@ -29,7 +36,8 @@ from fedpriv.uploads import Entangled, Prototypes, optional_part
 class Differencing:
     """Recover and invert what each target's class gained or lost since the client's upload before.
 
-    A result counts as converged only if the drift of unchanged classes is expected to be less than what was recovered.
+    A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds, is
+    less than what was recovered; not where no upload tells of drift.
 
     Attributes:
         momentum: m of prototypes that are running means, in [0, 1); None for exact means, which need uploaded counts.
@@ -89,20 +97,43 @@ class Differencing:
         before = _before(observations, target)
         if before is None:
             return None
+        usual = usual_drift(_earlier_pairs(observations, target.client, before.round))
         means = [optional_part(seen.upload, Prototypes) for seen in (before, after)]
         if means[0] is not None and means[1] is not None:
             label = int(means[1].classes[target.index])
             if self.momentum is not None:
-                return newest_of_running_mean(means[0], means[1], label, self.momentum)
-            return change_of_class(means[0], means[1], label)
+                return newest_of_running_mean(means[0], means[1], label, self.momentum, usual)
+            return change_of_class(means[0], means[1], label, usual)
         mixed = [optional_part(seen.upload, Entangled) for seen in (before, after)]
-        return None if mixed[0] is None or mixed[1] is None else change_of_mixture(mixed[0], mixed[1])
+        return None if mixed[0] is None or mixed[1] is None else change_of_mixture(mixed[0], mixed[1], usual)
+
+    def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
+        """Return the targets in which something changed.
+
+        Raises:
+            UserError: when there are none.
+        """
+        changed = tuple(target for target in targets if self.change(observations, target) is not None)
+        if targets and not changed:
+            raise UserError(_nothing(observations, targets[0]))
+        return changed
 
 
-def changed_targets(observations: Sequence[Observation], kind: str) -> tuple[TargetId, ...]:
+def changed_targets(
+    observations: Sequence[Observation], kind: str, momentum: float | None = None
+) -> tuple[TargetId, ...]:
     """Return the targets of a kind whose class gained or lost images since the client's upload before."""
-    attack = Differencing()
+    attack = Differencing(momentum=momentum)
     return tuple(t for t in list_targets(observations, kind) if attack.change(observations, t) is not None)
+
+
+def _earlier_pairs(
+    observations: Sequence[Observation], client: int, last: int
+) -> list[tuple[Prototypes | Entangled, Prototypes | Entangled]]:
+    """Return a client's uploads up to a round, each with the one before."""
+    own = sorted((seen for seen in observations if seen.client == client and seen.round <= last), key=lambda o: o.round)
+    sent = [optional_part(seen.upload, Prototypes) or optional_part(seen.upload, Entangled) for seen in own]
+    return [(a, b) for a, b in pairwise(sent) if a is not None and b is not None]
 
 
 def _before(observations: Sequence[Observation], target: TargetId) -> Observation | None:
