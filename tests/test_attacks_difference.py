@@ -1,6 +1,10 @@
 """Differencing: exact for a constant extractor, noisy under drift, and silent where nothing changed."""
 
+import json
 import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +25,9 @@ from fedpriv.attacks.target_features import list_targets
 from fedpriv.cli.main import run
 from fedpriv.entanglement import entangle, sample_weights
 from fedpriv.errors import UserError
-from fedpriv.uploads import Entangled, Prototypes
+from fedpriv.eval.targets import choose_targets
+from fedpriv.runs import RunDirectory
+from fedpriv.uploads import Entangled, Prototypes, part
 
 CPU = torch.device("cpu")
 SHAPE, N_CLASSES = (1, 8, 8), 10
@@ -249,6 +255,41 @@ def test_nothing_to_find_is_said(digits, extractor):
         Differencing().run(silent, (TargetId(5, 0, 0, 0),), knowledge_of(extractor), seed=0, device=CPU)
     with pytest.raises(UserError, match="two uploads are needed"):
         Differencing().run(observations[1:], (TargetId(5, 0, 0, 0),), knowledge_of(extractor), seed=0, device=CPU)
+
+
+def test_the_changed_ones_are_selected_and_attacked_among_many():
+    classes = torch.arange(3)
+    before = Prototypes(torch.eye(3), classes, torch.tensor([2, 2, 2]))
+    after = Prototypes(torch.eye(3) + 1, classes, torch.tensor([2, 3, 2]))
+    observations = seen(before, after)
+    targets = list_targets(observations[1:], "prototype")
+    assert Differencing().select(observations, targets) == (targets[1],)
+    chosen = choose_targets(observations[1:], "prototype", 9, 0, partial(Differencing().select, observations))
+    assert chosen == (targets[1],)
+    assert Differencing(momentum=0.5).select(observations, targets) == targets
+    with pytest.raises(UserError, match="no change found"):
+        Differencing().select(observations, (targets[0], targets[2]))
+
+
+def test_the_command_line_attacks_what_changed_and_nothing_else(tmp_path, monkeypatch):
+    """One client's upload is read with the count of one image more: a federation whose client gained one."""
+    monkeypatch.chdir(tmp_path)
+    train = ["--method", "fedproto", "--option", "averaging=counts", "--per-class", "20", "--clients", "3"]
+    assert run(["train", *train, "--rounds", "2", "--capture", "all", "--out", "run", "--quiet"]) == 0
+    read = RunDirectory.message
+
+    def grown(directory, path):
+        message = read(directory, path)
+        if path != directory.upload_path(2, 1):
+            return message
+        sent = part(message, Prototypes)
+        return (replace(sent, counts=sent.counts + (torch.arange(len(sent.counts)) == 0)),)
+
+    monkeypatch.setattr(RunDirectory, "message", grown)
+    attack = ["attack", "--target", "prototype", "--run", "run", "--attack", "difference", "--out", "out", "--quiet"]
+    assert run([*attack, "--iterations", "2"]) == 0
+    targets = json.loads(Path("out/difference/metrics.json").read_text())["targets"]
+    assert [(t["client"], t["index"]) for t in targets] == [(1, 0)]
 
 
 def test_the_command_line_says_that_data_stay_as_they_are(tmp_path, capsys, monkeypatch):

@@ -62,6 +62,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
                 seed=plan.seed,
                 round_=job.round,
                 unit=job.attack.unit,
+                select=getattr(job.attack, "select", None),
             )
     return Ground(run, federation, evidence)
 

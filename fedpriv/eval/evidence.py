@@ -5,8 +5,9 @@ All of it goes to attacks. The truth about the targets goes to scorers (:mod:`fe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId, Unit
 from fedpriv.attacks.updates import WEIGHTY
@@ -49,6 +50,7 @@ def gather(
     seed: int,
     round_: int | None = None,
     unit: Unit = "upload",
+    select: Callable[[Sequence[Observation], Sequence[TargetId]], Sequence[TargetId]] | None = None,
 ) -> Evidence:
     """Collect what a semi-honest server holds after a run.
 
@@ -62,6 +64,7 @@ def gather(
         round_: attack the upload of this round; default the last captured one.
         unit: what one target is; see :class:`fedpriv.attacks.observation.Attack`. Targets of unit ``class`` come in
             whole clients, so that each recovered class can be told apart from the client's others.
+        select: of an attack that not every upload holds something for: the targets that do, by what the server saw.
 
     Raises:
         UserError: when the run stored no such upload, or cannot grant what the card says.
@@ -103,7 +106,8 @@ def gather(
         )
         targets = choose_classes(of_client, n_targets, seed)
     else:
-        targets = choose_targets(newest, kind, n_targets, seed)
+        among = None if select is None else partial(select, observations)
+        targets = choose_targets(newest, kind, n_targets, seed, among)
     clients = {target.client for target in targets}
     knowledge = grant(run, federation, kind, card, last, clients, observations, seed)
     return Evidence(observations, permuted, knowledge, targets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,8 +14,21 @@ from fedpriv.seeds import derive_seed
 from fedpriv.uploads import Entangled, part
 
 
-def choose_targets(observations: Sequence[Observation], kind: str, number: int, seed: int) -> tuple[TargetId, ...]:
+def choose_targets(
+    observations: Sequence[Observation],
+    kind: str,
+    number: int,
+    seed: int,
+    select: Callable[[Sequence[TargetId]], Sequence[TargetId]] | None = None,
+) -> tuple[TargetId, ...]:
     """Draw targets by seed, the same number from every client as far as it goes.
+
+    Args:
+        observations: whose uploads hold the targets.
+        kind: of upload.
+        number: how many at most.
+        seed: of the drawing.
+        select: returns those of the targets that may be drawn; default all.
 
     Raises:
         UserError: when ``number`` is less than one.
@@ -23,7 +36,10 @@ def choose_targets(observations: Sequence[Observation], kind: str, number: int, 
     if number < 1:
         raise UserError(f"--targets {number}: expected at least 1")
     rng = np.random.default_rng(derive_seed(seed, "targets", kind))
+    allowed = None if select is None else set(select(list_targets(observations, kind)))
     queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]
+    if allowed is not None:
+        queues = [[target for target in queue if target in allowed] for queue in queues]
     chosen: list[TargetId] = []
     while len(chosen) < number and any(queues):
         for queue in queues:
