@@ -245,6 +245,7 @@ def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
     low, high = found["permuted"]["auc"]["ci95"]
     assert low < 0.5 < high
     assert found["classes"]["exact"] == found["classes"]["clients"] == 4
+    assert (found["run"]["method"], found["run"]["defenses"]) == (found["method"], [])
     with open("prototype/report.md") as file:
         assert found["verdict"] in file.read()
     with open("prototype/report.html") as file:

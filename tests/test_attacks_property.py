@@ -171,6 +171,7 @@ def test_prototypes_without_counts_are_learned_from_and_reported():
     assert found["question"] == "majority"
     assert found["learned_from"] == "the 4 other clients"
     assert found["knowledge"]["extractor"] == "none"
+    assert (found["run"]["method"], found["run"]["defenses"]) == (found["method"], [])
     assert found["n_yes"] >= 5
     assert 0 <= found["auc"]["ci95"][0] <= found["auc"]["value"] <= 1
     assert found["permuted"]["auc"]["value"] < 0.9

@@ -63,6 +63,7 @@ def measure_all(
                 "seed": plan.seed,
                 "options": plain(plan.properties),
                 "stage": stage_facts(run, stage, number),
+                "run": plain(run.config),
                 "command": command,
             }
             try:
@@ -79,7 +80,8 @@ def measure_all(
 def show(records: Mapping[Path, Mapping[str, Any]]) -> None:
     """Print the table and the verdicts that a person reads."""
     from fedpriv.eval.property_report import row
+    from fedpriv.eval.score_section import varying
 
-    common.print_table(NAME, [row(record) for record in records.values()], as_json=False)
+    common.print_table(NAME, varying([row(record) for record in records.values()]), as_json=False)
     for path, record in records.items():
         click.echo(f"{path.name}: {record['verdict']}")

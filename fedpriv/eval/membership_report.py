@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpriv.eval.ranking import stage_name
-from fedpriv.eval.score_section import html_table, markdown_table, with_interval
+from fedpriv.eval.score_section import html_table, markdown_table, upload_columns, with_interval
 
 TITLE = "Membership"
 INTRODUCTION = (
@@ -20,8 +19,7 @@ def row(record: Mapping[str, Any]) -> dict[str, str]:
     control, classes = record["permuted"], record["classes"]
     strata = record["strata"]
     return {
-        "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
-        "method": str(record["method"]),
+        **upload_columns(record),
         "candidates": f"{record['n_candidates']} of {record['n_clients']} clients",
         "AUC [95 %]": with_interval(record["auc"], 3, 1),
         "found at 1 % false": with_interval(record["tpr_at_1_percent"], 1, 100) + " %",

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.eval.property import QUESTIONS
-from fedpriv.eval.ranking import stage_name
-from fedpriv.eval.score_section import html_table, markdown_table, with_interval
+from fedpriv.eval.score_section import html_table, markdown_table, upload_columns, with_interval
 
 TITLE = "Property"
 INTRODUCTION = (
@@ -21,8 +20,7 @@ def row(record: Mapping[str, Any]) -> dict[str, str]:
     control = record["permuted"]
     few = "" if record["n_pairs"] - record["n_yes"] >= 1000 else " (fewer than 1,000 noes)"
     return {
-        "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
-        "method": str(record["method"]),
+        **upload_columns(record),
         "question": QUESTIONS[record["question"]],
         "pairs": f"{record['n_pairs']} of {record['n_clients']} clients, {record['n_yes']} yes",
         "learned from": str(record["learned_from"]),

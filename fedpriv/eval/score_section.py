@@ -6,6 +6,11 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpriv.eval.frontier import defense_label
+from fedpriv.eval.labels import labelled
+from fedpriv.eval.page import markdown_cell
+from fedpriv.eval.ranking import stage_name
+
 Rows = Sequence[Mapping[str, str]]
 Records = Sequence[Mapping[str, Any]]
 
@@ -19,20 +24,50 @@ def with_interval(value: Mapping[str, Any], digits: int, factor: float) -> str:
     return f"{text} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
 
 
+ONLY_WHERE_THEY_DIFFER = ("data set", "seed")
+NOT_RECORDED = "not recorded"
+"""What stands for the defense in records of versions that did not write it down."""
+
+
+def upload_columns(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the columns that say which upload a record is about."""
+    name = defense_label(record["run"]) if "run" in record else NOT_RECORDED
+    return {
+        "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
+        "method": labelled(record, "method", str(record["method"])),
+        "defense": labelled(record, "defense", name).removesuffix(f" ({NOT_RECORDED})"),
+        "data set": str(record["dataset"]),
+        "seed": str(record.get("run", {}).get("seed", record["seed"])),
+    }
+
+
+def upload_words(record: Mapping[str, Any]) -> str:
+    """Return which upload a record is about, in one line: ``fedproto + noise scale=0.3, prototype, digits, seed 0``."""
+    columns = upload_columns(record)
+    guarded = {"none": "", NOT_RECORDED: ", defense not recorded"}.get(columns["defense"], f" + {columns['defense']}")
+    return f"{columns['method']}{guarded}, {columns['upload']}, {columns['data set']}, seed {columns['seed']}"
+
+
+def varying(rows: Rows) -> list[dict[str, str]]:
+    """Return rows without the columns that say the same in all of them, of those that matter only where they differ."""
+    same = [name for name in ONLY_WHERE_THEY_DIFFER if len({row.get(name) for row in rows}) < 2]
+    return [{name: cell for name, cell in row.items() if name not in same} for row in rows]
+
+
 def html_table(title: str, introduction: str, rows: Rows, records: Records) -> str:
     """Return an HTML section, empty without records; its anchor is the title in lower case."""
     if not records:
         return ""
+    rows = varying(rows)
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in rows[0])
     body = "\n".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line.values()) + "</tr>" for line in rows
     )
     verdicts = "\n".join(
-        f"<p><strong>{html.escape(record['method'])}, {html.escape(record['target'])}, seed {record['seed']}:</strong> "
-        f"{html.escape(str(record['verdict']))}</p>"
+        f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(str(record['verdict']))}</p>"
         for record in records
     )
-    commands = "\n".join(html.escape(str(record.get("command", ""))) for record in records)
+    commands = "\n".join(dict.fromkeys(html.escape(str(record.get("command", ""))) for record in records))
     return (
         f'<section id="{title.lower()}">\n<h2>{title}</h2>\n<p class="soft">{introduction}</p>\n{verdicts}\n'
         f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n'
@@ -44,10 +79,11 @@ def markdown_table(title: str, introduction: str, rows: Rows, records: Records) 
     """Return a Markdown section, empty without records."""
     if not records:
         return ""
+    rows = varying(rows)
     lines = [f"\n## {title}\n", introduction, ""]
     lines += ["| " + " | ".join(rows[0]) + " |", "| " + " | ".join("---" for _ in rows[0]) + " |"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in line.values()) + " |" for line in rows]
+    lines += ["| " + " | ".join(markdown_cell(cell) for cell in line.values()) + " |" for line in rows]
     for record in records:
-        lines += ["", f"**{record['target']}, {record['method']}: {record['verdict']}**"]
+        lines += ["", f"**{markdown_cell(upload_words(record))}: {markdown_cell(record['verdict'])}**"]
         lines += ["", f"Reproduce: `{record.get('command', 'no command was recorded')}` (seed {record['seed']})"]
     return "\n".join(lines) + "\n"
