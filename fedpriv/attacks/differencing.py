@@ -72,7 +72,8 @@ def newest_of_running_mean(
 
     What comes out is ``p_t + m / (1 - m) (p_t - p_{t-1})``. The noise is what that factor makes of the movement that is
     usual: of the client's other classes, else of rounds before, else of this class itself. All of it is taken for drift,
-    though in true running means much of it is other batches, so the noise is an upper estimate.
+    though in true running means much of it is other batches, so the noise is an upper estimate. It is relative to the
+    prototype: drift so magnified makes the result itself long.
 
     Args:
         before: the earlier upload.
@@ -88,7 +89,7 @@ def newest_of_running_mean(
     newest = (new - momentum * old) / (1 - momentum)
     moved = _median([move for other, move in _moves(before, after).items() if other != label])
     own = _moves(before, after)[label]
-    noise = _noise(moved, own if usual is None else usual, momentum / (1 - momentum) * new.norm(), newest.norm())
+    noise = _noise(moved, own if usual is None else usual, momentum / (1 - momentum) * new.norm(), new.norm())
     return Change(newest.float(), 0, label, noise)
 
 
