@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.eval.labels import labelled
 from fedpriv.eval.pareto import hypervolume, nondominated
 from fedpriv.eval.ranking import largest_budgets, title
 from fedpriv.eval.storage import AttackRecord, scored
@@ -327,7 +328,7 @@ def _point(label: str, own: Sequence[AttackRecord], elsewhere: str, attacked: in
         label=label,
         method=first["method"],
         target=first["target"],
-        defense=defense_label(first["run"]),
+        defense=labelled(first, "defense", defense_label(first["run"])),
         attack=title(scored(own[0])),
         kind=min(kinds, key=WORST_FIRST.index),
         leakage=_spread([_gain(attack) for attack in own], ends),
@@ -352,7 +353,8 @@ def _spread(values: Sequence[float], interval: Sequence[float] | None = None) ->
 def point_labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ."""
     runs = [about.get("run", {}) for about in abouts]
-    labels = [about["method"] for about in abouts]
+    labels = [labelled(about, "method", about["method"]) for about in abouts]
+    guards = [labelled(about, "defense", defense_label(about.get("run", {}))) for about in abouts]
     targets: dict[str, set[str]] = {}
     for about in abouts:
         targets.setdefault(about["method"], set()).add(about["target"])
@@ -361,8 +363,7 @@ def point_labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
         for label, about in zip(labels, abouts, strict=True)
     ]
     labels = [
-        label if defense_label(run) == "none" else f"{label} + {defense_label(run)}"
-        for label, run in zip(labels, runs, strict=True)
+        label if defense == "none" else f"{label} + {defense}" for label, defense in zip(labels, guards, strict=True)
     ]
     flat = [_flat({k: v for k, v in run.items() if k not in (*_NOT_THE_UPLOAD, "defenses")}) for run in runs]
     named = []
