@@ -196,3 +196,11 @@ def test_blind_guesses_identify_at_chance():
         hits, chance = hits + found.top1 / 400, chance + found.chance / 400
     assert chance == pytest.approx(0.1)
     assert hits == pytest.approx(0.1, abs=0.05)
+
+
+def test_a_blind_guess_from_the_pool_is_no_decoy_of_itself():
+    truth = a_truth([0.5], pool=[0.45, 0.0, 0.9])
+    own = truth.nonmembers[:1]
+    assert identify(own, truth, torch.tensor([0]), 0).top1 == 0
+    found = identify(own, truth, torch.tensor([0]), 0, from_pool=True)
+    assert (found.top1, found.decoys, found.chance) == (1.0, 2, pytest.approx(1 / 3))

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.cli.main import run
 from fedpriv.errors import UserError
 from fedpriv.eval.convergence import Convergence, convergence
 from fedpriv.eval.floors import FLOORS, guess
 from fedpriv.eval.panel import own_guesses
 from fedpriv.eval.score import score, verdict
-from fedpriv.eval.verdict import verdict_kind
+from fedpriv.eval.storage import save_attack
+from fedpriv.eval.verdict import beyond_chance, verdict_kind
 
 
 def judge(found, secrets, permuted=None, seed=0, **about):
@@ -281,3 +283,74 @@ def test_only_repeats_are_left_out():
     assert len(own_guesses(torch.stack([one, two, one, two])[None], short)[0]) == 2
     assert len(own_guesses(torch.stack([one, two, three, one])[None], short)[0]) == 3  # more guesses than images
     assert len(own_guesses(one[None, None], four)[0]) == 1
+
+
+# ---------------------------------------------------------------- identification in batches
+
+
+def batches_of_noise(seed, n_targets=6, size=30):
+    return torch.stack([images(size, seed=seed + place) for place in range(n_targets)])
+
+
+def test_noise_is_not_identified_because_the_truth_chose_which_guess_to_compare():
+    secrets = truths([30] * 6, pool=240)
+    found = judge(reconstruction(batches_of_noise(100), per_client=1), secrets)
+    told = found["metrics"]["identification_top1"]
+    assert told["ci95"][0] > 1 / 81 + 0.05  # by the formula for one guess it would be a leak
+    assert told["chance_of"] in told["blind"]
+    assert told["chance"] == max(told["blind"].values()) == pytest.approx(told["mean"], abs=0.1)
+    assert not beyond_chance(found, "identification_top1")
+    assert verdict_kind(found) in ("none", "worse")
+    one = judge(reconstruction(batches_of_noise(100, size=1)), truths([1] * 6, pool=240))["metrics"]
+    assert one["identification_top1"]["chance_of"] == "decoys"
+    assert one["identification_top1"]["chance"] == pytest.approx(1 / 81)
+    assert "blind" not in one["identification_top1"]
+
+
+def test_an_attack_that_does_as_well_on_permuted_uploads_identifies_nothing():
+    secrets = truths([30] * 6, pool=240)
+    control = reconstruction(batches_of_noise(500), per_client=1)
+    nothing = judge(reconstruction(batches_of_noise(100), per_client=1), secrets, control)
+    told = nothing["metrics"]["identification_top1"]
+    low, high = told["permuted"]["difference"]["ci95"]
+    assert low <= 0 <= high
+    assert told["permuted"]["difference"]["mean"] == pytest.approx(told["mean"] - told["permuted"]["mean"])
+    assert told["chance"] == max(told["permuted"]["mean"], *told["blind"].values())
+    assert not beyond_chance(nothing, "identification_top1")
+    hints = torch.stack(
+        [0.4 * truth.members + 0.6 * noise for truth, noise in zip(secrets, control.images, strict=True)]
+    )
+    something = judge(reconstruction(hints, per_client=1), secrets, control)
+    assert something["metrics"]["identification_top1"]["permuted"]["difference"]["ci95"][0] > 0.2
+    assert beyond_chance(something, "identification_top1")
+    told = something["metrics"]["identification_top1"]
+    assert f"identified among decoys (chance {100 * told['chance']:.0f} %, measured by the same rule on" in verdict(
+        something
+    )
+
+
+def test_single_images_stand_beside_their_control_as_well():
+    secrets = truths([1] * 8)
+    right = reconstruction(firsts(secrets), per_client=1)
+    leaky = judge(right, secrets, right)  # the same on permuted uploads: known from elsewhere than the upload
+    told = leaky["metrics"]["identification_top1"]
+    assert (told["mean"], told["permuted"]["mean"]) == (1, 1)
+    assert told["permuted"]["difference"]["ci95"] == [0, 0]
+    assert not beyond_chance(leaky, "identification_top1")
+    assert verdict_kind(leaky) == "none"
+    fine = judge(right, secrets, reconstruction(firsts(secrets).roll(1, 0), per_client=1))
+    assert "100 % are identified among decoys (chance 2 %; on permuted uploads 0 %)" in verdict(fine)
+
+
+def test_scoring_files_again_gives_the_same_identification(tmp_path):
+    secrets = truths([6] * 4)
+    found, control = (reconstruction(batches_of_noise(seed, 4, 6)) for seed in (100, 500))
+    record = judge(found, secrets, control)
+    stale = json.loads(json.dumps(record))
+    del stale["metrics"]["identification_top1"]["permuted"], stale["metrics"]["identification_top1"]["blind"]
+    stale["metrics"]["identification_top1"]["chance"] = 1 / 41
+    about = {**ABOUT, "knowledge": dataclasses.asdict(ABOUT["knowledge"])}
+    save_attack(tmp_path / "dip", reconstruction=found, truths=secrets, about=about, permuted=control, metrics=stale)
+    assert run(["score", str(tmp_path / "dip"), "--quiet"]) == 0
+    again = json.loads((tmp_path / "dip" / "metrics.json").read_text())
+    assert again["metrics"]["identification_top1"] == record["metrics"]["identification_top1"]

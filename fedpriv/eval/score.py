@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedpriv.attacks.observation import KnowledgeCard, Reconstruction
 from fedpriv.errors import UserError
 from fedpriv.eval.definitions import TEXTS, comparison
 from fedpriv.eval.floors import FLOORS, PERMUTED, guess
-from fedpriv.eval.identification import identify, identify_features
+from fedpriv.eval.identification import add_permuted, identification, identify_features
 from fedpriv.eval.judge import Judge, class_accuracy
 from fedpriv.eval.leakage import (
     cosine,
@@ -95,12 +94,12 @@ def score(
     advantage = attack.psnr - floors[best].psnr
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
     details = {name: _floor_details(name, panel, means) for name, panel in floors.items()}
-    metrics = _metrics(reconstruction, truths, attack, means)
+    metrics = _metrics(reconstruction, truths, attack, floors, means)
     knowledge = _as_dict(about["knowledge"])
     if knowledge.get("labels") == "given":  # what was handed over was not recovered
         metrics.pop("label_accuracy", None)
     if permuted is not None:
-        _add_permuted_features(metrics, permuted, truths)
+        _add_permuted_features(metrics, permuted, truths, means)
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
         metrics["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
@@ -153,20 +152,14 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
 
 
 def _metrics(
-    reconstruction: Reconstruction, truths: tuple[Truth, ...], attack: Panel, means: Means
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    attack: Panel,
+    floors: Mapping[str, Panel],
+    means: Means,
 ) -> dict[str, Record]:
     found = _image_metrics(attack, means, "attack", truths[0].image_shape)
-    seen = [
-        identify(shots, truth, one.assigned, means.seed, "decoys", target.round, target.client, target.index)
-        for shots, truth, one, target in zip(attack.guesses, truths, attack.scores, reconstruction.targets, strict=True)
-    ]
-    found["identification_top1"] = {
-        **means.summary([one.top1 for one in seen], "identification"),
-        "chance": float(np.mean([one.chance for one in seen])),
-        "mean_rank": float(np.mean([one.mean_rank for one in seen])),
-        "decoys": sorted({one.decoys for one in seen}),
-        "same_class_targets": sum(one.same_class for one in seen),
-    }
+    found["identification_top1"] = identification(reconstruction.targets, truths, attack, floors, means)
     features = [truth.feature for truth in truths]
     if reconstruction.features is not None and all(feature is not None for feature in features):
         true = torch.stack([feature for feature in features if feature is not None])
@@ -185,7 +178,9 @@ def _metrics(
     return found
 
 
-def _add_permuted_features(metrics: dict[str, Record], permuted: Reconstruction, truths: tuple[Truth, ...]) -> None:
+def _add_permuted_features(
+    metrics: dict[str, Record], permuted: Reconstruction, truths: tuple[Truth, ...], means: Means
+) -> None:
     """Put beside each measure of recovered features what the control scores: a prior alone can be near the truth."""
     features = [truth.feature for truth in truths if truth.feature is not None]
     if permuted.features is None or len(features) != len(truths):
@@ -193,13 +188,13 @@ def _add_permuted_features(metrics: dict[str, Record], permuted: Reconstruction,
     true = torch.stack(features)
     hits, _ = identify_features(permuted.features, true, [target.client for target in permuted.targets])
     found = {
-        "relative_error": relative_error(permuted.features, true).numpy(),
-        "cosine": cosine(permuted.features, true).numpy(),
-        "feature_identification": np.array(hits),
+        "relative_error": relative_error(permuted.features, true).tolist(),
+        "cosine": cosine(permuted.features, true).tolist(),
+        "feature_identification": hits,
     }
     for name, values in found.items():
         if name in metrics:
-            metrics[name]["permuted"] = {"mean": float(values.mean()), "median": float(np.median(values))}
+            add_permuted(metrics[name], values, means, name)
 
 
 def _image_metrics(panel: Panel, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Record]:

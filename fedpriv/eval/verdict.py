@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fedpriv.eval.convergence import convergence
-from fedpriv.eval.floors import floor_words
+from fedpriv.eval.floors import PERMUTED, floor_words
 
 SOME = 0.1
 """Share of targets beyond 3 dB from which an attack that fails on average is still said to leak for some."""
@@ -16,6 +16,13 @@ ABOVE_CHANCE = 0.05
 
 FEW_CLIENTS = 8
 """With fewer clients than this a bootstrap over clients is too narrow, and the verdict says so."""
+
+CHANCE_OF = {
+    PERMUTED: "permuted uploads",
+    "noise": "uniform noise",
+    "random_same_class": "random images of the class",
+}
+"""By which guesses chance was measured, as a reader sees it."""
 
 Kind = Literal["leaks", "some", "features", "classes", "none", "worse", "single"]
 
@@ -82,12 +89,21 @@ def _search(record: Mapping[str, Any]) -> str:
 
 
 def beyond_chance(record: Mapping[str, Any], name: str) -> bool:
-    """Whether the interval of a share lies above chance, and above the same share on permuted uploads."""
+    """Whether a share lies above chance, and above what the same attack reaches on permuted uploads.
+
+    The lower end of its interval must lie well above chance; where permuted uploads were attacked, so must the interval of
+    the paired difference above zero.
+    """
     found = record["metrics"].get(name)
     if not found or found.get("not_measured") or found["ci95"] is None:
         return False
-    control = found["permuted"]["mean"] if "permuted" in found else 0.0
-    return bool(found["ci95"][0] > max(found["chance"], control) + ABOVE_CHANCE)
+    beyond = bool(found["ci95"][0] > found["chance"] + ABOVE_CHANCE)
+    if "permuted" not in found:
+        return beyond
+    if "difference" not in found["permuted"]:  # not all values are finite, or the record is of an earlier version
+        return beyond and bool(found["ci95"][0] > found["permuted"]["mean"] + ABOVE_CHANCE)
+    interval = found["permuted"]["difference"]["ci95"]
+    return beyond and interval is not None and bool(interval[0] > 0)
 
 
 def _recognised(record: Mapping[str, Any]) -> bool:
@@ -113,7 +129,16 @@ def _identified(record: Mapping[str, Any]) -> str:
     if not beyond_chance(record, "identification_top1"):
         return ""
     found = record["metrics"]["identification_top1"]
-    return f", and {100 * found['mean']:.0f} % are identified among decoys (chance {100 * found['chance']:.0f} %)"
+    return f", and {100 * found['mean']:.0f} % are identified among decoys ({_chance_words(found)})"
+
+
+def _chance_words(found: Mapping[str, Any]) -> str:
+    """Return what chance gives, and where several guesses at a target leave it no formula, by what it was measured."""
+    text = f"chance {100 * found['chance']:.0f} %"
+    of = found.get("chance_of", "decoys")
+    if of != "decoys":
+        return f"{text}, measured by the same rule on {CHANCE_OF[of]}"
+    return text + (f"; on permuted uploads {100 * found['permuted']['mean']:.0f} %" if "permuted" in found else "")
 
 
 def _features(record: Mapping[str, Any]) -> str:
