@@ -55,11 +55,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read JSON lines; a last line cut off by a crash is left out.
 
     Raises:
-        UserError: when any other line is no JSON object.
+        UserError: when the file cannot be read, or any other line is no JSON object.
     """
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as lines of JSON ({error})") from error
     complete, rows = lines[:-1], []
     for number, line in enumerate(complete, start=1):
         try:

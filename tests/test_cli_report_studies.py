@@ -180,3 +180,37 @@ def test_a_result_that_was_made_and_is_gone_is_told(study, capsys, tmp_path):
     assert code == 0
     assert "cell one lost: " in err
     assert "0 of 2 cells done" in (tmp_path / "page/report.html").read_text()
+
+
+CELL = {"cell": "x", "method": "m", "target": "t", "seed": 0, "run": "runs/x", "attacks": [], "status": "done"}
+DONE = {"attack": "dip", "path": "attacks/x/dip", "status": "done"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("study.json", "[1]", "study.json: expected an object, got list"),
+        ("study.json", "\xff", "study.json: not readable as JSON"),
+        ("study.json", {"defenses": [3]}, "study.json: defenses.0: expected an object, got 3"),
+        ("study.json", {"defenses": {"a": 1}}, "study.json: defenses: expected a valid list, got {'a': 1}"),
+        ("study.json", {"defenses": [{"choices": [{}]}]}, "study.json: field 'defenses.0.choices.0.name' is missing"),
+        ("study.json", {"command": 3}, "study.json: command: expected a valid string, got 3"),
+        ("study.json", {"written": [1]}, "study.json: written: expected a valid dictionary, got [1]"),
+        ("cells.jsonl", "\xff\n", "cells.jsonl: not readable as lines of JSON"),
+        ("cells.jsonl", "3\n", "cells.jsonl:1: expected a JSON object, got int"),
+        ("cells.jsonl", CELL | {"attacks": [3]}, "cells.jsonl:1: attacks.0: expected an object, got 3"),
+        ("cells.jsonl", CELL | {"attacks": [{"attack": "dip"}]}, "cells.jsonl:1: field 'attacks.0.path' is missing"),
+        ("cells.jsonl", CELL | {"attacks": "all"}, "cells.jsonl:1: attacks: expected a valid list, got 'all'"),
+        ("cells.jsonl", CELL | {"seed": "one"}, "cells.jsonl:1: seed: expected a valid integer, got 'one'"),
+        ("cells.jsonl", CELL | {"cell": ["x"]}, "cells.jsonl:1: cell: expected a valid string, got ['x']"),
+        ("cells.jsonl", CELL | {"seconds": {"train": "3"}}, "cells.jsonl:1: seconds.train: expected a valid number"),
+        ("cells.jsonl", CELL | {"attacks": [DONE | {"seconds": []}]}, "attacks.0.seconds: expected a valid number"),
+    ],
+)
+def test_fields_of_another_shape_are_named(name, content, complaint, study, capsys, tmp_path):
+    text = content if isinstance(content, str) else json.dumps(content) + "\n"
+    (study / name).write_bytes(text.encode("latin-1"))
+    code, _, err = call(capsys, "report", study, "--out", tmp_path / "page")
+    assert code == 2, err
+    assert complaint in err
+    assert len(err.splitlines()) == 1

@@ -11,10 +11,8 @@ from fedpriv.errors import UserError
 from fedpriv.eval.report import StudyFacts, UnfinishedCell, write_report
 from fedpriv.eval.score_records import holds_scores
 from fedpriv.eval.storage import is_attack_directory
-from fedpriv.files import read_json, read_lines
-
-STUDY, CELLS = "study.json", "cells.jsonl"
-_CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
+from fedpriv.eval.study_files import CELLS, STUDY, read_cells, read_study
+from fedpriv.files import read_json
 
 
 def is_study(folder: Path) -> bool:
@@ -42,16 +40,7 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
     Raises:
         UserError: when a file of the study is missing or damaged.
     """
-    study = read_json(folder / STUDY)
-    if not isinstance(study, dict):
-        raise UserError(f"{folder / STUDY}: expected an object, got {type(study).__name__}")
-    cells = read_lines(folder / CELLS)
-    for place, cell in enumerate(cells, start=1):
-        missing = [key for key in _CELL_KEYS if key not in cell]
-        if missing:
-            raise UserError(
-                f"{folder / CELLS}:{place}: field {missing[0]!r} is missing; expected {', '.join(_CELL_KEYS)}"
-            )
+    study, cells = read_study(folder), read_cells(folder)
     if not cells:
         raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")
     done = [(cell, place) for cell in cells for place in _results(folder, cell)]
@@ -68,7 +57,7 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
         ),
         stated={
             choice["name"]: {key: str(choice.get(key, "")) for key in ("source", "guarantee", "answer")}
-            for defense in study.get("defenses", ())
+            for defense in study.get("defenses") or ()
             for choice in defense.get("choices", ())
         },
         privacy=_privacy(folder, cells),
