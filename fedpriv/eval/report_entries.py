@@ -14,7 +14,7 @@ from fedpriv.eval.leakage import METRICS
 from fedpriv.eval.picture_table import PictureTable, picture_table, room_for
 from fedpriv.eval.ranking import strongest_first, title
 from fedpriv.eval.storage import AttackRecord, scored
-from fedpriv.eval.verdict import verdict, verdict_kind
+from fedpriv.eval.verdict import CHANCE_OF, verdict, verdict_kind
 
 BADGES = {
     "leaks": "leaks",
@@ -212,7 +212,9 @@ def _measure_row(key: str, value: Mapping[str, Any]) -> tuple[str, ...]:
     if key in METRICS:
         remark = "higher leaks more" if METRICS[key].higher_is_better else "lower leaks more"
     if key == "identification_top1":
-        remark = f"chance {value['chance']:.3f}, decoys {', '.join(str(n) for n in value['decoys'])}"
+        of = CHANCE_OF.get(str(value.get("chance_of")))  # None: one guess a target
+        by = "" if of is None else f" ({of}, by the same rule)"
+        remark = f"chance {value['chance']:.3f}{by}, decoys {', '.join(str(n) for n in value['decoys'])}"
     if key == "feature_identification":
         remark = f"chance {value['chance']:.3f}, among the client's own"
     if "permuted" in value:
