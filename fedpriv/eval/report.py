@@ -15,6 +15,7 @@ from fedpriv.errors import UserError
 from fedpriv.eval.budget_curve import budget_curves, curve_svg
 from fedpriv.eval.convergence import objective
 from fedpriv.eval.csv_table import csv_text
+from fedpriv.eval.defense_table import defenses
 from fedpriv.eval.findings import findings
 from fedpriv.eval.floors import CONTROL, FLOOR, LABELS
 from fedpriv.eval.frontier import frontiers
@@ -23,7 +24,7 @@ from fedpriv.eval.labels import KEY
 from fedpriv.eval.page import environment
 from fedpriv.eval.ranking import by_budget, in_order
 from fedpriv.eval.report_entries import BADGES, gain_span, groups_of, number, span
-from fedpriv.eval.report_sections import claim_views, commands, defenses, federations, frontier_views, versions
+from fedpriv.eval.report_sections import claim_views, commands, federations, frontier_views, versions
 from fedpriv.eval.score_records import load_scores, score_sections
 from fedpriv.eval.stage_table import stage_tables
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
