@@ -17,14 +17,14 @@ from torch import Tensor
 from fedpriv import seeds
 from fedpriv.attacks import TARGETS
 from fedpriv.attacks.fitting import Schedule, fit
-from fedpriv.attacks.gradient_matching import Matcher, SeveralSteps, one_hot
+from fedpriv.attacks.gradient_matching import Matcher, SeveralSteps
 from fedpriv.attacks.inversion import bytes_of_generator
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.rows import Row, Solved, solve_rows
 from fedpriv.attacks.sent_entries import GradientMatch
-from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, bytes_of_matching, read_problem
+from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, bytes_of_matching, caveat, read_problem
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ class GradientDip:
         problem = read_problem(
             self.name, observations, targets, knowledge, device, ignore=self.ignore, match=self.match
         )
-        matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
+        matcher = Matcher(
+            problem.model, knowledge.image_shape, problem.facts, self.several_steps, device, knowledge.loss.proximal
+        )
         count = problem.labels.shape[1]
         schedule = Schedule(
             self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
@@ -93,7 +95,7 @@ class GradientDip:
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             steps, counts, labels = problem.of(rows)
             matching = matcher.against(steps, counts)
-            probabilities = one_hot(labels, knowledge.n_classes)
+            probabilities = problem.probabilities(rows, knowledge.n_classes)
 
             def distance(pictures: Tensor, which: Tensor) -> Tensor:
                 there = which.to(device)
@@ -121,6 +123,10 @@ class GradientDip:
             progress=progress,
         )
         return best.reconstruction(targets)
+
+    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+        """Return in words why the true images need not be what is searched for; empty where they are."""
+        return caveat(self.name, observations, targets, knowledge, ignore=self.ignore, match=self.match)
 
 
 def _generator(seed: int, row: Row, image: int) -> torch.Generator:

@@ -56,7 +56,7 @@ def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows that began from equal weights and hold equally many images, in equal batches.
+    """Rows that began from equal weights, hold equally many images, in equal batches, and have one kind of loss.
 
     Attributes:
         rows: ``(R,)`` int64 on the CPU, their numbers among all rows.
@@ -65,6 +65,7 @@ class _Group:
         wanted: observed gradients by name, each ``(R, ...)``.
         norms: ``(R,)`` their norms.
         sizes: images of each batch, in order.
+        readout: layer in whose output the loss is linear, or nothing.
     """
 
     rows: Tensor
@@ -73,6 +74,7 @@ class _Group:
     wanted: Weights
     norms: Tensor
     sizes: tuple[int, ...]
+    readout: str
 
     @property
     def count(self) -> int:
@@ -89,6 +91,7 @@ class Matcher:
         facts: of the local steps, for those that do not say themselves what their batches were.
         several_steps: what to do where there are several.
         device: where to compute.
+        proximal: weight mu of mu / 2 |w - w_broadcast|^2 in the clients' loss, which unrolled steps have too.
     """
 
     def __init__(
@@ -98,8 +101,10 @@ class Matcher:
         facts: BatchFacts,
         several_steps: SeveralSteps,
         device: torch.device,
+        proximal: float = 0.0,
     ) -> None:
         self.facts = facts
+        self._proximal = proximal
         self.unrolls = several_steps == "unrolled"
         self._alone = StepModel(model, device)
         self._together = RowGradients(model, image_shape, device)
@@ -115,12 +120,15 @@ class Matcher:
         """
         groups = []
         for alike in same_weights(steps):
-            sizes = {row: steps[row].sizes or tuple(batch_sizes(counts[row], self.facts)) for row in alike}
-            for own in dict.fromkeys(sizes.values()):
-                rows = [row for row in alike if sizes[row] == own]
+            kinds = {
+                row: (steps[row].sizes or tuple(batch_sizes(counts[row], self.facts)), steps[row].readout)
+                for row in alike
+            }
+            for kind in dict.fromkeys(kinds.values()):
+                rows = [row for row in alike if kinds[row] == kind]
                 first, wanted = steps[rows[0]], stacked([steps[row] for row in rows])
                 norms = sum_of_squares(wanted).sqrt()
-                groups.append(_Group(torch.tensor(rows), first.weights, first.fixed, wanted, norms, own))
+                groups.append(_Group(torch.tensor(rows), first.weights, first.fixed, wanted, norms, *kind))
         return Matching(self, groups, [step.project for step in steps])
 
     def gradients(
@@ -131,7 +139,7 @@ class Matcher:
         That is the gradient of one step; of several unrolled ones, the sum of their gradients.
         """
         if not self._unrolled(group) and self._together.supported:
-            layers = self._together(group.weights | group.fixed, images, labels)
+            layers = self._together(group.weights | group.fixed, images, labels, group.readout)
         else:
             layers = [FormedGradient(self._by_row(group, images, labels))]
         if projection is None:
@@ -152,10 +160,12 @@ class Matcher:
     def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
         weights, fixed, sizes = group.weights, group.fixed, group.sizes
         if not self._unrolled(group):
-            return self._alone.gradient(weights, images, labels, fixed)
+            return self._alone.gradient(weights, images, labels, fixed, group.readout)
         now, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
         for batch, own in zip(images.split(sizes), labels.split(sizes), strict=True):
             gradient = self._alone.gradient(now, batch, own, fixed)
+            if self._proximal:
+                gradient = {name: gradient[name] + self._proximal * (now[name] - weights[name]) for name in gradient}
             total = {name: total[name] + gradient[name] for name in total}
             now = {name: now[name] - self.facts.learning_rate * gradient[name] for name in now}
         return total

@@ -16,12 +16,12 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
-from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps, one_hot
+from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps
 from fedpriv.attacks.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
 from fedpriv.attacks.sent_entries import GradientMatch
-from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, StepProblem, bytes_of_matching, read_problem
+from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, StepProblem, bytes_of_matching, caveat, read_problem
 from fedpriv.attacks.updates import Weights
 from fedpriv.errors import UserError
 
@@ -107,7 +107,9 @@ class DeepLeakage:
             ignore=self.ignore,
             match=self.match,
         )
-        matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
+        matcher = Matcher(
+            problem.model, knowledge.image_shape, problem.facts, self.several_steps, device, knowledge.loss.proximal
+        )
         shape = (problem.labels.shape[1], *knowledge.image_shape)
         points = _Points(shape, knowledge.n_classes, self.spread, joint)
 
@@ -127,6 +129,18 @@ class DeepLeakage:
         )
         return best.reconstruction(targets)
 
+    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+        """Return in words why the true images need not be what is searched for; empty where they are."""
+        return caveat(
+            self.name,
+            observations,
+            targets,
+            knowledge,
+            labels_known=self.labels != "joint",
+            ignore=self.ignore,
+            match=self.match,
+        )
+
     def _solve(
         self,
         problem: StepProblem,
@@ -140,7 +154,7 @@ class DeepLeakage:
         steps, counts, labels = problem.of(rows)
         scale = torch.stack([_square_norm(step.gradient) for step in steps])
         evaluate = points.evaluator(
-            matcher.against(steps, counts), None if n_classes is None else one_hot(labels, n_classes)
+            matcher.against(steps, counts), None if n_classes is None else problem.probabilities(rows, n_classes)
         )
         settings = LbfgsSettings(
             self.outer_steps,

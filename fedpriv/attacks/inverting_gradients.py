@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks import TARGETS
-from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps, one_hot
+from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
 from fedpriv.attacks.sent_entries import GradientMatch
-from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, StepProblem, bytes_of_matching, read_problem
+from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, StepProblem, bytes_of_matching, caveat, read_problem
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
@@ -110,11 +110,12 @@ class InvertingGradients:
         problem = read_problem(
             self.name, observations, targets, knowledge, device, ignore=self.ignore, match=self.match
         )
-        matcher = Matcher(problem.model, knowledge.image_shape, problem.facts, self.several_steps, device)
-        shape = (problem.labels.shape[1], *knowledge.image_shape)
+        shape, proximal = knowledge.image_shape, knowledge.loss.proximal
+        matcher = Matcher(problem.model, shape, problem.facts, self.several_steps, device, proximal)
+        batch = (problem.labels.shape[1], *shape)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            draws = [torch.randn(shape, generator=row.generator(seed)) for row in rows]
+            draws = [torch.randn(batch, generator=row.generator(seed)) for row in rows]
             return self._solve(problem, matcher, rows, knowledge.n_classes, torch.stack(draws).to(device), tick)
 
         best = solve_rows(
@@ -132,6 +133,10 @@ class InvertingGradients:
         }
         return Reconstruction(targets=targets, **fields)
 
+    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+        """Return in words why the true images need not be what is searched for; empty where they are."""
+        return caveat(self.name, observations, targets, knowledge, ignore=self.ignore, match=self.match)
+
     def _solve(
         self,
         problem: StepProblem,
@@ -143,7 +148,7 @@ class InvertingGradients:
     ) -> Solved:
         steps, counts, labels = problem.of(rows)
         weights = draws.new_tensor([self.weights[row.restart % len(self.weights)] for row in rows])
-        search = _Search(self, matcher.against(steps, counts), one_hot(labels, n_classes), draws, weights)
+        search = _Search(self, matcher.against(steps, counts), problem.probabilities(rows, n_classes), draws, weights)
         for step in range(self.iterations):
             search.advance(step)
             tick(step + 1)

@@ -36,6 +36,7 @@ from fedpriv.attacks.observation import (
     Unit,
 )
 from fedpriv.attacks.separation import inputs_of, lone_inputs, separate
+from fedpriv.attacks.step_problems import moved_besides
 from fedpriv.attacks.target_features import observation_of
 from fedpriv.attacks.updates import Tangent, Update, Weights, read_update
 from fedpriv.errors import UserError
@@ -163,6 +164,13 @@ class LinearLayer:
             converged=solved.converged & sound.to(solved.converged.device),
             cost=replace(solved.cost, seconds=time.perf_counter() - began),
         )
+
+    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+        """Return in words what else moved the layer than its inputs; empty for nothing."""
+        loss = knowledge.loss
+        known = [knowledge.facts_of(target.client) for target in targets]
+        several = any(facts is not None and facts.steps > 1 for facts in known)
+        return moved_besides([loss.besides, loss.later if several else ""])
 
     def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
         change = update.gradient(1.0)

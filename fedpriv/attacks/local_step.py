@@ -33,6 +33,8 @@ class LocalStep:
             behind an uploaded extractor. Empty for all other uploads.
         project: what to do to a candidate's gradient before it is compared; None for nothing. Of several steps that
             are stacked: :func:`fedpriv.attacks.updates.stacked_projection`.
+        readout: layer whose output the loss is known to be linear in, with a derivative that was read off its bias; empty
+            where the loss is the cross-entropy of the network's logits.
         sizes: images of the batch of each SGD step that it sums up, in order; empty where they follow from the number of
             images.
     """
@@ -41,6 +43,7 @@ class LocalStep:
     gradient: Weights
     fixed: Weights = field(default_factory=dict)
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
+    readout: str = ""
     sizes: tuple[int, ...] = ()
 
 
@@ -118,22 +121,52 @@ class StepModel:
             if isinstance(module, RANDOM):
                 module.eval()
 
-    def gradient(self, weights: Weights, images: Tensor, labels: Tensor, fixed: Weights | None = None) -> Weights:
-        """Return the gradient of the mean cross-entropy over a batch.
+    def gradient(
+        self, weights: Weights, images: Tensor, labels: Tensor, fixed: Weights | None = None, readout: str = ""
+    ) -> Weights:
+        """Return the gradient of the mean cross-entropy over a batch, or of a loss linear in a layer's output.
 
         Args:
             weights: parameters by name, in which to differentiate.
             images: ``(n, c, h, w)``.
-            labels: probabilities ``(n, C)``.
+            labels: probabilities ``(n, C)``; with ``readout`` the derivatives ``(n, O)``. Further columns have no part.
             fixed: parameters that the loss takes beside them.
+            readout: the layer in whose output the loss is linear; empty for the cross-entropy.
         """
 
         def loss(values: Weights) -> Tensor:
-            logits = functional_call(self._model, values | (fixed or {}), (images,))
-            return -(labels * functional.log_softmax(logits, 1)).sum(1).mean()
+            return self._loss(values | (fixed or {}), images, labels, readout)
 
         found: Weights = grad(loss)(weights)
         return found
+
+    def _loss(self, values: Weights, images: Tensor, labels: Tensor, readout: str) -> Tensor:
+        if not readout:
+            return mean_loss(functional_call(self._model, values, (images,)), labels, "")
+        read: list[Tensor] = []
+
+        def note(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            read.append(output)
+            return output.clone()  # what follows may overwrite it
+
+        hook = self._model.get_submodule(readout).register_forward_hook(note)
+        try:
+            functional_call(self._model, values, (images,))
+        finally:
+            hook.remove()
+        return mean_loss(read[0], labels, readout)
+
+
+def mean_loss(output: Tensor, labels: Tensor, readout: str) -> Tensor:
+    """Return the mean over images of the cross-entropy, or with ``readout`` of the loss that is linear in ``output``.
+
+    Args:
+        output: logits, or what came out of the layer, ``(n, O)``.
+        labels: probabilities, or derivatives, ``(n, K)``, K >= O; further columns have no part.
+        readout: name of the layer, or nothing.
+    """
+    own = labels[:, : output.shape[1]]
+    return (own * output if readout else -(own * functional.log_softmax(output, 1))).sum(1).mean()
 
 
 def same_weights(steps: Sequence[LocalStep]) -> list[list[int]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.errors import UserError
+from fedpriv.known_loss import KnownLoss
 from fedpriv.uploads import Message
 
 
@@ -92,6 +93,7 @@ class Knowledge:
             have private architectures only.
         batch: what the protocol says of local steps: of clients that differ, the most steps and images; or None.
         batches: client -> facts of its own local steps, where the card gives them; see :meth:`facts_of`.
+        loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public, and no grant.
         labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
         public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
         public_labels: their classes ``(p,)`` int64, or None; granted with them.
@@ -105,6 +107,7 @@ class Knowledge:
     model: nn.Module | None = None
     batch: BatchFacts | None = None
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
+    loss: KnownLoss = KnownLoss()
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None
     public_labels: Tensor | None = None

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.local_step import RANDOM, Weights
+from fedpriv.attacks.local_step import RANDOM, Weights, mean_loss
 
 _TINY = 1e-30
 
@@ -151,6 +151,7 @@ class _Passage:
     came_in: Tensor
     version: int
     went_out: GradientEdge
+    output: Tensor
 
 
 class RowGradients:
@@ -178,7 +179,9 @@ class RowGradients:
     def _noting(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def note(layer: nn.Module, given: tuple[Tensor, ...], went_out: Tensor) -> None:
             came_in = layer.normalised if isinstance(layer, _RowNorm) else given[0]
-            self._passages.append(_Passage(name, layer, came_in, came_in._version, get_gradient_edge(went_out)))
+            self._passages.append(
+                _Passage(name, layer, came_in, came_in._version, get_gradient_edge(went_out), went_out)
+            )
 
         return note
 
@@ -202,26 +205,31 @@ class RowGradients:
         logits: Tensor = functional_call(self._model, weights, (images,))
         return logits
 
-    def __call__(self, weights: Weights, images: Tensor, labels: Tensor) -> list[LayerGradient]:
-        """Return the gradients of each row's mean cross-entropy, layer by layer, differentiable in the images.
+    def __call__(self, weights: Weights, images: Tensor, labels: Tensor, readout: str = "") -> list[LayerGradient]:
+        """Return the gradients of each row's mean loss, layer by layer, differentiable in the images.
 
         Args:
             weights: parameters by name, all of them, the same for all rows.
             images: ``(R, n, c, h, w)``.
-            labels: probabilities ``(R, n, C)``.
+            labels: probabilities ``(R, n, C)``, or derivatives; see :meth:`fedpriv.attacks.local_step.StepModel.gradient`.
+            readout: see there too. Layers behind it have no gradient and are left out.
         """
-        rows, count = images.shape[:2]
+        rows = len(images)
         wanted = torch.is_grad_enabled() and images.requires_grad
         if not wanted:  # the pass needs a graph all the same
             images = images.detach().requires_grad_()
         with torch.enable_grad():
             logits = self._through(images.flatten(0, 1), weights, rows)
-            loss = -(labels.flatten(0, 1) * functional.log_softmax(logits, 1)).sum() / count
             passages = list(self._passages)
             self._passages.clear()
+            if readout:
+                place = next(place for place, passage in enumerate(passages) if passage.name == readout)
+                logits, passages = passages[place].output, passages[: place + 1]
+            loss = rows * mean_loss(logits, labels.flatten(0, 1), readout)
             came_out = [passage.went_out for passage in passages]
-            deltas = torch.autograd.grad(loss, came_out, create_graph=wanted)
-        return [_gradient(passage, delta, rows) for passage, delta in zip(passages, deltas, strict=True)]
+            deltas = torch.autograd.grad(loss, came_out, create_graph=wanted, allow_unused=True)
+        pairs = zip(passages, deltas, strict=True)
+        return [_gradient(passage, delta, rows) for passage, delta in pairs if delta is not None]
 
 
 def _prepared(model: nn.Module) -> nn.Module:

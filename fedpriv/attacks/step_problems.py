@@ -8,16 +8,20 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.attacks.extractor_labels import infer_labels_through_head
-from fedpriv.attacks.gradient_matching import Matcher, batch_sizes
+from fedpriv.attacks.gradient_matching import Matcher, batch_sizes, one_hot
 from fedpriv.attacks.labels import infer_labels, last_layer
 from fedpriv.attacks.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
+from fedpriv.attacks.readout import last_readable, readable_layers
 from fedpriv.attacks.rows import Row
 from fedpriv.attacks.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.target_features import observation_of
+from fedpriv.attacks.updates import HEAD
 from fedpriv.errors import UserError
+from fedpriv.known_loss import KnownLoss
 
 MATCHING = Needs(batch=True)
 """What matching gradients takes: how many images, at which learning rate."""
@@ -37,6 +41,8 @@ class StepProblem:
         counts: T numbers of images, over all steps of each.
         labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
             unknown.
+        derivatives: T derivatives ``(O,)`` of the loss at the output of the step's ``readout``; None where labels say it.
+        misfit: in words, why the true images need not be the best explanation; empty where they are.
         sources: ``(T, M)`` int64, which of its images a target shows in each place: its own ones, then the same again.
     """
 
@@ -46,11 +52,25 @@ class StepProblem:
     counts: tuple[int, ...]
     labels: Tensor
     sources: Tensor
+    derivatives: tuple[Tensor | None, ...]
+    misfit: str
 
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
         places = [row.position for row in rows]
         return [self.steps[place] for place in places], [self.counts[place] for place in places], self.labels[places]
+
+    def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
+        """Return what stands for the labels of N rows ``(N, M, K)``: one-hot labels, or the derivatives of the readout."""
+        places = [row.position for row in rows]
+        known = one_hot(self.labels[places], n_classes)
+        found = [self.derivatives[place] for place in places]
+        missing = max((len(one) for one in found if one is not None), default=0) - n_classes
+        known = functional.pad(known, (0, max(0, missing)))
+        for row, one in zip(known, found, strict=True):
+            if one is not None:
+                row.zero_()[0, : len(one)] = one
+        return known
 
     def shown(self, rows: Sequence[Row], values: Tensor) -> Tensor:
         """Return values ``(N, M, ...)`` of N rows, repeated in turn where a row has fewer images than M."""
@@ -97,16 +117,103 @@ def read_problem(
         for target, step, facts in zip(targets, steps, own_facts, strict=True)
     ]
     counts = tuple(len(own) for own in found)
-    compared = tuple(
-        replace(restricted(attack, without(attack, step, ignore), match), sizes=tuple(batch_sizes(count, facts)))
+    left = [
+        replace(_without_head(without(attack, step, ignore), knowledge.loss), sizes=tuple(batch_sizes(count, facts)))
         for step, count, facts in zip(steps, counts, own_facts, strict=True)
+    ]
+    read = _readouts(model, left, steps, knowledge) if labels_known and match == "all" else [None] * len(left)
+    if not labels_known and knowledge.loss.through == "logits":  # soft labels are found with the images
+        misfit = misfit_of(replace(knowledge.loss, through="cross_entropy"), left, read)
+    else:
+        misfit = misfit_of(knowledge.loss, left, read)
+    compared = tuple(
+        restricted(attack, step if one is None else one[0], match) for step, one in zip(left, read, strict=True)
     )
+    derivatives = tuple(None if one is None else one[1] for one in read)
     labels = torch.full((len(targets), max(counts)), -1)
     for row, own in zip(labels, found, strict=True):
         row[: len(own)] = own
     sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
     most = max(own_facts, key=lambda facts: facts.steps)
-    return StepProblem(model, most, compared, counts, labels.to(device), sources.to(device))
+    return StepProblem(model, most, compared, counts, labels.to(device), sources.to(device), derivatives, misfit)
+
+
+def caveat(
+    attack: str,
+    observations: Sequence[Observation],
+    targets: Sequence[TargetId],
+    knowledge: Knowledge,
+    *,
+    labels_known: bool = True,
+    ignore: str = "",
+    match: GradientMatch = "all",
+) -> str:
+    """Return why the true images need not be what is searched for, in words; empty where they are."""
+    return read_problem(
+        attack,
+        observations,
+        targets,
+        knowledge,
+        torch.device("cpu"),
+        labels_known=labels_known,
+        ignore=ignore,
+        match=match,
+    ).misfit
+
+
+Read = tuple[LocalStep, Tensor] | None
+"""A step whose loss is known by a layer's output alone, with the derivative there; None where it is not."""
+
+
+def _readouts(
+    model: nn.Module, compared: Sequence[LocalStep], whole: Sequence[LocalStep], knowledge: Knowledge
+) -> list[Read]:
+    """Return, for each step whose loss labels do not tell, how it is known all the same."""
+    through = knowledge.loss.through
+    if through == "cross_entropy":
+        return [None] * len(compared)
+    layers = readable_layers(model, knowledge.image_shape)
+    found: list[Read] = []
+    for step, sent in zip(compared, whole, strict=True):
+        name = last_readable(layers, step.gradient.keys(), head=through == "logits")
+        if not name or step.sizes != (1,):
+            found.append(None)
+            continue
+        gradient = {own: value for own, value in step.gradient.items() if own in layers[name]}
+        found.append((replace(step, gradient=gradient, readout=name), sent.gradient[f"{name}.bias"]))
+    return found
+
+
+def _without_head(step: LocalStep, loss: KnownLoss) -> LocalStep:
+    if not loss.head_apart:
+        return step
+    return replace(step, gradient={own: value for own, value in step.gradient.items() if not own.startswith(HEAD)})
+
+
+def misfit_of(loss: KnownLoss, steps: Sequence[LocalStep], read: Sequence[Read]) -> str:
+    """Return why the true images need not minimise what is compared, in words; empty where they do.
+
+    Args:
+        loss: what the protocol tells.
+        steps: T steps.
+        read: of each, how its loss is known though labels do not tell it; None where it is not.
+    """
+    reasons = [loss.besides]
+    if any(len(step.sizes) > 1 for step in steps):
+        reasons.append(loss.later)
+    if loss.through != "cross_entropy" and any(one is None for one in read):
+        by = {"logits": "logits", "representation": "representations"}[loss.through]
+        reasons.append(
+            f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
+            "where one step used one image and a fully connected layer stands before them"
+        )
+    return moved_besides(reasons)
+
+
+def moved_besides(reasons: Sequence[str]) -> str:
+    """Return a sentence of what else moved the weights than what attacks follow; empty for nothing."""
+    stated = "; ".join(reason for reason in reasons if reason)
+    return f"The true images need not be the best fit: {stated}." if stated else ""
 
 
 def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:

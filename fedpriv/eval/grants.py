@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
 from fedpriv.federation import Federation
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
@@ -74,6 +76,7 @@ def grant(
         model=_architecture(federation) if weighty else None,
         batch=_protocol(federation, round_) if card.batch else None,
         batches={k: _batch_facts(federation, round_, k) for k in sorted(clients)} if card.batch else {},
+        loss=_known_loss(federation, round_),
         labels={(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
         if card.labels == "given" and updates
         else {},
@@ -144,6 +147,18 @@ def _batch_facts(federation: Federation, round_: int, client: int) -> BatchFacts
     sizes = tuple(len(batch) for batch in round_batches(federation, round_, client) if len(batch))
     size = max(sizes, default=federation.config.training.batch_size)
     return BatchFacts(size, federation.config.training.learning_rate, len(sizes) or 1, sizes)
+
+
+def _known_loss(federation: Federation, round_: int) -> KnownLoss:
+    """Return what method and training tell of the loss; momentum and weight decay are not followed by attacks."""
+    training, own = federation.config.training, federation.clients[0].options
+    loss = federation.method.known_loss(own, round_)
+    besides, later = [loss.besides], [loss.later]
+    if training.weight_decay:
+        besides.append("weight decay moves the weights as well")
+    if training.momentum:
+        later.append("momentum carries gradients on")
+    return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))
 
 
 def _protocol(federation: Federation, round_: int) -> BatchFacts:

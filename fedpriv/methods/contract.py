@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedpriv.communication import Facts, Item
 from fedpriv.data.types import Samples
+from fedpriv.known_loss import KnownLoss
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.protection import Guard
 from fedpriv.uploads import Message
@@ -167,6 +168,11 @@ def nothing_outside(options: Any) -> str:
     return ""
 
 
+def own_cross_entropy(options: Any, round_: int) -> KnownLoss:
+    """Train the uploaded weights by the cross-entropy of their own logits, from the broadcast on."""
+    return KnownLoss()
+
+
 def no_wire(facts: Facts) -> tuple[Item, ...]:
     """Send nothing."""
     return ()
@@ -206,6 +212,7 @@ class Method:
         trainings: (options, training) -> what a client step trains with, one after the other.
         outside: options -> what of local training is computed from images other than by gradients of SGD whose loss is
             a function of one image and of the model, in words; empty for nothing. Uploads are another matter.
+        known_loss: (options, round) -> what the protocol tells of the loss behind uploaded weights.
     """
 
     name: str
@@ -229,3 +236,4 @@ class Method:
     additive: bool = False
     trainings: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = one_training
     outside: Callable[[Any], str] = nothing_outside
+    known_loss: Callable[[Any, int], KnownLoss] = own_cross_entropy

@@ -34,6 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import fedavg, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, Plan, State
 from fedpriv.methods.local_training import classification_loss, represent, train
@@ -175,6 +176,15 @@ def outside(options: Options) -> str:
     return "the shares by which local and received weights are merged, learned on images"
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that from the second round on a client starts from a merge; the head it starts with is its own by default."""
+    if round_ == 1 or options.rate == 0:
+        return KnownLoss()
+    if options.layer_idx in (1, 2):  # the head's bias, and its weight
+        return KnownLoss(through="representation", head_apart=True)
+    return KnownLoss(besides="the weights began from a private merge, not from the broadcast")
+
+
 METHOD = Method(
     name="fedala",
     source="Zhang et al., AAAI 2023",
@@ -192,4 +202,5 @@ METHOD = Method(
     wire=fedavg.wire,
     additive=True,
     outside=outside,
+    known_loss=known_loss,
 )

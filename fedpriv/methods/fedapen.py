@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.communication import Facts, Item
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import personal_model
 from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
 from fedpriv.methods.local_training import classify, train
@@ -210,6 +211,11 @@ def outside(options: Options) -> str:
     return "the mixing weight, learned on the adaptability set" if options.mixture == "learned" else ""
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that the private model teaches the shared one through its logits."""
+    return KnownLoss(through="logits")
+
+
 METHOD = Method(
     name="fedapen",
     source="Qin et al., KDD 2023",
@@ -228,4 +234,5 @@ METHOD = Method(
     also={"private": personal_model.predict},
     additive=True,
     outside=outside,
+    known_loss=known_loss,
 )

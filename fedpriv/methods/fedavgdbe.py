@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.communication import Facts, Item
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import fedavg, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.local_training import represent, train
@@ -144,6 +145,13 @@ def outside(options: Options) -> str:
     return "the running mean of representations, which enters the loss of later batches"
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that from the second round on representations are moved by a private vector and pulled towards a mean."""
+    if round_ == 1 or not (options.translation or options.kappa):
+        return KnownLoss()
+    return KnownLoss(through="representation", head_apart=True)
+
+
 METHOD = Method(
     name="fedavgdbe",
     source="Zhang et al., NeurIPS 2023",
@@ -159,4 +167,5 @@ METHOD = Method(
     homogeneous=True,
     wire=wire,
     outside=outside,
+    known_loss=known_loss,
 )

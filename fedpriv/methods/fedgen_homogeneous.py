@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from fedpriv.communication import Facts, Item
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import feature_generator, fedavg, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.states import parameters
@@ -50,6 +51,13 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     return (*fedavg.wire(facts), *feature_generator.broadcast_items(facts))
 
 
+def known_loss(options: feature_generator.Options, round_: int) -> KnownLoss:
+    """Return that from the second round on generated representations train the head too."""
+    if round_ == 1 or options.weight == 0:
+        return KnownLoss()
+    return KnownLoss(head_apart=True, later="generated representations, drawn in private, move the head as well")
+
+
 METHOD = Method(
     name="fedgen-homogeneous",
     source="Zhu et al., ICML 2021",
@@ -64,4 +72,5 @@ METHOD = Method(
     predict=personal_model.predict,
     homogeneous=True,
     wire=wire,
+    known_loss=known_loss,
 )

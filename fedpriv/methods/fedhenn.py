@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.communication import Facts, Item
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import personal_model
 from fedpriv.methods.alignment import (
     Options,
@@ -105,6 +106,11 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     )
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that the loss has a term of public images beside the cross-entropy."""
+    return KnownLoss(besides="alignment of representations of public images" if options.weight else "")
+
+
 METHOD = Method(
     name="fedhenn",
     source="Makhija et al., ICML 2022",
@@ -119,4 +125,5 @@ METHOD = Method(
     predict=personal_model.predict,
     needs_public=True,
     wire=wire,
+    known_loss=known_loss,
 )

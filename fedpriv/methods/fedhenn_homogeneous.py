@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from fedpriv.communication import Facts, Item
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import fedavg, personal_model
 from fedpriv.methods.alignment import (
     Options,
@@ -67,6 +68,11 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     return (*fedavg.wire(facts), images_item(facts, rad_images(facts)), coefficient_item(facts))
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that the loss has a term of public images, whose gradient is zero where a round begins."""
+    return KnownLoss(later="alignment of representations of public images" if options.weight else "")
+
+
 METHOD = Method(
     name="fedhenn-homogeneous",
     source="Makhija et al., ICML 2022",
@@ -83,4 +89,5 @@ METHOD = Method(
     needs_public=True,
     wire=wire,
     additive=True,
+    known_loss=known_loss,
 )

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, mse_loss
 
 from fedpriv.communication import Facts, Item
+from fedpriv.known_loss import KnownLoss
 from fedpriv.low_rank import compress, recover
 from fedpriv.methods import personal_model
 from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
@@ -183,6 +184,11 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     )
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that the mentor teaches the mentee through its logits, and through the bridge its representations."""
+    return KnownLoss(through="representation")
+
+
 METHOD = Method(
     name="fedkd",
     source="Wu et al., Nature Communications 2022",
@@ -199,4 +205,5 @@ METHOD = Method(
     check=check,
     wire=wire,
     shared=shared_small,
+    known_loss=known_loss,
 )

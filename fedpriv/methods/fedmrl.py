@@ -28,6 +28,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.communication import Facts, Item, labels
 from fedpriv.data.types import as_unit
 from fedpriv.errors import UserError
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.local_training import EVALUATION_BATCH, train
@@ -186,6 +187,11 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     return (*items, labels("sample-count.count", facts.clients)) if options.averaging == "counts" else items
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that the projector stands between the small extractor and its head."""
+    return KnownLoss(through="representation", head_apart=True)
+
+
 METHOD = Method(
     name="fedmrl",
     source="Yi et al., NeurIPS 2024",
@@ -202,4 +208,5 @@ METHOD = Method(
     wire=wire,
     shared=_small,
     additive=True,
+    known_loss=known_loss,
 )

@@ -20,6 +20,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import fedavg, personal_model
 from fedpriv.methods.contract import ClientSetup, Method, State
 from fedpriv.methods.local_training import train
@@ -54,6 +55,11 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(model, "model"), (Model(parameters(model)), fedavg.sample_count(setup))
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that the broadcast holds clients back."""
+    return KnownLoss(proximal=options.mu)
+
+
 METHOD = Method(
     name="fedprox",
     source="Li et al., MLSys 2020",
@@ -69,4 +75,5 @@ METHOD = Method(
     homogeneous=True,
     wire=fedavg.wire,
     additive=True,
+    known_loss=known_loss,
 )

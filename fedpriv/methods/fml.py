@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.communication import Facts, Item
+from fedpriv.known_loss import KnownLoss
 from fedpriv.methods import personal_model
 from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
 from fedpriv.methods.local_training import train
@@ -132,6 +133,11 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     return small_items(facts, (facts.options or Options()).small_model)
 
 
+def known_loss(options: Options, round_: int) -> KnownLoss:
+    """Return that the private model teaches the shared one through its logits."""
+    return KnownLoss() if options.beta == 1 and not options.parity else KnownLoss(through="logits")
+
+
 METHOD = Method(
     name="fml",
     source="Shen et al., arXiv 2020",
@@ -149,4 +155,5 @@ METHOD = Method(
     wire=wire,
     shared=shared_small,
     additive=True,
+    known_loss=known_loss,
 )
