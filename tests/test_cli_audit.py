@@ -24,6 +24,7 @@ from fedpriv.cli.study.grammar import parse_chain, parse_entry, split_entries
 from fedpriv.cli.study.progress import seconds_left
 from fedpriv.cli.study.source import Source, read_source
 from fedpriv.cli.study.toml_lines import line_numbers
+from fedpriv.errors import UserError
 
 TINY = """
 [federation]
@@ -47,6 +48,7 @@ FLAGS = (
     *("--attacks", "pixels:iterations=5,membership", "--targets", "4", "--per-class", "20", "--clients", "4"),
     *("--partition", "iid", "--rounds", "2", "--lr", "0.1", "--knowledge", "batch_norm=none"),
 )
+TINY_FLAGS = ("--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -205,14 +207,14 @@ def test_a_method_may_have_defenses_and_attacks_of_its_own():
     values = {"methods": methods, "defenses": ["entangle"], "attacks": ["dip"]} | tomllib.loads(TINY)
     cells, _ = lay_out(parse_study(Source(values)), Execution())
     assert [cell.defense.label for cell in cells] == ["entangle", "count-floor"]
-    assert [place.rpartition("/")[2] for cell in cells for _, place, _, _ in results(cell)] == ["dip", "membership"]
+    assert [place.rpartition("/")[2] for cell in cells for _, place, *_ in results(cell)] == ["dip", "membership"]
 
 
 def test_stages_and_budgets_become_results_and_kept_rounds():
     values = {"methods": ["fedgh"], "attacks": [{"name": "dip", "budget": [20, 10]}, "membership"], "stages": ["early"]}
     values |= {"federation": {"rounds": 6, "per_class": 20, "clients": 4}}
     (cell,), _ = lay_out(parse_study(Source(values)), Execution())
-    names = [place.rpartition("/")[2] for _, place, _, _ in results(cell)]
+    names = [place.rpartition("/")[2] for _, place, *_ in results(cell)]
     assert names == ["dip-early@10", "dip-early@20", "membership-early"]
     assert cell.config.keep == (1,)
 
@@ -391,6 +393,91 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
             assert code == 2
             assert "another fedpriv audit is at work here" in err
     assert len(rows(finished / "out")) == 4
+
+
+def own_defenses(first, second):
+    each = [{"name": "noise", "scale": scale, "label": "x"} for scale in (first, second)]
+    methods = [{"name": name, "defenses": [one]} for name, one in zip(("fedproto", "fedgh"), each, strict=True)]
+    values = {"methods": methods, "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
+    return parse_study(Source(values | tomllib.loads(TINY)))
+
+
+def test_defenses_of_one_label_are_told_apart(tmp_path):
+    from fedpriv.cli.study.folder import claim
+
+    claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
+    assert claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
+    for other in (own_defenses(5.0, 0.3), own_defenses(0.3, 0.1), own_defenses(0.1, 0.1)):
+        with pytest.raises(UserError, match=r"out: holds another study \(methods.* differ"):
+            claim(tmp_path / "out", other, force=False)
+    saved = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert [entry["choices"][0]["options"]["scale"] for entry in saved["defenses"]] == [0.1, 0.3]
+    assert saved["methods"][1]["own_defenses"][0]["choices"][0]["options"]["scale"] == 0.3
+
+
+def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_path):
+    """Names of folders prove nothing: configurations and options of what is on disk are compared."""
+    import shutil
+
+    from fedpriv.cli.study.folder import standing
+
+    def rows_of(text):
+        (tmp_path / "study.toml").write_text(text)
+        cells, _ = lay_out(parse_study(read_source(tmp_path / "study.toml")), Execution())
+        return standing(tmp_path / "out", cells)
+
+    shutil.copytree(finished / "out", tmp_path / "out")
+    assert [row["status"] for row in rows_of(STUDY)] == ["done"] * 4
+    for before, after, complaint in (
+        ("lr = 0.1", "lr = 0.2", r"runs/fedproto--none--s3: trained for .* \(training.learning_rate differs\)"),
+        ("iterations = 5", "iterations = 6", r"none--s3/pixels: made for another study \(options.iterations differs\)"),
+        ('"membership"', '{ name = "membership", candidates = 50 }', r"none--s3/membership: made for another study"),
+        ('"gh"', '"gh", target = "prototype"', None),
+    ):
+        text = STUDY.replace(before, after)
+        assert text != STUDY
+        if complaint is None:
+            assert [row["status"] for row in rows_of(text)] == ["done"] * 4
+        else:
+            with pytest.raises(UserError, match=complaint):
+                rows_of(text)
+
+
+def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(finished / "out", tmp_path / "out")
+    good = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "cells.jsonl")}
+    for name, content, complaint in (
+        ("study.json", b'{"format": 1}', "study.json: field 'written' is missing"),
+        ("study.json", b'{"format": 1, "written": [1]}', "study.json: written: expected a valid dictionary"),
+        ("study.json", b'{"format": 2, "written": {}}', "study.json: not of format 1"),
+        ("study.json", b"\xff", "study.json: not readable as JSON"),
+        ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
+        ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
+    ):
+        (tmp_path / "out" / name).write_bytes(content)
+        code, _, err = call(capsys, "audit", "--resume", "--out", "out")
+        assert code == 2, err
+        assert complaint in err
+        assert len(err.splitlines()) == 1
+        (tmp_path / "out" / name).write_bytes(good[name])
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    commands = (
+        ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=1", *TINY_FLAGS],
+        ["train", "--method", "fedproto", *TINY_FLAGS],
+        ["data"],
+    )
+    for command in commands:
+        for out, why in (("file/sub", "Not a directory"), ("x" * 300, "File name too long")):
+            code, _, err = call(capsys, *command, "--out", out)
+            assert code == 2, err
+            assert f"{out}: this folder cannot be made or written ({why}); choose another --out" in err
+            assert len(err.splitlines()) == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_cell_that_fails_fails_alone(capsys, tmp_path):

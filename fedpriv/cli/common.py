@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -156,13 +157,50 @@ def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
 
 
 def fresh_folder(path: Path, *, force: bool) -> None:
-    """Check that an output folder is free; with ``force`` empty it first.
+    """Check that an output folder is free and can be made; with ``force`` empty it first.
 
     Only a folder that fedpriv made (or an empty one) is ever emptied.
 
     Raises:
-        UserError: when something is in the way.
+        UserError: when something is in the way, or the folder cannot be made or written.
     """
+    with writing(path):
+        _clear(path, force=force)
+        _try_to_make(path)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one line that an output folder cannot be made or written.
+
+    Raises:
+        UserError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: this folder cannot be made or written ({error.strerror or error}); choose another --out"
+        ) from error
+
+
+def _try_to_make(path: Path) -> None:
+    """Make a folder as a trial, and leave none behind that was not there."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    made: list[Path] = []
+    try:
+        for place in reversed(missing):
+            place.mkdir(exist_ok=True)
+            made.append(place)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    finally:
+        for place in reversed(made):
+            with contextlib.suppress(OSError):  # somebody else put something there
+                place.rmdir()
+
+
+def _clear(path: Path, *, force: bool) -> None:
     if not path.exists():
         return
     if not path.is_dir():

@@ -97,7 +97,7 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
         for cell in cells:
             run, bare = rehearsed(cell), rehearsed(replace(cell, config=replace(cell.config, defenses=())))
             if isinstance(run, str):
-                found.append(Estimate({}, None, {path: None for _, path, _, _ in results(cell)}, run))
+                found.append(Estimate({}, None, {path: None for _, path, _, _, _ in results(cell)}, run))
                 continue
             key = (cell.method.label, cell.target)
             if key not in attacked:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -15,10 +15,12 @@ from fedpriv.cli.study.cells import Cell
 from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, Study
 from fedpriv.config import plain
 from fedpriv.errors import UserError
-from fedpriv.files import read_json, read_lines, write_json, write_text
+from fedpriv.eval import study_files
+from fedpriv.eval.study_files import CELLS, STUDY
+from fedpriv.files import write_json, write_text
 
 FORMAT = 1
-STUDY, CELLS, LOCK = "study.json", "cells.jsonl", ".lock"
+LOCK = ".lock"
 MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
 OVER = ("done", "left out")
@@ -67,6 +69,7 @@ def described(study: Study) -> dict[str, Any]:
                 "target": entry.target,
                 "attacks": None if entry.attacks is None else attacks(entry.attacks),
                 "defenses": [defense.label for defense in entry.defenses or study.defenses],
+                "own_defenses": None if entry.defenses is None else defenses(entry.defenses),
                 "source": resolve("method", entry.name, METHODS).source,
             }
             for entry in study.methods
@@ -83,9 +86,9 @@ def described(study: Study) -> dict[str, Any]:
 
 
 def _all_defenses(study: Study) -> tuple[DefenseEntry, ...]:
-    """Return every defense that some method has, each label once."""
+    """Return every defense that some method has, each once; methods may call different ones by one label."""
     every = [defense for entry in study.methods for defense in entry.defenses or study.defenses]
-    return tuple({defense.label: defense for defense in every}.values())
+    return tuple({json.dumps([entry.label, plain(entry.choices)]): entry for entry in every}.values())
 
 
 def claim(path: Path, study: Study, *, force: bool) -> bool:
@@ -99,27 +102,29 @@ def claim(path: Path, study: Study, *, force: bool) -> bool:
     Raises:
         UserError: when the folder holds another study, or something else.
     """
-    if path.is_dir() and (path / STUDY).is_file() and not force:
+    with common.writing(path):
+        there = (path / STUDY).is_file()
+    if there and not force:
         before = {key: value for key, value in read_study(path).items() if key not in MADE_BY}
         changed = differences(before, json.loads(json.dumps(described(study))))
         if changed:
             raise UserError(
-                f"{path}: holds another study ({', '.join(changed[:6])} differ{'s' if len(changed) == 1 else ''}); "
-                "choose another --out, or --force to replace it"
+                f"{path}: holds another study ({_named(changed)}); choose another --out, or --force to replace it"
             )
         return True
     if (path / LOCK).exists():  # --force must not pull the folder from under a process that is at work in it
         with alone(path):
             pass
     common.fresh_folder(path, force=force)
-    path.mkdir(parents=True, exist_ok=True)
     source = study.source
     about = {
         "format": FORMAT,
         "source": None if source.file is None else str(source.file),
         "command": common.command_line(*sys.argv[1:]),
     }
-    write_json(path / STUDY, {**about, **described(study), "written": plain(source.values)})
+    with common.writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / STUDY, {**about, **described(study), "written": plain(source.values)})
     return False
 
 
@@ -133,9 +138,11 @@ def read_study(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: no study here ({STUDY} is missing); start one with: fedpriv audit STUDY.toml --out {path}"
         )
-    found = read_json(path / STUDY)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    found = study_files.read_study(path)
+    if found.get("format") != FORMAT:
         raise UserError(f"{path / STUDY}: not of format {FORMAT}, which this version reads; run the study again")
+    if not isinstance(found.get("written"), dict):
+        raise UserError(f"{path / STUDY}: field 'written' is missing; run the study again")
     return found
 
 
@@ -150,14 +157,16 @@ def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
     ]
 
 
-@contextmanager
+@contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Hold a study's folder, so that two processes never work in it together.
 
     Raises:
         UserError: when another process has it.
     """
-    with (path / LOCK).open("w") as file:
+    with contextlib.ExitStack() as opened:
+        with common.writing(path):
+            file = opened.enter_context((path / LOCK).open("w"))
         if not _locked(file):
             raise UserError(f"{path}: another fedpriv audit is at work here")
         yield
@@ -184,8 +193,13 @@ def save_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def standing(path: Path, cells: Sequence[Cell]) -> list[Row]:
-    """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before."""
-    before = {row["cell"]: row for row in read_lines(path / CELLS)}
+    """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before.
+
+    Raises:
+        UserError: when cells.jsonl is damaged, or what is on disk is of another study.
+    """
+    refuse_stale(path, cells)
+    before = {row["cell"]: row for row in study_files.read_cells(path)}
     return [_row(path, cell, before.get(cell.name, {})) for cell in cells]
 
 
@@ -201,7 +215,7 @@ def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
             "error": kept.get(place, {}).get("error"),
             "seconds": kept.get(place, {}).get("seconds"),
         }
-        for name, place, stage, budget in results(cell)
+        for name, place, stage, budget, _ in results(cell)
     ]
     done = (path / "runs" / cell.run / "summary.json").is_file() and all(entry["status"] in OVER for entry in attacks)
     return {
@@ -220,7 +234,7 @@ def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
         "attacks": attacks,
         "status": "done" if done else "pending",
         "error": None,
-        "seconds": dict(before.get("seconds", {"train": None, "attack": None})),
+        "seconds": {"train": None, "attack": None} | (before.get("seconds") or {}),
     }
 
 
@@ -230,18 +244,57 @@ def _status(path: Path, kept: Mapping[str, Any]) -> str:
     return "left out" if kept.get("status") == "left out" else "pending"
 
 
-def results(cell: Cell) -> list[tuple[str, str, str | None, int | None]]:
-    """Return attack, place, stage and budget of every result that a cell will have, in order."""
+def results(cell: Cell) -> list[tuple[str, str, str | None, int | None, Any]]:
+    """Return name, place, stage and budget of every result that a cell will have, and the attack itself, in order."""
     from fedpriv.cli.attack_plan import SCORING, folder_name
 
     home = f"attacks/{cell.name}"
-    found: list[tuple[str, str, str | None, int | None]] = []
+    found: list[tuple[str, str, str | None, int | None, Any]] = []
     for plan in cell.plans:
-        found += [(job.name, f"{home}/{job.folder}", job.stage, job.budget) for job in plan.jobs()]
+        found += [(job.name, f"{home}/{job.folder}", job.stage, job.budget, job.attack) for job in plan.jobs()]
         for name, made in zip(SCORING, (plan.members, plan.properties), strict=True):
             if made is not None:
-                found += [(name, f"{home}/{folder_name(name, stage)}", stage, None) for stage, _ in plan.moments]
+                found += [(name, f"{home}/{folder_name(name, stage)}", stage, None, made) for stage, _ in plan.moments]
     return found
+
+
+def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
+    """Check that the runs and results of a folder were made as the study says, whatever their names are.
+
+    Raises:
+        UserError: for the first that was not, naming what differs.
+    """
+    from fedpriv.runs import RunDirectory
+
+    for cell in cells:
+        run = path / "runs" / cell.run
+        if (run / "config.json").is_file():
+            _refuse_other(run, "trained", plain(RunDirectory(run).config), plain(cell.config))
+        for name, place, _, _, attack in results(cell):
+            if is_result(path / place):
+                made = {"attack": name, "target": cell.target, "seed": cell.seed, "options": plain(attack)}
+                about = _about(path / place)
+                _refuse_other(path / place, "made", {key: about.get(key) for key in made}, made)
+
+
+def _refuse_other(place: Path, made: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    changed = differences(before, json.loads(json.dumps(now)))
+    if changed:
+        raise UserError(
+            f"{place}: {made} for another study ({_named(changed)}); choose another --out, or --force to replace it"
+        )
+
+
+def _named(changed: Sequence[str]) -> str:
+    return f"{', '.join(changed[:6])} differ{'s' if len(changed) == 1 else ''}"
+
+
+def _about(place: Path) -> dict[str, Any]:
+    """Return what a result says of how it was made."""
+    from fedpriv.eval.score_records import holds_scores, load_scores
+    from fedpriv.eval.storage import load_about
+
+    return load_scores(place) if holds_scores(place) else load_about(place)
 
 
 def is_result(path: Path) -> bool:
