@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.eval.frontier import WORST_FIRST, point_labels, upload_key
-from fedpriv.eval.ranking import title
+from fedpriv.eval.ranking import card_key, card_numbers, title
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.eval.verdict import Kind, beyond_chance, verdict_kind
 
@@ -24,6 +24,9 @@ _VECTORS = {
     "angle-matrix": "representations",
 }
 """What attacks recover before they make an image of it."""
+
+_NOTHING: tuple[Kind, ...] = ("none", "worse")
+"""Verdicts that differ by luck and precision alone: no image beats the floor."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class Finding:
 def findings(
     attacks: Sequence[AttackRecord], members: Mapping[Path, Mapping[str, Any]] | None = None
 ) -> tuple[Finding, ...]:
-    """Return one finding an upload, the gravest first.
+    """Return one finding an upload, by kind of verdict, the gravest first, then by name.
+
+    Gains are compared within one knowledge card only: a sentence names the strongest attack of each card, and the order
+    of findings goes by no gain.
 
     Args:
         attacks: scored attacks.
@@ -68,6 +74,7 @@ def findings(
     for attack in attacks:
         uploads.setdefault(f"{attack.about['dataset']} {upload_key(attack)}", []).append(attack)
     labels = point_labels([own[0].about for own in uploads.values()])
+    cards = card_numbers(attacks, scored)
     suites: dict[Path, list[Mapping[str, Any]]] = {}
     for folder, record in (members or {}).items():
         suites.setdefault(folder.resolve().parent, []).append(record)
@@ -75,15 +82,15 @@ def findings(
     for label, own in zip(labels, uploads.values(), strict=True):
         homes = dict.fromkeys(attack.directory.resolve().parent for attack in own)
         beside = [record for home in homes for record in suites.get(home, ())]
-        found.append(_finding(label, own, beside))
+        found.append(_finding(label, own, beside, cards))
     with_images = {attack.directory.resolve().parent for attack in attacks}
     found += _without_images([record for home, own in suites.items() if home not in with_images for record in own])
     return tuple(sorted(found, key=_gravity))
 
 
-def _gravity(finding: Finding) -> tuple[int, bool, float, str]:
+def _gravity(finding: Finding) -> tuple[int, bool, tuple[str, str, str]]:
     place = len(WORST_FIRST) if finding.kind is None else WORST_FIRST.index(finding.kind)
-    return place, not finding.also, -_gain(finding.attacks) if finding.attacks else 0.0, finding.name
+    return place, not finding.also, finding.name.rpartition(", ")  # without a defense before with one
 
 
 def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -131,16 +138,18 @@ def upload_name(label: str, target: str, dataset: str) -> str:
     return f"{target} uploads of {label.replace(f', {target}', '', 1)}, {dataset}"
 
 
-def _finding(label: str, own: Sequence[AttackRecord], beside: Sequence[Mapping[str, Any]]) -> Finding:
+def _finding(
+    label: str, own: Sequence[AttackRecord], beside: Sequence[Mapping[str, Any]], cards: Mapping[str, int]
+) -> Finding:
     about = own[0].about
-    kind, worst = _gravest(own)
+    kind, worst = _gravest(own, cards)
     name = upload_name(label, about["target"], about["dataset"])
     return Finding(
         name,
         about["method"],
         about["target"],
         kind,
-        _sentence(kind, worst, own),
+        _sentence(kind, worst, own, cards),
         _told(beside),
         _also(beside),
         tuple(own),
@@ -151,38 +160,73 @@ def _gain(attacks: Sequence[AttackRecord]) -> float:
     return float(np.mean([scored(attack)["advantage_db"]["mean"] for attack in attacks]))
 
 
-def _gravest(own: Sequence[AttackRecord]) -> tuple[Kind, list[AttackRecord]]:
-    """Return the gravest verdict, and the attack that has it, one record a seed; of several the one that gains most."""
-    same: dict[str, list[AttackRecord]] = {}
+def _gravest(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> tuple[Kind, list[list[AttackRecord]]]:
+    """Return the gravest verdict, and for each card under which it stands the attack that has it, one record a seed.
+
+    Of several attacks under one card the one that gains most.
+    """
+    by_card: dict[str, dict[str, list[AttackRecord]]] = {}
     for attack in own:
-        key = [attack.about["attack"], attack.about.get("options"), scored(attack).get("stage"), _card(attack)]
+        same = by_card.setdefault(card_key(scored(attack)), {})
+        key = [attack.about["attack"], attack.about.get("options"), scored(attack).get("stage")]
         same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(attack)
+    kind = min((_common(one) for same in by_card.values() for one in same.values()), key=WORST_FIRST.index)
+    found = []
+    for card in sorted(by_card, key=cards.__getitem__):
+        having = [one for one in by_card[card].values() if _common(one) in _alike(kind)]
+        if having:
+            found.append(max(having, key=_gain))
+    return kind, found
 
-    def common(records: Sequence[AttackRecord]) -> Kind:
-        kinds = Counter(verdict_kind(scored(attack)) for attack in records)
-        return min(kinds, key=lambda kind: (-kinds[kind], WORST_FIRST.index(kind)))
 
-    worst = min(same.values(), key=lambda records: (WORST_FIRST.index(common(records)), -_gain(records)))
-    return common(worst), worst
+def _common(records: Sequence[AttackRecord]) -> Kind:
+    """Return the commonest verdict over seeds, of several the gravest."""
+    kinds = Counter(verdict_kind(scored(attack)) for attack in records)
+    return min(kinds, key=lambda kind: (-kinds[kind], WORST_FIRST.index(kind)))
+
+
+def _alike(kind: Kind) -> tuple[Kind, ...]:
+    """Return the verdicts of which the same sentence is true."""
+    return _NOTHING if kind in _NOTHING else (kind,)
 
 
 def _card(attack: AttackRecord) -> dict[str, Any]:
     return dict(scored(attack)["knowledge"])
 
 
-def _sentence(kind: Kind, worst: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> str:
-    records = [scored(attack) for attack in worst]
-    name, gain = title(records[0]), _written_gain(records) + _seeds(records, kind)
+def _under(attack: AttackRecord, own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
+    """Return under which card an attack was made, where the attacks on its upload were made under several."""
+    several = len({card_key(scored(other)) for other in own}) > 1
+    return f" under card {cards[card_key(scored(attack))]}" if several else ""
+
+
+def _sentence(
+    kind: Kind, worst: Sequence[Sequence[AttackRecord]], own: Sequence[AttackRecord], cards: Mapping[str, int]
+) -> str:
+    told = []
+    for attacks in worst:
+        records = [scored(attack) for attack in attacks]
+        gain = _written_gain(records) + _seeds(records, _alike(kind))
+        told.append((title(records[0]), _under(attacks[0], own, cards), _which(records), gain))
+    nearest = " ".join(f"{name} comes nearest{under}: {gain}." for name, under, _, gain in told)
+    nothing = f"No attack in this suite beats the floor. {nearest}"
+    names = " and ".join(name + under for name, under, _, _ in told)
     images = {
-        "leaks": f"Images leak to {name}: {gain}.",
-        "some": f"Some images leak to {name}, though not on average: {_which(records)}; {gain}.",
+        "leaks": " ".join(f"Images leak to {name}{under}: {gain}." for name, under, _, gain in told),
+        "some": " ".join(
+            f"Some images leak to {name}{under}, though not on average: {which}; {gain}."
+            for name, under, which, gain in told
+        ),
         "features": "No attack in this suite makes an image that beats the floor.",
-        "classes": f"No image beats the floor, but {name} shows what classes look like to the client's model.",
-        "single": f"One target only, so nothing can be said beyond it: {name}, {gain}.",
-        "none": f"No attack in this suite beats a blind guess. {name} comes nearest: {gain}.",
-        "worse": f"No attack in this suite beats a blind guess. {name} comes nearest: {gain}.",
+        "classes": f"No image beats the floor, but {names} show{'s' if len(told) == 1 else ''} what classes look like "
+        "to the client's model.",
+        "single": "One target only, so nothing can be said beyond it: "
+        + "; ".join(f"{name}{under}, {gain}" for name, under, _, gain in told)
+        + ".",
+        "none": nothing,
+        "worse": nothing,
     }[kind]
-    vectors = _recovered(own)
+    vectors = _recovered(own, cards)
     return f"{vectors} {images}" if kind == "features" else f"{images} {vectors}".rstrip()
 
 
@@ -197,8 +241,8 @@ def _written_gain(records: Sequence[Mapping[str, Any]]) -> str:
     return text if interval is None else f"{text} (95 % interval {interval[0]:+.1f} to {interval[1]:+.1f})"
 
 
-def _seeds(records: Sequence[Mapping[str, Any]], kind: Kind) -> str:
-    agreeing = sum(verdict_kind(record) == kind for record in records)
+def _seeds(records: Sequence[Mapping[str, Any]], kinds: Collection[Kind]) -> str:
+    agreeing = sum(verdict_kind(record) in kinds for record in records)
     return "" if agreeing == len(records) else f", so in {agreeing} of {len(records)} seeds"
 
 
@@ -214,24 +258,44 @@ def _which(records: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-def _recovered(own: Sequence[AttackRecord]) -> str:
-    """Return the sentence on recovered vectors: by which attack, and from how many rounds on; or nothing."""
-    hits = [attack for attack in own if beyond_chance(scored(attack), "feature_identification")]
+def _recovered(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
+    """Return the sentences on recovered vectors: by which attack, and from how many rounds on; or nothing.
+
+    One for each set of cards that differ in the rounds seen alone, with the figures of the card that shows most rounds
+    of those under which an attack succeeds.
+    """
+    apart: dict[str, list[AttackRecord]] = {}
+    for attack in own:
+        grants = {name: value for name, value in _card(attack).items() if name != "rounds_seen"}
+        apart.setdefault(json.dumps(grants, sort_keys=True), []).append(attack)
+    return " ".join(told for alike in apart.values() if (told := _recovered_by_rounds(alike, own, cards)))
+
+
+def _recovered_by_rounds(alike: Sequence[AttackRecord], own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
+    hits = [attack for attack in alike if beyond_chance(scored(attack), "feature_identification")]
     if not hits:
         return ""
-    best = max(hits, key=lambda attack: float(scored(attack)["metrics"]["feature_identification"]["mean"]))
+    most = max(_rounds(attack) for attack in hits)
+    best = max(
+        (attack for attack in hits if _rounds(attack) == most),
+        key=lambda attack: float(scored(attack)["metrics"]["feature_identification"]["mean"]),
+    )
     record, name = scored(best), best.about["attack"]
     found, error = record["metrics"]["feature_identification"], record["metrics"]["relative_error"]
     rounds = {
-        int(_card(attack).get("rounds_seen", 1)): attack in hits
-        for attack in sorted(own, key=lambda attack: attack in hits)
+        _rounds(attack): attack in hits
+        for attack in sorted(alike, key=lambda attack: attack in hits)
         if attack.about["attack"] == name
     }
     return (
         f"{_VECTORS.get(record['target'], 'Vectors').capitalize()} are recovered {_from_rounds(rounds)}: {name} tells "
         f"{100 * found['mean']:.0f} % from the client's others (chance {100 * found['chance']:.0f} %), median relative "
-        f"error {100 * error['median']:.0f} %."
+        f"error {100 * error['median']:.0f} %{_under(best, own, cards)}."
     )
+
+
+def _rounds(attack: AttackRecord) -> int:
+    return int(_card(attack).get("rounds_seen", 1))
 
 
 def _from_rounds(rounds: Mapping[int, bool]) -> str:

@@ -109,7 +109,7 @@ class Point:
     def objectives(self) -> tuple[float, float, float]:
         """(leakage, error, log10 numbers of 32 bits), each to be minimised, in units of :data:`REFERENCE`.
 
-        A leakage below zero counts as zero: an attack that falls short of a guess says nothing about safety.
+        A leakage below zero counts as zero: an attack that falls short of the floor says nothing about safety.
         """
         return (
             max(self.leakage.mean, 0.0) / REFERENCE["leakage_db"],

@@ -142,7 +142,7 @@ def _settings(found: Sequence[Frontier]) -> list[str]:
 
 def _key(y: float, *, marked: bool) -> str:
     middle = y - 4
-    mark = "; †: representations, or other cards, tell more" if marked else ""
+    mark = "; †: some targets, representations or other cards tell more" if marked else ""
     return (
         f'<circle class="b" cx="14" cy="{middle:g}" r="{_RADIUS:g}"/><text x="24" y="{y:g}" font-size="{_SMALL:g}">'
         f'no other is better in all three</text><circle class="d" cx="224" cy="{middle:g}" r="{_RADIUS:g}"/>'

@@ -19,13 +19,24 @@ def strongest_first(items: Sequence[T], record: Callable[[T], Record]) -> list[l
     """
     cards: dict[str, list[T]] = {}
     for item in items:
-        cards.setdefault(json.dumps(record(item)["knowledge"], sort_keys=True), []).append(item)
+        cards.setdefault(card_key(record(item)), []).append(item)
 
     def gain(item: T) -> float:
         return float(record(item)["advantage_db"]["mean"])
 
     ranked = [sorted(members, key=gain, reverse=True) for members in cards.values()]
     return sorted(ranked, key=lambda members: gain(members[0]), reverse=True)
+
+
+def card_key(record: Record) -> str:
+    """Return what is the same for all attacks under one knowledge card."""
+    return json.dumps(record["knowledge"], sort_keys=True)
+
+
+def card_numbers(items: Sequence[T], record: Callable[[T], Record]) -> dict[str, int]:
+    """Return the number by which a report calls each card, by :func:`card_key`: its place in :func:`strongest_first`."""
+    ranked = strongest_first(items, record)
+    return {card_key(record(members[0])): number for number, members in enumerate(ranked, start=1)}
 
 
 def in_order(items: Sequence[T], record: Callable[[T], Record]) -> list[T]:
