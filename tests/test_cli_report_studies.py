@@ -1,5 +1,6 @@
 """``fedpriv report`` on studies, and on folders that hold no result."""
 
+import csv
 import json
 import shutil
 
@@ -214,3 +215,28 @@ def test_fields_of_another_shape_are_named(name, content, complaint, study, caps
     assert code == 2, err
     assert complaint in err
     assert len(err.splitlines()) == 1
+
+
+def test_labels_of_a_study_are_what_methods_and_defenses_are_called(study, capsys, tmp_path):
+    cells = [json.loads(line) for line in (study / "cells.jsonl").read_text().splitlines()]
+    called = [cell | {"method_label": "My | models", "defense_label": "Weak"} for cell in cells]
+    (study / "cells.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in called))
+    code, _, _ = call(capsys, "report", study, "--out", tmp_path / "page")
+    assert code == 0
+    page, markdown = ((tmp_path / "page" / name).read_text() for name in ("report.html", "report.md"))
+    both = "My | models (fedallrep) + Weak (noise scale=0.3)"
+    assert f"representation uploads of {both}, digits" in page  # findings and details
+    assert f'<td class="text">{both.replace(" +", ", representation +")}</td>' in page  # attacks
+    assert '<th scope="row">Weak (noise scale=0.3)</th>' in page  # defenses
+    assert "My | models (fedallrep) + Weak, noise: epsilon 3.5" in page  # accounted
+    assert '<td class="text">My | models (fedallrep)</td><td class="text">Weak</td>' in page  # what did not finish
+    assert f"representation uploads of {both.replace('|', chr(92) + '|')}, digits" in markdown
+    (row,) = csv.DictReader((tmp_path / "page/results.csv").read_text().splitlines())
+    assert (row["method"], row["method_label"]) == ("fedallrep", "My | models")
+    assert (row["defense"], row["defense_label"]) == ("noise scale=0.3", "Weak")
+    # The part alone knows no study, so the registry names stay.
+    code, _, _ = call(capsys, "report", study / "attacks/one/dip", "--out", tmp_path / "part")
+    assert code == 0
+    part = (tmp_path / "part/report.html").read_text()
+    assert "representation uploads of fedallrep + noise scale=0.3, digits" in part
+    assert "My | models" not in part

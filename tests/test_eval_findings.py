@@ -140,7 +140,8 @@ def test_uploads_are_apart_and_the_gravest_comes_first():
 def member(low, *, method="fedre", target="prototype", control=0.5, **more):
     auc = {"value": low + 0.05, "ci95": [low, low + 0.1]}
     about = {"method": method, "target": target, "dataset": "digits", "seed": 0, "verdict": f"AUC {low}."}
-    return {**about, "auc": auc, "permuted": {"auc": {"value": control}}, **more}
+    bare = {"seed": 0, "defenses": []}
+    return {**about, "run": bare, "stage": None, "auc": auc, "permuted": {"auc": {"value": control}}, **more}
 
 
 def test_membership_stands_with_the_suite_it_was_asked_in():

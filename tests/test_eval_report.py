@@ -239,6 +239,28 @@ def test_claims_stand_beside_results_and_say_what_is_not_known(three, tmp_path):
     assert "mean colour 11.60 ± 2.01 dB" in flat
 
 
+def test_claims_stand_beside_undefended_runs_alone(tmp_path):
+    secrets, homes = truths([1] * 4), []
+    for name, share, chosen in (("bare", 0.94, []), ("guarded", 0.785, [{"name": "noise", "options": {}}])):
+        facts = {
+            "target": "prototype",
+            "method": "fedproto",
+            "run": {"clients": 10, "rounds": 2, "models": "small", "partition": {}, "seed": 0, "defenses": chosen},
+            "run_accuracy": {moment: {"pooled": share} for moment in ("after_training", "after_broadcast")},
+            "communication": {"paper": {f"{way}_scalars_per_round": 1e6 * share for way in ("upload", "broadcast")}},
+        }
+        homes.append(attack(tmp_path / name, firsts(secrets), secrets, **facts))
+    write_report(homes, tmp_path / "report")
+    told = (tmp_path / "report" / "report.md").read_text().partition("## What papers report")[2]
+    assert "94.0 % after training" in told
+    assert "940.00 thousand scalars up" in told
+    assert "dip on fedproto" in told
+    for text in ("78.5", "785.00", "+ noise"):
+        assert text not in told, text
+    write_report(homes[1:], tmp_path / "alone")
+    assert "What papers report" not in (tmp_path / "alone" / "report.md").read_text()
+
+
 def test_what_cannot_be_reported_is_named(tmp_path):
     with pytest.raises(UserError, match="no attack directories"):
         write_report([], tmp_path)

@@ -1,7 +1,10 @@
 """Rows and verdicts on membership and properties name the upload that they are about: method, defense, label, seed."""
 
+from pathlib import Path
+
 import pytest
 
+from fedpriv.eval.findings import findings
 from fedpriv.eval.score_records import score_sections
 
 RATE = {"value": 0.7, "ci95": [0.6, 0.8]}
@@ -85,3 +88,12 @@ def test_seeds_data_sets_and_stages_are_told_where_they_differ():
     _, markdown = score_sections([bare, other])
     assert [(row["seed"], row["data set"]) for row in cells(markdown)] == [("0", "digits"), ("1", "cifar10")]
     assert "fedproto, prototype, early, cifar10, seed 1:" in markdown
+
+
+def test_findings_on_membership_alone_keep_defenses_apart():
+    found = findings([], {Path(f"{n}/membership"): record for n, record in enumerate(three(MEMBERSHIP))})
+    assert sorted((one.name, one.members) for one in found) == [
+        ("prototype uploads of fedproto + noise scale=0.3, digits", "Membership leaks a little."),
+        ("prototype uploads of fedproto + noise scale=0.7, digits", "No leak of membership found."),
+        ("prototype uploads of fedproto, digits", "Membership leaks."),
+    ]

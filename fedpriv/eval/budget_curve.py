@@ -15,6 +15,8 @@ import numpy as np
 from fedpriv.eval.convergence import convergence
 from fedpriv.eval.curves import house_style, open_axes, svg_text
 from fedpriv.eval.floors import CONTROL, FLOORS, LABELS, PERMUTED
+from fedpriv.eval.frontier import defense_label
+from fedpriv.eval.labels import upload_title
 from fedpriv.eval.ranking import budget_value, by_budget, stage_name
 from fedpriv.eval.sections import Means
 from fedpriv.eval.storage import AttackRecord, scored
@@ -54,7 +56,7 @@ class BudgetCurve:
     """An attack at several budgets, all on the same targets.
 
     Attributes:
-        name: the attack, its target, the method and the data set; with the stage where there is one.
+        name: the attack, its target, the method with its defense, and the data set; with the stage where there is one.
         unit: the budget field.
         floor: the best blind guess, the same at every budget.
         floor_psnr: its mean PSNR in dB.
@@ -77,16 +79,22 @@ class BudgetCurve:
 def budget_curves(found: Sequence[AttackRecord]) -> list[BudgetCurve]:
     """Return a curve for every attack that was run with at least two budgets, in the order given."""
     series = by_budget(found, scored, lambda attack: attack.about)
-    return [_curve([scored(attack) for attack in members]) for members in series if len(members) > 1]
+    return [
+        _curve([scored(attack) for attack in members], _upload(members[-1])) for members in series if len(members) > 1
+    ]
 
 
-def _curve(records: Sequence[Mapping[str, Any]]) -> BudgetCurve:
+def _upload(attack: AttackRecord) -> str:
+    return upload_title(attack.about, defense_label(attack.about.get("run", {})))
+
+
+def _curve(records: Sequence[Mapping[str, Any]], upload: str) -> BudgetCurve:
     last = records[-1]
     # Blind guesses do not depend on the attack, so the best of them is the same at every budget.
     floor = max(FLOORS, key=lambda name: float(last["floors"][name]["psnr_db"]))
     stage = stage_name(last)
     return BudgetCurve(
-        name=f"{last['attack']} on {last['target']} uploads of {last['method']}, {last['dataset']}"
+        name=f"{last['attack']} on {last['target']} uploads of {upload}, {last['dataset']}"
         + (f", {stage} stage" if stage else ""),
         unit=str(last["budget"]["field"]).replace("_", " "),
         floor=LABELS[floor],

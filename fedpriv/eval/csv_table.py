@@ -10,6 +10,7 @@ from typing import Any
 from fedpriv.eval.card import card_words
 from fedpriv.eval.convergence import convergence
 from fedpriv.eval.frontier import defense_label, run_figures
+from fedpriv.eval.labels import KEY
 from fedpriv.eval.ranking import budget_value, in_order
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.eval.verdict import verdict, verdict_kind
@@ -24,6 +25,8 @@ _CSV = (
     "budget",
     "method",
     "defense",
+    "method_label",
+    "defense_label",
     "dataset",
     "knowledge",
     "n_targets",
@@ -107,6 +110,8 @@ def _csv_row(attack: AttackRecord) -> dict[str, Any]:
         "seed": record["seed"],
         "run_seed": attack.about.get("run", {}).get("seed"),
         "defense": defense_label(attack.about.get("run", {})),
+        "method_label": (attack.about.get(KEY) or {}).get("method"),
+        "defense_label": (attack.about.get(KEY) or {}).get("defense"),
         "accuracy_after_training": trained,
         "upload_scalars_per_client_round": scalars,
         "stage": stage.get("name"),

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpriv.eval.frontier import WORST_FIRST, point_labels, upload_key
 from fedpriv.eval.ranking import card_key, card_numbers, title
+from fedpriv.eval.score_section import guarded_method
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.eval.verdict import Kind, beyond_chance, verdict_kind
 
@@ -96,11 +97,11 @@ def _gravity(finding: Finding) -> tuple[int, bool, tuple[str, str, str]]:
 def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
     together: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:
-        together.setdefault((record["method"], record["target"], record["dataset"]), []).append(record)
+        together.setdefault((guarded_method(record), record["target"], record["dataset"]), []).append(record)
     return [
         Finding(
-            upload_name(method, target, dataset),
-            method,
+            upload_name(label, target, dataset),
+            own[0]["method"],
             target,
             None,
             "No attack that makes images was run.",
@@ -108,7 +109,7 @@ def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
             _also(own),
             (),
         )
-        for (method, target, dataset), own in together.items()
+        for (label, target, dataset), own in together.items()
     ]
 
 

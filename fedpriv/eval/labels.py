@@ -32,6 +32,20 @@ def labelled(about: Mapping[str, Any], what: Literal["method", "defense"], name:
     return f"{label} ({name})"
 
 
+def upload_title(about: Mapping[str, Any], defense: str) -> str:
+    """Return the method of a result with its defense, where there is one.
+
+    Args:
+        about: what is known of the result.
+        defense: the registry names of its defenses, or ``none``.
+
+    >>> upload_title({"method": "fedproto"}, "noise scale=0.3"), upload_title({"method": "fedproto"}, "none")
+    ('fedproto + noise scale=0.3', 'fedproto')
+    """
+    method, guard = labelled(about, "method", str(about["method"])), labelled(about, "defense", defense)
+    return method if guard == "none" else f"{method} + {guard}"
+
+
 def _made_up(label: str, name: str) -> bool:
     """Whether a label is the registry name with settings behind it, as a study makes one where none was given."""
     parts, heads = label.split(" + "), [part.split(" ")[0] for part in name.split(" + ")]

@@ -10,6 +10,7 @@ from fedpriv.eval.card import card_words
 from fedpriv.eval.convergence import Convergence, convergence
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.frontier import defense_label
+from fedpriv.eval.labels import labelled, upload_title
 from fedpriv.eval.leakage import METRICS
 from fedpriv.eval.picture_table import PictureTable, picture_table, room_for
 from fedpriv.eval.ranking import strongest_first, title
@@ -183,13 +184,13 @@ def _entry(place: str, attack: AttackRecord, low: float, high: float, room: int)
     record = scored(attack)
     gain = record["advantage_db"]
     interval = gain["ci95"]
-    defense = defense_label(attack.about.get("run", {}))
-    guarded = "" if defense == "none" else f" + {defense}"
+    method = labelled(attack.about, "method", attack.about["method"])
+    upload = upload_title(attack.about, defense_label(attack.about.get("run", {})))
     return Entry(
         anchor=f"attack-{place}",
-        name=f"{title(record)} on {record['target']} uploads of {record['method']}{guarded}, {record['dataset']}",
+        name=f"{title(record)} on {record['target']} uploads of {upload}, {record['dataset']}",
         attack=title(record),
-        upload=f"{record['method']}, {record['target']}{guarded}",
+        upload=upload.replace(method, f"{method}, {record['target']}", 1),
         record=record,
         about=attack.about,
         verdict=verdict(record),

@@ -10,6 +10,7 @@ from fedpriv.eval.claims import Claim, Quantity, Row, matching, speaks_of
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.frontier import Frontier, defense_label, point_labels, run_figures, upload_key
 from fedpriv.eval.frontier_plot import describe, panels
+from fedpriv.eval.labels import labelled
 from fedpriv.eval.ranking import in_order, title
 from fedpriv.eval.report_entries import Grant, card_grants
 from fedpriv.eval.storage import AttackRecord, scored
@@ -66,7 +67,7 @@ def _federation(label: str, runs: Mapping[int, Facts]) -> Federation:
         name=label,
         target=first["target"],
         setting=_setting(first["dataset"], run),
-        defense=defense_label(run),
+        defense=labelled(first, "defense", defense_label(run)),
         trained=trained,
         received=received,
         scalars=scalars,
@@ -136,9 +137,13 @@ class ClaimView:
 
 
 def claim_views(attacks: Sequence[AttackRecord], quantity: Quantity) -> tuple[ClaimView, ...]:
-    """Return the claims that speak of uploads that were attacked, with what was measured here beside each row."""
-    uploads = [(str(attack.about["method"]), str(attack.about["target"])) for attack in attacks]
-    ranked = in_order(list(attacks), scored)
+    """Return the claims that speak of uploads that were attacked, with what was measured here beside each row.
+
+    Runs without any defense count alone: papers report their methods bare.
+    """
+    bare = [attack for attack in attacks if not attack.about.get("run", {}).get("defenses")]
+    uploads = [(str(attack.about["method"]), str(attack.about["target"])) for attack in bare]
+    ranked = in_order(bare, scored)
     return tuple(
         ClaimView(claim, tuple((row.name, _written(row), _ours(row, ranked, quantity)) for row in rows))
         for claim, rows in matching(uploads, quantity)
@@ -161,9 +166,8 @@ def _our_leakage(own: Sequence[AttackRecord]) -> tuple[str, ...]:
     """Return a line an attack, mean over its seeds."""
     same: dict[str, list[Facts]] = {}
     for attack in own:
-        record, defense = scored(attack), defense_label(attack.about.get("run", {}))
-        guarded = "" if defense == "none" else f" + {defense}"
-        name = f"{title(record)} on {record['method']}{guarded}, {record['dataset']}"
+        record, method = scored(attack), labelled(attack.about, "method", attack.about["method"])
+        name = f"{title(record)} on {method}, {record['dataset']}"
         same.setdefault(name, []).append(record)
     lines = []
     for name, records in same.items():

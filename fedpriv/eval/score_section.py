@@ -41,11 +41,17 @@ def upload_columns(record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def guarded_method(record: Mapping[str, Any]) -> str:
+    """Return the method that a record is about with its defense: ``fedproto + noise scale=0.3``."""
+    columns = upload_columns(record)
+    guard = {"none": "", NOT_RECORDED: ", defense not recorded"}.get(columns["defense"], f" + {columns['defense']}")
+    return columns["method"] + guard
+
+
 def upload_words(record: Mapping[str, Any]) -> str:
     """Return which upload a record is about, in one line: ``fedproto + noise scale=0.3, prototype, digits, seed 0``."""
     columns = upload_columns(record)
-    guarded = {"none": "", NOT_RECORDED: ", defense not recorded"}.get(columns["defense"], f" + {columns['defense']}")
-    return f"{columns['method']}{guarded}, {columns['upload']}, {columns['data set']}, seed {columns['seed']}"
+    return f"{guarded_method(record)}, {columns['upload']}, {columns['data set']}, seed {columns['seed']}"
 
 
 def varying(rows: Rows) -> list[dict[str, str]]:

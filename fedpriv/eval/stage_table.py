@@ -9,6 +9,8 @@ from typing import Any
 
 from fedpriv.eval.convergence import convergence, objective
 from fedpriv.eval.floors import LABELS
+from fedpriv.eval.frontier import defense_label
+from fedpriv.eval.labels import upload_title
 from fedpriv.eval.ranking import stage_name
 from fedpriv.eval.storage import AttackRecord, scored
 
@@ -60,7 +62,8 @@ def stage_tables(found: Sequence[AttackRecord]) -> list[StageTable]:
     for members in together.values():
         if len(members) > 1:
             record = scored(members[0])
-            name = f"{record['attack']} on {record['target']} uploads of {record['method']}, {record['dataset']}"
+            upload = upload_title(members[0].about, defense_label(members[0].about.get("run", {})))
+            name = f"{record['attack']} on {record['target']} uploads of {upload}, {record['dataset']}"
             ordered = sorted(members, key=lambda attack: int(scored(attack)["stage"]["round"]))
             tables.append(StageTable(name, tuple(_row(attack) for attack in ordered)))
     return tables

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import UserError
+from fedpriv.eval.frontier import defense_label
+from fedpriv.eval.labels import KEY, labelled
 from fedpriv.eval.report import StudyFacts, UnfinishedCell, write_report
 from fedpriv.eval.score_records import holds_scores
 from fedpriv.eval.storage import is_attack_directory
@@ -62,13 +64,7 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
         },
         privacy=_privacy(folder, cells),
         commands=(study["command"],) if study.get("command") else (),
-        labels={
-            place.resolve(): {
-                "method": str(cell.get("method_label", cell["method"])),
-                "defense": str(cell.get("defense_label", "none")),
-            }
-            for cell, place in done
-        },
+        labels={place.resolve(): _labels(cell) for cell, place in done},
     )
     images = [place for place in places if is_attack_directory(place)]
     return images, [place for place in places if holds_scores(place)], facts
@@ -95,6 +91,18 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
     )
 
 
+def _labels(cell: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "method": str(cell.get("method_label", cell["method"])),
+        "defense": str(cell.get("defense_label", "none")),
+    }
+
+
+def _defense(cell: Mapping[str, Any]) -> str:
+    label = _labels(cell)["defense"]
+    return labelled({KEY: _labels(cell)}, "defense", defense_label(cell) if cell.get("defenses") else label)
+
+
 def _results(folder: Path, cell: Mapping[str, Any]) -> list[Path]:
     return [folder / entry["path"] for entry in cell["attacks"] if entry.get("status") == "done"]
 
@@ -107,8 +115,8 @@ def _unfinished(cell: Mapping[str, Any], lost: str | None) -> UnfinishedCell:
     own = [f"{entry['attack']}: {entry['error']}" for entry in cell["attacks"] if entry.get("error")]
     return UnfinishedCell(
         cell=str(cell["cell"]),
-        method=str(cell.get("method_label", cell["method"])),
-        defense=str(cell.get("defense_label", "none")),
+        method=labelled({KEY: _labels(cell)}, "method", str(cell["method"])),
+        defense=_defense(cell),
         target=str(cell["target"]),
         seed=int(cell["seed"]),
         status="lost" if cell["status"] == "done" else str(cell["status"]),
@@ -122,7 +130,7 @@ def _privacy(folder: Path, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...
     for cell in cells:
         summary = folder / str(cell["run"]) / "summary.json"
         if summary.is_file():
-            name = f"{cell.get('method_label', cell['method'])} + {cell.get('defense_label', 'none')}"
+            name = f"{labelled({KEY: _labels(cell)}, 'method', str(cell['method']))} + {_defense(cell)}"
             lines |= dict.fromkeys(_guarantee(name, record) for record in read_json(summary).get("privacy", ()))
     return tuple(lines)
 
