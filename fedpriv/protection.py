@@ -6,6 +6,7 @@ applied in the order they are given. The core knows this contract only; the defe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -176,6 +177,10 @@ class Defense:
         """Return what leaves the client instead of ``message``; an empty message is not sent at all."""
         return message
 
+    def period(self) -> int:
+        """Return the rounds from one upload to the next."""
+        return 1
+
     def wire(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as an encoder of this defense would put it on the wire."""
         return entries
@@ -266,6 +271,10 @@ class Shield:
             if not message:
                 return ()
         return message
+
+    def period(self) -> int:
+        """Return the rounds from one upload to the next."""
+        return math.lcm(*(defense.period() for defense in self.defenses))
 
     def wire(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as it is put on the wire."""

@@ -552,6 +552,46 @@ def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
     assert "with 2 workers" in out
 
 
+def test_a_dry_run_rehearses_what_needs_others_and_rare_uploads(capsys):
+    """Every default attack on mixtures, one of which learns from other clients; and uploads of each third round only."""
+    flags = [*TINY_FLAGS[:-1], "7", "--targets", "2", "--dry-run", "--json", "--quiet"]
+    code, out, _ = call(capsys, "audit", "--methods", "fedre", "--defenses", "none,every:k=3", *flags)
+    assert code == 0
+    answer = json.loads(out)
+    plain, rare = answer["cells"]
+    assert (answer["complete"], plain["not_estimated"], rare["not_estimated"]) == (True, [], [])
+    assert "unmix-prior" in plain["seconds_by_attack"]
+    assert all(cell["seconds"]["train"] > 0 and cell["seconds"]["attack"] > 0 for cell in answer["cells"])
+    scalars = [cell["upload_per_round"]["full_scalars"] for cell in answer["cells"]]
+    assert scalars[1] == pytest.approx(scalars[0] / 3)
+
+
+def test_what_cannot_be_rehearsed_is_named_and_the_rest_is_summed(capsys, monkeypatch):
+    from fedpriv.cli.study import estimate
+
+    original = estimate._attack
+
+    def refusing(cell, plan, run, folder):
+        if "pixels" in plan.attacks:
+            raise UserError("no pixels today")
+        return original(cell, plan, run, folder)
+
+    monkeypatch.setattr(estimate, "_attack", refusing)
+    flags = ["audit", "--methods", "fedproto", "--attacks", "pixels,membership", *TINY_FLAGS, "--dry-run"]
+    code, out, _ = call(capsys, *flags, "--json")
+    assert code == 0
+    answer = json.loads(out)
+    (cell,) = answer["cells"]
+    assert not answer["complete"]
+    assert cell["not_estimated"] == ["pixels on fedproto: no pixels today"]
+    assert cell["seconds_by_attack"]["pixels"] is None
+    assert answer["seconds"] == pytest.approx(cell["seconds"]["train"] + cell["seconds_by_attack"]["membership"])
+    code, out, _ = call(capsys, *flags)
+    assert code == 0
+    assert "time: at least about" in out
+    assert "not estimated: pixels on fedproto: no pixels today" in out
+
+
 def test_time_left_is_what_like_steps_took():
     def row(cell, status, train, attack, method="a"):
         entry = {"path": f"attacks/{cell}/dip", "seconds": attack}

@@ -15,6 +15,7 @@ from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.cli.study.cells import Cell
+    from fedpriv.cli.study.estimate import Estimate
     from fedpriv.cli.study.folder import Row
     from fedpriv.cli.study.source import Source
 
@@ -115,41 +116,53 @@ def _preview(cells: Sequence[Cell], workers: int, *, download: bool, as_json: bo
         common.say(text, quiet=quiet, as_json=True)
 
     estimates = estimate(cells, download=download, say=say)
-    seconds = [part for one in estimates for part in (one.train, one.attack)]
-    known = sum(part for part in seconds if part is not None)
+    known = sum(part for one in estimates for part in (one.train, one.attack) if part is not None)
+    complete = all(one.complete for one in estimates)
     if as_json:
         listed = [
             {
                 **{"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed},
                 **{"target": cell.target, "attacks": list(one.attacks), "upload_per_round": dict(one.upload)},
-                **{"seconds": {"train": one.train, "attack": one.attack}, "reason": one.reason},
+                **{
+                    "seconds": {"train": one.train, "attack": one.attack},
+                    "seconds_by_attack": dict(one.attacks),
+                    "not_estimated": list(one.reasons),
+                },
             }
             for cell, one in zip(cells, estimates, strict=True)
         ]
-        common.print_json({"cells": listed, "seconds": known, "complete": None not in seconds})
+        common.print_json({"cells": listed, "seconds": known, "complete": complete})
         return
     rows = [
         {
             "cell": cell.name,
             "target": cell.target,
-            "attacks": ", ".join(place.rpartition("/")[2] for place in one.attacks),
+            "attacks": ", ".join(one.attacks),
             "upload scalars / round (paper)": _count(one.upload.get("paper_scalars")),
             "(full)": _count(one.upload.get("full_scalars")),
             "bytes": _count(one.upload.get("full_bytes")),
             "train": "?" if one.train is None else duration(one.train),
-            "attack": "?" if one.attack is None else duration(one.attack),
+            "attack": _sum(one),
         }
         for cell, one in zip(cells, estimates, strict=True)
     ]
     common.print_table(f"{len(cells)} cells", rows, as_json=False)
-    least = "at least " if None in seconds else ""
+    least = "" if complete else "at least "
     per_worker = f", {duration(known / min(workers, len(cells)))} with {workers} workers" if workers > 1 else ""
     click.echo(f"time: {least}about {duration(known)} with one worker{per_worker}")
     click.echo(
-        "estimated from a rehearsal: one client's rounds and a few iterations of each attack, scaled up; nothing ran"
+        "estimated from a rehearsal: two clients' rounds and a few iterations of each attack, scaled up; nothing ran"
     )
-    for reason in dict.fromkeys(one.reason for one in estimates if one.reason):
+    for reason in dict.fromkeys(reason for one in estimates for reason in one.reasons):
         click.echo(f"not estimated: {reason}")
+
+
+def _sum(one: Estimate) -> str:
+    from fedpriv.cli.study.progress import duration
+
+    if one.attack is None:
+        return "?"
+    return duration(one.attack) if None not in one.attacks.values() else f"at least {duration(one.attack)}"
 
 
 def _count(value: float | None) -> str:

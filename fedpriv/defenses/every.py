@@ -53,6 +53,10 @@ class Every(Defense):
         """True: what is sent is as it was."""
         return True
 
+    def period(self) -> int:
+        """Return k."""
+        return self.k
+
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message in rounds that are multiples of k, and nothing in others."""
         return message if context.round % self.k == 0 else ()

@@ -1,14 +1,16 @@
-"""What a study will send and how long it may take, from a rehearsal: one client, few rounds, few iterations.
+"""What a study will send and how long it may take, from a rehearsal: two clients, few rounds, few iterations.
 
-Of each method under each defense one client of middling size trains for two rounds (or as many as an attack needs) in a
-temporary folder; of each method each attack runs on what that client uploaded, with two small budgets. Then
+Of each method under each defense two clients of middling size train for two rounds (or until they have sent as many uploads
+as an attack needs) in a temporary folder; of each method each attack runs on what they sent, with two small budgets. Then
 
 - training is the fastest round's local work in proportion to images, its server step in proportion to uploads, and its
   evaluation, times the rounds;
 - an attack is the line through its two small budgets, at its full budget, in proportion to targets; twice with the control.
   Attacks work on many targets together, so this is rather too long than too short;
 - scalars are those of a settled round by sizes alone (as ``fedpriv cost`` has them), and under a defense in proportion to
-  what the rehearsed client sent with and without it.
+  what the rehearsed clients sent with and without it.
+
+An attack that cannot be rehearsed is named with its reason, and left out of the sum.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli.attack_plan import AttackPlan
 from fedpriv.cli.study.cells import Cell
-from fedpriv.cli.study.folder import results
 from fedpriv.config import plain
 from fedpriv.errors import UserError
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from fedpriv.federation import Federation
 
 SMALL_BUDGETS = (2, 10)
+REHEARSED_CLIENTS = 2
+"""One would do for time, but some attacks learn from the uploads of others."""
 REHEARSED_TARGETS = 8
 
 
@@ -45,19 +48,24 @@ class Estimate:
             it is not known.
         train: seconds, or None.
         attacks: folder of the result -> seconds, or None.
-        reason: why something is not known, or None.
+        reasons: why something is not known, a line each; empty where everything is.
     """
 
     upload: Mapping[str, float]
     train: float | None
     attacks: Mapping[str, float | None]
-    reason: str | None = None
+    reasons: tuple[str, ...] = ()
 
     @property
     def attack(self) -> float | None:
-        """Seconds of all attacks together, or None."""
+        """Seconds of the attacks that are known, together; None where none of them is."""
         known = [seconds for seconds in self.attacks.values() if seconds is not None]
-        return sum(known) if len(known) == len(self.attacks) else None
+        return sum(known) if known or not self.attacks else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether training and all attacks are known."""
+        return self.train is not None and None not in self.attacks.values()
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,11 @@ class _Rehearsal:
     run: Path
     sent: Mapping[str, float]
     train: float
+    clients: int
+
+
+Times = tuple[Mapping[str, float | None], tuple[str, ...]]
+"""Folder of a result -> seconds, and why some are not known."""
 
 
 def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None]) -> list[Estimate]:
@@ -76,7 +89,7 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
         say: told what is being rehearsed.
     """
     trained: dict[str, _Rehearsal | str] = {}
-    attacked: dict[tuple[str, str], Mapping[str, float | None]] = {}
+    attacked: dict[tuple[str, str], Times] = {}
     found: list[Estimate] = []
     with tempfile.TemporaryDirectory(prefix="fedpriv-rehearsal-") as name:
         folder = Path(name)
@@ -97,14 +110,14 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
         for cell in cells:
             run, bare = rehearsed(cell), rehearsed(replace(cell, config=replace(cell.config, defenses=())))
             if isinstance(run, str):
-                found.append(Estimate({}, None, {path: None for _, path, _, _, _ in results(cell)}, run))
+                unknown = dict.fromkeys(folder for plan in cell.plans for folder in plan.results())
+                found.append(Estimate({}, None, unknown, (run,)))
                 continue
             key = (cell.method.label, cell.target)
             if key not in attacked:
                 say(f"rehearsing attacks on {cell.method.label}, {cell.target}")
                 attacked[key] = _attacks(cell, run, folder / f"attacks-{len(attacked)}")
-            reason = "an attack could not be rehearsed" if None in attacked[key].values() else None
-            found.append(Estimate(_sent(cell, run, bare), run.train, attacked[key], reason))
+            found.append(Estimate(_sent(cell, run, bare), run.train, *attacked[key]))
     return found
 
 
@@ -126,54 +139,63 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     from fedpriv.engines.local import run_clients
     from fedpriv.federation import prepare, run
     from fedpriv.ledger import count
+    from fedpriv.protection import Shield
     from fedpriv.runs import RunDirectory
 
-    least = [made.needs.min_rounds for plan in cell.plans for made in plan.attacks.values()]
-    rounds = min(cell.config.rounds, max(2, *least) if least else 2)
+    defenses = build_defenses(cell.config.defenses)
+    period = Shield(defenses).period()
+    uploads = max([1, *(made.needs.min_rounds for plan in cell.plans for made in plan.attacks.values())])
+    rounds = min(cell.config.rounds, max(2, period * uploads))
     config = replace(cell.config, rounds=rounds, keep=(), capture="all")
     torch.set_num_threads(1)
-    defenses = build_defenses(config.defenses)
     federation = prepare(config, torch.device("cpu"), download=download, defenses=defenses)
-    alone = _with_one_client(federation)
+    few = _with_few_clients(federation)
     directory = RunDirectory.create(path, config)
-    run(alone, directory, run_clients)
+    run(few, directory, run_clients)
     times = [line["seconds"] for line in directory.lines("timings")]
     sizes = [len(setup.train) for setup in federation.clients]
-    share = sum(sizes) / sizes[alone.participants(1)[0]]
+    chosen = few.participants(1)
+    share = sum(sizes) / sum(sizes[client] for client in chosen)
     taking_part = len(federation.participants(1))
+    served = [line["server"] for line in times]
     seconds = (
         min(line["clients"] for line in times) * share * taking_part / config.clients
-        + min(line["server"] for line in times) * taking_part
+        # Where uploads are rare the server has work in the rounds that have any.
+        + (min(served) if period == 1 else max(served) / period) * taking_part / len(chosen)
         + max(line["evaluate"] for line in times)
     )
     sent: dict[str, float] = {}
     for kind, total in count(directory.ledger()).items():
-        sent |= {f"{kind}_scalars": total.upload_scalars, f"{kind}_bytes": total.upload_bytes}
-    return _Rehearsal(path, sent, seconds * cell.config.rounds)
+        sent |= {f"{kind}_scalars": total.upload_scalars / rounds, f"{kind}_bytes": total.upload_bytes / rounds}
+    return _Rehearsal(path, sent, seconds * cell.config.rounds, len(chosen))
 
 
-def _with_one_client(federation: Federation) -> Federation:
-    """Return a federation of which only the client of the median size ever takes part."""
+def _with_few_clients(federation: Federation) -> Federation:
+    """Return a federation of which only the clients nearest the median size ever take part."""
     from fedpriv.federation import Federation
 
     sizes = [len(setup.train) for setup in federation.clients]
-    middle = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2]
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    first = max(0, len(order) // 2 - REHEARSED_CLIENTS // 2)
+    middle = tuple(sorted(order[first : first + REHEARSED_CLIENTS]))
 
-    class OneClient(Federation):
+    class FewClients(Federation):
         def participants(self, round_: int) -> tuple[int, ...]:
-            return (middle,)
+            return middle
 
-    return OneClient(**{spec.name: getattr(federation, spec.name) for spec in fields(Federation)})
+    return FewClients(**{spec.name: getattr(federation, spec.name) for spec in fields(Federation)})
 
 
-def _attacks(cell: Cell, run: _Rehearsal, folder: Path) -> dict[str, float | None]:
+def _attacks(cell: Cell, run: _Rehearsal, folder: Path) -> Times:
     found: dict[str, float | None] = {}
+    reasons: dict[str, None] = {}
     for plan in cell.plans:
         try:
             found |= _attack(cell, plan, run, folder)
-        except UserError:
+        except UserError as error:
             found |= dict.fromkeys(plan.results())
-    return found
+            reasons[f"{', '.join(plan.results())} on {cell.method.label}: {error}"] = None
+    return found, tuple(reasons)
 
 
 def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict[str, float]:
@@ -184,7 +206,7 @@ def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict
     if not plan.attacks:
         ground = prepare_ground(run.run, small)
         took = _timed(lambda: _measure(folder, ground, small))
-        return dict.fromkeys(plan.results(), took * cell.config.clients)
+        return dict.fromkeys(plan.results(), took * cell.config.clients / run.clients)
     ((name, made),) = plan.attacks.items()
     least = replace(made, **{made.budget: SMALL_BUDGETS[0]}) if made.budget else made  # type: ignore[type-var]
     first, targets = _trial(run, replace(small, attacks={name: least}), folder / f"{name}-first")
@@ -194,8 +216,9 @@ def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict
         second, _ = _trial(run, replace(small, attacks={name: more}), folder / f"{name}-second")
         slope = max(0.0, (second - first) / (SMALL_BUDGETS[1] - SMALL_BUDGETS[0]))
     start = max(0.0, first - SMALL_BUDGETS[0] * slope)
-    # A client that has fewer targets than were asked for stands for all of them.
-    times = min(plan.n_targets, targets * cell.config.clients if targets < few else plan.n_targets) / targets
+    # Clients that have fewer targets than were asked for stand for all of them.
+    there = targets * cell.config.clients / run.clients if targets < few else plan.n_targets
+    times = min(plan.n_targets, there) / targets
     found = {}
     for job in plan.jobs():
         budget = getattr(job.attack, job.attack.budget) if job.attack.budget else 0
