@@ -161,12 +161,15 @@ def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> dict[str
     from fedpriv.runs import dataset_title
 
     config, summary = ground.run.config, ground.run.summary
+    evidence = ground.evidence[job.name, job.stage]
+    said = getattr(job.attack, "caveat", None)
     return {
         "target": plan.target,
         "attack": job.name,
         "method": config.method,
         "dataset": dataset_title(config),
-        "knowledge": plain(ground.evidence[job.name, job.stage].knowledge.card),
+        "knowledge": plain(evidence.knowledge.card),
+        "caveat": "" if said is None else said(evidence.observations, evidence.targets, evidence.knowledge),
         "seed": plan.seed,
         "options": plain(job.attack),
         "budget": None if job.budget is None else {"field": job.attack.budget, "value": job.budget},

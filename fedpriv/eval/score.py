@@ -128,6 +128,7 @@ def score(
         "cost": dataclasses.asdict(reconstruction.cost),
         "budget": about.get("budget"),
         "stage": about.get("stage"),
+        "caveat": about.get("caveat", ""),
         "seed": seed,
         "versions": _versions(),
     }
