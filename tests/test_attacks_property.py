@@ -11,11 +11,12 @@ from sklearn.datasets import load_digits
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.property import KnownClient, PropertyInference
 from fedpriv.attacks.property_features import describe
+from fedpriv.attacks.said_in_clear import said
 from fedpriv.attacks.shadow_clients import shadow_clients
 from fedpriv.cli.main import run
 from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
-from fedpriv.eval.membership import area
+from fedpriv.eval.membership import area, load_membership
 from fedpriv.eval.property import load_property, summarise
 from fedpriv.uploads import Classifier, ClassLogits, Entangled, Kernel, LabelCounts, Prototypes, Representations
 
@@ -64,15 +65,30 @@ def test_counts_and_label_sets_are_read_off():
     attack = PropertyInference()
     counted = (Prototypes(torch.zeros(2, 3), torch.tensor([1, 4]), torch.tensor([3, 9])),)
     for upload in (counted, (LabelCounts(torch.tensor([0, 3, 0, 0, 9])),)):
-        assert attack.read_off(upload, "majority", C)[1].tolist() == [0, 0, 0, 0, 1]
+        assert attack.read_off(said([upload]), "majority", C)[1].tolist() == [0, 0, 0, 0, 1]
     named = (Prototypes(torch.zeros(2, 3), torch.tensor([1, 4])),)
-    assert attack.read_off(named, "holds", C)[1].tolist() == [0, 1, 0, 0, 1]
-    assert attack.read_off(named, "majority", C) is None
-    assert attack.asked([named]) == "majority"
-    assert attack.asked([(Kernel(torch.eye(2)),)]) == "holds"
-    assert PropertyInference(question="share").asked([named]) == "share"
+    assert attack.read_off(said([named]), "holds", C)[1].tolist() == [0, 1, 0, 0, 1]
+    assert attack.read_off(said([named]), "majority", C) is None
+    assert attack.asked([said([named])]) == "majority"
+    assert attack.asked([said([(Kernel(torch.eye(2)),)])]) == "holds"
+    assert PropertyInference(question="share").asked([said([named])]) == "share"
     raw = (Representations(torch.zeros(3, 2), torch.tensor([0, 2, 2])),)
-    assert attack.read_off(raw, "majority", C)[1].tolist() == [0, 0, 1, 0, 0]
+    assert attack.read_off(said([raw]), "majority", C)[1].tolist() == [0, 0, 1, 0, 0]
+
+
+def test_what_was_said_once_stays_said():
+    head = (state(torch.zeros(C, 2), torch.zeros(C)),)
+    counts = (*head, LabelCounts(torch.tensor([0, 3, 0, 0, 9])))
+    assert said([counts, head, head]) == said([counts])
+    assert said([counts, head]).counts == {1: 3, 4: 9}
+    assert said([head]).classes is None
+    # A mixture of one class a round names another in every round; prototypes name what is held now.
+    mixtures = [(Entangled(torch.zeros(2), torch.eye(C)[label]),) for label in (3, 0, 3)]
+    assert said(mixtures).classes == (0, 3)
+    held = [(Prototypes(torch.zeros(len(rows), 2), torch.tensor(rows)),) for rows in ([0, 1], [1, 2])]
+    assert said(held).classes == (1, 2)
+    # Counts settle the classes, whatever a mixture gave weight to.
+    assert said([counts, mixtures[0]]).classes == (1, 4)
 
 
 def state(weight, bias):
@@ -166,10 +182,15 @@ def record(target, *extra):
     return load_property(Path("out/property"))
 
 
+OTHERS = ["--attack-option", "property.known=others"]
+
+
 def test_prototypes_without_counts_are_learned_from_and_reported():
-    found = record("prototype", *SMALL)
+    found = record("prototype", *SMALL, *OTHERS)
     assert found["question"] == "majority"
-    assert found["learned_from"] == "the 4 other clients"
+    assert found["learned_from"] == "the 4 other clients, in league with the attacker"
+    assert found["knowledge"]["colluders"] == "all other clients"
+    assert found["options"]["known"] == "others"
     assert found["knowledge"]["extractor"] == "none"
     assert (found["run"]["method"], found["run"]["defenses"]) == (found["method"], [])
     assert found["n_yes"] >= 5
@@ -199,17 +220,80 @@ def test_what_is_sent_in_clear_is_said_so():
     assert found["verdict"].startswith("Sent in clear")
 
 
+def test_no_truth_without_saying_so_only_what_is_in_clear():
+    found = record("prototype", *SMALL)
+    assert found["question"] == "holds"
+    assert found["learned_from"] == "the upload itself"
+    assert "colluders" not in found["knowledge"]
+    assert found["verdict"].startswith("Sent in clear: has the client any image of the class (AUC 1.000")
+
+
+def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
+    assert run(["train", "--method", "fedgen", *SMALL, "--rounds", "3", "--out", "run", "--quiet"]) == 0
+    found = record("classifier", "--run", "run")
+    assert found["round"] == 3
+    assert found["learned_from"] == "the uploads of all rounds themselves"
+    assert found["knowledge"]["rounds_seen"] == 3
+    assert (found["question"], found["auc"]["value"]) == ("majority", 1.0)
+    assert found["verdict"].startswith("Sent in clear")
+    attack = ["attack", "--target", "classifier", "--run", "run", "--attack", "membership", "--out", "m", "--quiet"]
+    assert run(attack) == 0
+    classes = load_membership(Path("m/membership"))["classes"]
+    assert classes == {"clients": 5, "exact": 5, "counted": 5, "counts_exact": 5}
+
+
+@pytest.mark.parametrize(
+    ("extra", "complaint"),
+    [
+        (["--attack-option", "question=majority"], "attacker knows nobody to learn it from"),
+        (
+            ["--attack-option", "question=share", "--attack-option", "threshold=0.99", *OTHERS],
+            "the answer is no for all",
+        ),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_anything_is_attacked_or_written(capsys, extra, complaint):
+    assert run(["train", "--method", "fedgh", *SMALL, "--rounds", "1", "--out", "run", "--quiet"]) == 0
+    suite = ["--attack", "dip", "--attack", "property", "--iterations", "2", "--targets", "2", *extra]
+    for _ in range(2):  # nothing is left in the way of a second try
+        assert run(["attack", "--target", "prototype", "--run", "run", *suite, "--out", "out", "--quiet"]) == 2
+        assert complaint in capsys.readouterr().err
+        assert not Path("out").exists()
+
+
+def test_a_folder_made_for_nothing_is_given_back_and_a_trained_run_is_not(capsys, tmp_path):
+    wrong = ["--dataset", "folder", "--data-dir", str(tmp_path / "absent")]
+    assert run(["attack", "--target", "prototype", "--attack", "property", *wrong, "--out", "out", "--quiet"]) == 2
+    assert not Path("out").exists()
+    train = ["--attack", "property", "--attack-option", "question=majority", *SMALL]
+    assert run(["attack", "--target", "prototype", *train, "--out", "out", "--quiet"]) == 2
+    assert "go on with --run out/run" in capsys.readouterr().err
+    assert record_of(["--target", "prototype", "--run", "out/run"], "again")["question"] == "holds"
+
+
+def record_of(flags, out):
+    assert run(["attack", *flags, "--attack", "property", "--out", out, "--quiet"]) == 0
+    return load_property(Path(out) / "property")
+
+
+def test_the_list_says_what_it_needs(capsys):
+    assert run(["list", "attacks", "--target", "prototype", "--json"]) == 0
+    needs = {row["name"]: row["needs from the knowledge card"] for row in json.loads(capsys.readouterr().out)}
+    assert "known=others" in needs["property"]
+
+
 def test_one_client_cannot_be_learned_about_and_other_attacks_go_on(capsys):
     few = ["--per-class", "20", "--clients", "2", "--rounds", "1", "--batch-size", "10"]
-    assert run(["attack", "--target", "classifier", "--attack", "property", *few, "--out", "alone", "--quiet"]) == 2
+    alone = ["attack", "--target", "classifier", "--attack", "property", *few, *OTHERS]
+    assert run([*alone, "--out", "alone", "--quiet"]) == 2
     assert "too few others to learn from" in capsys.readouterr().err
     suite = ["--targets", "2", "--iterations", "2"]
-    assert run(["attack", "--target", "logits", *few, *suite, "--out", "suite", "--json"]) == 0
+    assert run(["attack", "--target", "classifier", *few, *suite, "--out", "suite", "--json"]) == 0
     shown = capsys.readouterr()
     assert "left out: property" in shown.err
     printed = json.loads(shown.out)
     assert printed["property"] == {}
-    assert set(printed["attacks"]) == {"class-inversion"}
+    assert set(printed["attacks"]) == {"head-update"}
     assert set(printed["membership"]) == {"membership"}
 
 

@@ -1,9 +1,9 @@
 """Property inference: what does an upload tell of a client as a whole, such as which class it has most of?
 
-Counts and label sets that travel in clear are read off. Everything else is learned: a logistic regression on what uploads
-say about each class (:mod:`fedpriv.attacks.property_features`), from clients of which the answer is known. Those are clients
-that the attacker makes up of its own images (:mod:`fedpriv.attacks.shadow_clients`), or, where it has none, other clients of
-the federation that it knows or is in league with.
+Counts and label sets that travel in clear, in whichever round, are read off. Everything else is learned: a logistic
+regression on what uploads say about each class (:mod:`fedpriv.attacks.property_features`), from clients of which the
+answer is known. Those are clients that the attacker makes up of its own images (:mod:`fedpriv.attacks.shadow_clients`), or,
+only where ``known="others"`` says so, all other clients of the federation, which are then in league with it.
 
 Sources: Ateniese et al., "Hacking smart machines with smarter ones" (2015); Melis et al., "Exploiting unintended feature
 leakage in collaborative learning" (IEEE S&P 2019).
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,11 +21,10 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.attacks import TARGETS
-from fedpriv.attacks.membership import class_counts, held_classes
 from fedpriv.attacks.observation import Needs, Observation
 from fedpriv.attacks.property_features import describe
+from fedpriv.attacks.said_in_clear import Said, said
 from fedpriv.entanglement import Mechanism
-from fedpriv.uploads import Message
 
 Property = Literal["holds", "majority", "share"]
 
@@ -64,7 +63,10 @@ class PropertyInference:
     Attributes:
         question: ``holds`` (has the client any image of the class?), ``majority`` (is it the client's most frequent class?),
             ``share`` (does it make up more than ``threshold`` of the client's images?); ``auto`` asks for the majority
-            where uploads name their classes, and otherwise which classes are held.
+            where uploads name their classes, and otherwise which classes are held. Where there is nobody to learn the
+            majority from, it asks for the classes that uploads name.
+        known: of whom the attacker knows the answer: ``shadow`` clients that it makes of the images which the card grants,
+            if any, or all ``others`` of the federation, who tell it how many images of each class they hold.
         threshold: of ``share``, in (0, 1).
         shadow_clients: clients made up of the attacker's own images, where the card grants some.
         epochs: passes of a shadow client over its images.
@@ -73,6 +75,7 @@ class PropertyInference:
     """
 
     question: Literal["auto", "holds", "majority", "share"] = "auto"
+    known: Literal["shadow", "others"] = "shadow"
     threshold: Annotated[float, Gt(0), Lt(1)] = 0.3
     shadow_clients: Annotated[int, Ge(2)] = 32
     epochs: Annotated[int, Ge(1)] = 30
@@ -84,12 +87,15 @@ class PropertyInference:
     unit = None
     budget = None
     needs = Needs()
+    needs_in_words: ClassVar[str] = (
+        "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"
+    )
 
-    def asked(self, uploads: Sequence[Message]) -> Property:
-        """Return the question that uploads are asked."""
+    def asked(self, told: Sequence[Said]) -> Property:
+        """Return the question that clients are asked, by what they said in clear."""
         if self.question != "auto":
             return self.question
-        return "holds" if any(held_classes(upload) is None for upload in uploads) else "majority"
+        return "holds" if any(client.classes is None for client in told) else "majority"
 
     def answers(self, counts: Tensor, question: Property) -> Tensor:
         """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""
@@ -99,15 +105,14 @@ class PropertyInference:
             return counts == counts.max()
         return counts > self.threshold * counts.sum()
 
-    def read_off(self, upload: Message, question: Property, n_classes: int) -> tuple[Tensor, Tensor] | None:
-        """Return classes ``(k,)`` and certain scores ``(k,)`` where the upload gives the answer in clear; else None."""
-        counts, named = class_counts(upload), held_classes(upload)
-        if counts is not None:
-            told = torch.tensor([counts.get(label, 0) for label in range(n_classes)])
-            return torch.arange(n_classes), self.answers(told, question).double()
-        if question == "holds" and named is not None:
+    def read_off(self, told: Said, question: Property, n_classes: int) -> tuple[Tensor, Tensor] | None:
+        """Return classes ``(k,)`` and certain scores ``(k,)`` where a client gave the answer in clear; else None."""
+        if told.counts is not None:
+            counts = torch.tensor([told.counts.get(label, 0) for label in range(n_classes)])
+            return torch.arange(n_classes), self.answers(counts, question).double()
+        if question == "holds" and told.classes is not None:
             held = torch.zeros(n_classes, dtype=torch.float64).index_fill(
-                0, torch.tensor(named, dtype=torch.int64), 1.0
+                0, torch.tensor(told.classes, dtype=torch.int64), 1.0
             )
             return torch.arange(n_classes), held
         return None
@@ -138,21 +143,28 @@ class PropertyInference:
         return Learned(centre, scale, weight, float(fitted.intercept_[0]))
 
     def run(
-        self, observation: Observation, question: Property, n_classes: int, learned: Learned | None
+        self,
+        observation: Observation,
+        question: Property,
+        n_classes: int,
+        learned: Learned | None,
+        told: Said | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return classes ``(k,)`` and a score for each ``(k,)``, float64; a higher score is a likelier yes.
+
+        Scores that are read off are 0 and 1. Without these and without anything learned all are the same.
 
         Args:
             observation: the client's upload, or the permuted control.
             question: what is asked.
             n_classes: C.
             learned: what was learned from known clients; not needed where the answer is read off.
+            told: what the client said in clear in all rounds; default what this upload says.
         """
-        certain = self.read_off(observation.upload, question, n_classes)
-        if certain is not None or learned is None:
-            assert certain is not None
+        certain = self.read_off(said((observation.upload,)) if told is None else told, question, n_classes)
+        if certain is not None:
             return certain
         classes, rows = describe(observation, n_classes)
-        odds = learned(rows)
+        odds = torch.zeros(len(rows), dtype=torch.float64) if learned is None else learned(rows)
         # One class of a client has the majority, so its classes compete with one another.
         return classes, odds.log_softmax(0) if question == "majority" else odds

@@ -12,6 +12,7 @@ import rich_click as click
 from fedpriv.cli import common, membership
 from fedpriv.cli import property as property_inference
 from fedpriv.cli.attack_execution import attack_all, prepare_ground
+from fedpriv.cli.attack_folder import give_back, make_folder
 from fedpriv.cli.attack_plan import (
     MEMBERSHIP,
     PROPERTY,
@@ -32,6 +33,7 @@ from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.cli.attack_execution import Ground
     from fedpriv.eval.stages import Stage
     from fedpriv.runs import RunConfig
 
@@ -189,19 +191,25 @@ def attack(
         raise UserError(f"--stage {','.join(wanted)}: {plan.left_out()[0]}")
     for reason in (*refusals, *plan.left_out()):
         common.say(f"left out: {reason}", quiet=quiet, as_json=as_json)
-    # What an existing run cannot give is refused before a folder is made.
-    ground = None if run_path is None else prepare_ground(run_path, plan)
-    folder = _folder(out, target, resume, force, _request(plan, run_path), config)
+    ground, request = None, _request(plan, run_path)
+    if run_path is not None:
+        # What an existing run cannot give is refused before a folder is made.
+        ground, plan = _prepare(run_path, plan, attacks, quiet=quiet, as_json=as_json)
+    folder = make_folder(out, target, resume, force, request, config)
     common.hint["resume"] = _resume_command(folder, out)
-    if config is not None:
-        _train(folder / "run", config, device=device, download=download, quiet=quiet, as_json=as_json)
-    if ground is None:
-        ground = prepare_ground(folder / "run", plan)
-    command = common.command_line(*sys.argv[1:])
-    results = attack_all(folder, ground, plan, command=command, quiet=quiet)
-    measured = membership.measure_all(folder, ground, plan, command=command, quiet=quiet)
-    named = PROPERTY in attacks
-    measured |= property_inference.measure_all(folder, ground, plan, command=command, named=named, quiet=quiet)
+    try:
+        if config is not None:
+            _train(folder / "run", config, device=device, download=download, quiet=quiet, as_json=as_json)
+        if ground is None:
+            ground, plan = _prepare(folder / "run", plan, attacks, quiet=quiet, as_json=as_json)
+        command = common.command_line(*sys.argv[1:])
+        results = attack_all(folder, ground, plan, command=command, quiet=quiet)
+        measured = membership.measure_all(folder, ground, plan, command=command, quiet=quiet)
+        named = PROPERTY in attacks
+        measured |= property_inference.measure_all(folder, ground, plan, command=command, named=named, quiet=quiet)
+    except UserError as error:
+        give_back(folder, resume, error)
+        raise
     common.hint.pop("resume", None)
     finish(folder, results, measured, as_json=as_json, quiet=quiet)
 
@@ -288,6 +296,25 @@ def _quick_config(
     return run_config(method or DEFAULT_METHOD[target], values, seed)
 
 
+def _prepare(
+    run_path: Path, plan: AttackPlan, attacks: Sequence[str], *, quiet: bool, as_json: bool
+) -> tuple[Ground, AttackPlan]:
+    """Return the ground for a plan, and the plan without the inference that the run leaves nothing to.
+
+    Raises:
+        UserError: when the run does not have what is asked for, or leaves nothing to an inference that was named.
+    """
+    ground = prepare_ground(run_path, plan)
+    plan, about_members = membership.check(ground, plan, named=MEMBERSHIP in attacks)
+    plan, about_clients = property_inference.check(ground, plan, named=PROPERTY in attacks)
+    reasons = (*about_members, *about_clients)
+    if reasons and not plan.results():
+        raise UserError(reasons[0])
+    for reason in reasons:
+        common.say(f"left out: {reason}", quiet=quiet, as_json=as_json)
+    return ground, plan
+
+
 def _request(plan: AttackPlan, run_path: Path | None) -> dict[str, Any]:
     """Return what is asked for, by which an interrupted suite knows its own continuation."""
     from fedpriv.config import plain
@@ -312,40 +339,6 @@ def _request(plan: AttackPlan, run_path: Path | None) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- where to
-
-
-def _folder(
-    out: Path | None, target: str, resume: bool, force: bool, request: Mapping[str, Any], config: RunConfig | None
-) -> Path:
-    from fedpriv.config import plain
-    from fedpriv.files import read_json, write_json
-
-    described = {**request, "config": None if config is None else plain(config)}
-    if resume:
-        if out is None:
-            raise UserError("--resume needs --out, the folder of the interrupted attack")
-        before = read_json(out / "request.json")
-        if before != described:
-            changed = ", ".join(_differences(before, described))
-            raise UserError(f"{out}: was made with other flags ({changed} differ); resume with the same flags")
-        return out
-    folder = out or common.numbered(Path("results") / target)
-    common.fresh_folder(folder, force=force)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "request.json", described)
-    return folder
-
-
-def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
-    """Return the dotted names of what differs between two nested mappings."""
-    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
-        return [prefix] if before != now else []
-    names = [str(name) for name in {**before, **now}]
-    return [
-        found
-        for name in names
-        for found in _differences(before.get(name), now.get(name), f"{prefix}.{name}" if prefix else name)
-    ]
 
 
 def _resume_command(folder: Path, out: Path | None) -> str:

@@ -74,7 +74,7 @@ def _attacks(target: str | None) -> list[dict[str, Any]]:
         {
             "name": name,
             **({} if target else {"targets": ", ".join(TARGETS[name])}),
-            "needs from the knowledge card": _needs(needs_on(made, target)),
+            "needs from the knowledge card": getattr(made, "needs_in_words", None) or _needs(needs_on(made, target)),
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
         }

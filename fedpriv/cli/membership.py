@@ -12,6 +12,7 @@ import rich_click as click
 from fedpriv.cli import common
 from fedpriv.cli.attack_plan import MEMBERSHIP as NAME
 from fedpriv.cli.attack_plan import AttackPlan, folder_name
+from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.cli.attack_execution import Ground
@@ -38,6 +39,7 @@ def measure_all(
     from fedpriv.config import plain
     from fedpriv.eval.evidence import gather
     from fedpriv.eval.membership import FILE, evaluate, load_membership, save_membership
+    from fedpriv.eval.said import said_in_clear
     from fedpriv.runs import dataset_title
 
     run, federation, card = ground.run, ground.federation, replace(plan.card, rounds_seen=1)
@@ -61,9 +63,48 @@ def measure_all(
                 "run": plain(run.config),
                 "command": command,
             }
-            found[home] = evaluate(plan.members, evidence, federation, about, seed=plan.seed)
+            found[home] = evaluate(
+                plan.members,
+                evidence,
+                federation,
+                about,
+                seed=plan.seed,
+                told=said_in_clear(run, federation, number),
+            )
         save_membership(home, found[home])
     return found
+
+
+def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan, tuple[str, ...]]:
+    """Find out before anything is attacked whether there are members and non-members to tell apart.
+
+    Args:
+        ground: the run.
+        plan: what to run.
+        named: whether the user asked for it.
+
+    Returns:
+        The plan, without the inference where a stage leaves nothing to it, and a line that says why.
+
+    Raises:
+        UserError: when it was named and a stage leaves nothing to it.
+    """
+    if plan.members is None:
+        return plan, ()
+    from fedpriv.eval.evidence import gather
+    from fedpriv.eval.membership import trials_of
+
+    run, federation, card = ground.run, ground.federation, replace(plan.card, rounds_seen=1)
+    try:
+        for _, number in plan.moments:
+            evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
+            newest, clients = evidence.observations[0].round, [seen.client for seen in evidence.observations]
+            trials_of(plan.members, federation, clients, newest, plan.target, plan.seed)
+    except UserError as error:
+        if named:
+            raise
+        return replace(plan, members=None), (str(error),)
+    return plan, ()
 
 
 def show(records: Mapping[Path, Mapping[str, Any]]) -> None:

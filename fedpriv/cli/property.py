@@ -16,6 +16,7 @@ from fedpriv.cli.membership import EVERYTHING
 from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
+    from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.cli.attack_execution import Ground
 
 
@@ -41,11 +42,10 @@ def measure_all(
     from fedpriv.config import plain
     from fedpriv.eval.evidence import gather
     from fedpriv.eval.property import FILE, evaluate, load_property, save_property
+    from fedpriv.eval.said import said_in_clear
     from fedpriv.runs import dataset_title
 
-    # The uploads are enough: no client's extractor is asked for, whatever the card would grant.
-    run, federation = ground.run, ground.federation
-    card = replace(plan.card, rounds_seen=1, extractor="none")
+    run, federation, card = ground.run, ground.federation, _card(plan)
     found: dict[Path, dict[str, Any]] = {}
     for stage, number in plan.moments:
         home = folder / folder_name(NAME, stage)
@@ -54,12 +54,14 @@ def measure_all(
             continue
         with common.progress(f"{home.name} on {plan.target}", quiet=quiet):
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
+            told = said_in_clear(run, federation, number)
+            read = [seen for seen in run.captured_rounds() if number is None or seen <= number]
             about = {
                 "target": plan.target,
                 "attack": NAME,
                 "method": run.config.method,
                 "dataset": dataset_title(run.config),
-                "knowledge": plain(card),
+                "knowledge": plain(card) | ({"rounds_seen": len(read)} if told else {}),
                 "seed": plan.seed,
                 "options": plain(plan.properties),
                 "stage": stage_facts(run, stage, number),
@@ -67,7 +69,7 @@ def measure_all(
                 "command": command,
             }
             try:
-                found[home] = evaluate(plan.properties, evidence, federation, about, seed=plan.seed)
+                found[home] = evaluate(plan.properties, evidence, federation, about, seed=plan.seed, told=told)
             except UserError as error:
                 if named:
                     raise
@@ -75,6 +77,48 @@ def measure_all(
                 continue
         save_property(home, found[home])
     return found
+
+
+def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan, tuple[str, ...]]:
+    """Find out before anything is attacked whether there is something to ask and to learn from.
+
+    Args:
+        ground: the run.
+        plan: what to run.
+        named: whether the user asked for it.
+
+    Returns:
+        The plan, without the inference where no stage leaves anything to it, and lines that say why.
+
+    Raises:
+        UserError: when it was named and a stage leaves nothing to it.
+    """
+    if plan.properties is None:
+        return plan, ()
+    from fedpriv.eval.evidence import gather
+    from fedpriv.eval.property import inquire
+    from fedpriv.eval.said import said_in_clear
+
+    run, federation = ground.run, ground.federation
+    refusals = []
+    for _, number in plan.moments:
+        evidence = gather(
+            run, federation, plan.target, _card(plan), n_targets=EVERYTHING, seed=plan.seed, round_=number
+        )
+        try:
+            inquire(plan.properties, evidence, federation, said_in_clear(run, federation, number))
+        except UserError as error:
+            if named:
+                raise
+            refusals.append(str(error))
+    if len(refusals) < len(plan.moments):
+        return plan, ()  # the other stages say so when their turn comes
+    return replace(plan, properties=None), tuple(dict.fromkeys(refusals))
+
+
+def _card(plan: AttackPlan) -> KnowledgeCard:
+    """Return the plan's card for this attack: uploads are enough, no client's extractor is asked for."""
+    return replace(plan.card, rounds_seen=1, extractor="none")
 
 
 def show(records: Mapping[Path, Mapping[str, Any]]) -> None:

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.attacks.membership import Candidates, MembershipInference, class_counts, held_classes
+from fedpriv.attacks.membership import Candidates, MembershipInference
 from fedpriv.attacks.membership_update import TRAINED
+from fedpriv.attacks.said_in_clear import Said, said
 from fedpriv.data.types import as_unit
 from fedpriv.errors import UserError
 from fedpriv.eval.evidence import Evidence
@@ -149,7 +150,13 @@ def _measures(own: Sequence[Values], others: Sequence[Values]) -> dict[str, floa
 
 
 def evaluate(
-    attack: MembershipInference, evidence: Evidence, federation: Federation, about: Mapping[str, Any], *, seed: int
+    attack: MembershipInference,
+    evidence: Evidence,
+    federation: Federation,
+    about: Mapping[str, Any],
+    *,
+    seed: int,
+    told: Mapping[int, Said] | None = None,
 ) -> dict[str, Any]:
     """Run the attack on every client's candidates, and on permuted uploads, and return the record.
 
@@ -159,6 +166,8 @@ def evaluate(
         federation: holds the truth, of which the attack is handed the candidates only.
         about: ``target, attack, method, dataset, knowledge`` and whatever should stand in the record.
         seed: of candidates and resamples.
+        told: what clients said of their classes in all rounds (:mod:`fedpriv.eval.said`); default what the newest upload
+            says.
 
     Raises:
         UserError: when no client has both members and non-members.
@@ -166,11 +175,7 @@ def evaluate(
     newest = max(seen.round for seen in evidence.observations)
     uploads = {seen.client: seen for seen in evidence.observations if seen.round == newest}
     kind = str(about["target"])
-    trained_in = newest if kind in TRAINED else None
-    trials = draw_trials(federation, sorted(uploads), attack.candidates, seed, trained_in=trained_in)
-    trials = [trial for trial in trials if len(trial.member)]
-    if not trials:
-        raise UserError("membership: no image outside the clients' training sets has a class that they hold")
+    trials = trials_of(attack, federation, sorted(uploads), newest, kind, seed)
     began = time.perf_counter()
     raw = [attack.run(uploads[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials]
     seconds = time.perf_counter() - began
@@ -186,7 +191,7 @@ def evaluate(
         **summarise(scores, member, seed),
         "strata": _strata(scores, trials),
         "permuted": None,
-        "classes": _classes(uploads, federation),
+        "classes": _classes({k: (told or {}).get(k) or said((o.upload,)) for k, o in uploads.items()}, federation),
         "cost": {"seconds": seconds},
     }
     if evidence.permuted is not None:
@@ -197,6 +202,22 @@ def evaluate(
         record["permuted"] = summarise([on_common_scale(values) for values in wrong], member, seed)
     record["verdict"] = membership_verdict(record)
     return record
+
+
+def trials_of(
+    attack: MembershipInference, federation: Federation, clients: Sequence[int], round_: int, kind: str, seed: int
+) -> list[Trial]:
+    """Return the candidates of every client that has some.
+
+    Raises:
+        UserError: when no client has both members and non-members.
+    """
+    trained_in = round_ if kind in TRAINED else None
+    drawn = draw_trials(federation, sorted(clients), attack.candidates, seed, trained_in=trained_in)
+    trials = [trial for trial in drawn if len(trial.member)]
+    if not trials:
+        raise UserError("membership: no image outside the clients' training sets has a class that they hold")
+    return trials
 
 
 def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, Any]:
@@ -213,20 +234,19 @@ def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, Any]
     return found
 
 
-def _classes(uploads: Mapping[int, Any], federation: Federation) -> dict[str, Any] | None:
-    """Return for how many clients the upload says exactly which classes, and how many images of each, they hold."""
-    said, right, counted, counts_right = 0, 0, 0, 0
-    for client, seen in uploads.items():
+def _classes(told: Mapping[int, Said], federation: Federation) -> dict[str, Any] | None:
+    """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
+    named, right, counted, counts_right = 0, 0, 0, 0
+    for client, one in told.items():
         labels, counts = federation.clients[client].train.labels.cpu().unique(return_counts=True)
         truth = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-        held, numbers = held_classes(seen.upload), class_counts(seen.upload)
-        said += held is not None
-        right += held == tuple(sorted(truth))
-        counted += numbers is not None
-        counts_right += numbers == truth
-    if not said:
+        named += one.classes is not None
+        right += one.classes == tuple(sorted(truth))
+        counted += one.counts is not None
+        counts_right += one.counts == truth
+    if not named:
         return None
-    return {"clients": len(uploads), "exact": right, "counted": counted, "counts_exact": counts_right}
+    return {"clients": len(told), "exact": right, "counted": counted, "counts_exact": counts_right}
 
 
 def membership_verdict(record: Mapping[str, Any]) -> str:
