@@ -166,6 +166,7 @@ def attack(
     if run_path is None:
         config = _quick_config(ctx, target, method, flags, seed, wanted)
         _refuse_without_images(card, config)
+        _refuse_mixed(target, config)
     else:
         config = None
         _refuse_training_flags(ctx, run_path)
@@ -244,6 +245,15 @@ def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
         raise UserError(
             f"--knowledge attacker_data={card.attacker_data}: no images are set aside for the attacker; pass --public N"
         )
+
+
+def _refuse_mixed(target: str, config: RunConfig) -> None:
+    from fedpriv.eval.local_rounds import refuse_mixed
+    from fedpriv.methods import METHODS
+    from fedpriv.models import family
+    from fedpriv.registry import resolve
+
+    refuse_mixed(resolve("method", config.method, METHODS), target, family(config.models)[: config.clients])
 
 
 def _refuse_training_flags(ctx: click.Context, run_path: Path) -> None:

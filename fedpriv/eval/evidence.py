@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, T
 from fedpriv.attacks.updates import WEIGHTY
 from fedpriv.errors import UserError
 from fedpriv.eval.grants import grant
-from fedpriv.eval.local_rounds import UPDATES, round_batches, round_classes
+from fedpriv.eval.local_rounds import UPDATES, refuse_mixed, round_batches, round_classes, with_known_start
 from fedpriv.eval.permuted import permute
 from fedpriv.eval.server_view import summed, summed_without_own
 from fedpriv.eval.targets import choose_classes, choose_targets, classes_with_weight
@@ -85,12 +85,15 @@ def gather(
             f"{run.path}: --rounds-seen {card.rounds_seen}, but only {len(seen)} round(s) up to round {last} are stored; "
             "train with --capture all"
         )
-    observations = tuple(
+    observations: tuple[Observation, ...] = tuple(
         Observation(number, client, run.message(run.upload_path(number, client)), broadcast)
         for number in seen
         for broadcast in (run.message(run.broadcast_path(number)),)
         for client in rounds[number]
     )
+    if kind in WEIGHTY:
+        refuse_mixed(federation.method, kind, [setup.blueprint.name for setup in federation.clients])
+        observations = with_known_start(run, federation, observations)
     permuted = permute(observations)
     if federation.shield.server_view == "sum":
         observations, permuted = summed(observations), summed_without_own(observations)

@@ -156,6 +156,8 @@ def _known_loss(federation: Federation, round_: int) -> KnownLoss:
     besides, later = [loss.besides], [loss.later]
     if training.weight_decay:
         besides.append("weight decay moves the weights as well")
+    if federation.shield.defenses and not set(federation.method.broadcasts) & set(WEIGHTY):
+        besides.append("the weights that clients began with are known only as they were sent, after their defenses")
     if training.momentum:
         later.append("momentum carries gradients on")
     return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))

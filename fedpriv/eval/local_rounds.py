@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import TargetId
+from fedpriv.attacks.observation import Observation, TargetId
+from fedpriv.attacks.updates import WEIGHTY, weighty_part
 from fedpriv.errors import UserError
 from fedpriv.federation import Federation
-from fedpriv.methods.contract import State
+from fedpriv.methods.contract import Method, State, own_architecture
 from fedpriv.methods.local_training import has_batch_norm, local_batches
 from fedpriv.runs import RunDirectory
+from fedpriv.uploads import Message, Model
 
 UPDATES = ("classifier", "angle-matrix")
 """Uploads of one layer, from whose update representations are solved for."""
@@ -50,6 +55,51 @@ def round_members(federation: Federation, target: TargetId) -> Tensor:
     wanted = labels[used].unique()[target.index]
     members: Tensor = used[labels[used] == wanted]
     return members
+
+
+def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> None:
+    """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks.
+
+    Raises:
+        UserError: when they do.
+    """
+    if kind in WEIGHTY and method.shared is own_architecture and len(set(architectures)) > 1:
+        raise UserError(
+            f"--target {kind}: clients of {method.name!r} upload models of different architectures "
+            f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: --models NAME"
+        )
+
+
+def with_known_start(
+    run: RunDirectory, federation: Federation, observations: Sequence[Observation]
+) -> tuple[Observation, ...]:
+    """Return observations whose broadcast holds the weights that a client started from, where the server knows them.
+
+    A method may upload weights and broadcast none, because clients go on from their own (FedHeNN). The server still has what
+    a client uploaded the last time it took part; before that, the initial weights, which it drew itself. These are put in
+    front of the broadcast.
+
+    Raises:
+        UserError: when the upload of the last time was not stored.
+    """
+    return tuple(replace(seen, broadcast=(*_start(run, federation, seen), *seen.broadcast)) for seen in observations)
+
+
+def _start(run: RunDirectory, federation: Federation, seen: Observation) -> Message:
+    sent = weighty_part(seen.upload)
+    if not isinstance(sent, Model) or weighty_part(seen.broadcast) is not None:
+        return ()
+    before = [number for number in range(1, seen.round) if seen.client in federation.participants(number)]
+    if not before:
+        state = federation.initial_state(seen.client)
+        return (Model({name: state[f"model.{name}"] for name in sent.state}),)
+    if seen.client not in run.captured_rounds().get(before[-1], ()):
+        raise UserError(
+            f"{run.path}: clients of {federation.method.name!r} go on from their own weights, which the server knows from "
+            f"the upload before; that of round {before[-1]} is not stored: attack round 1, or train with --capture all"
+        )
+    last = weighty_part(run.message(run.upload_path(before[-1], seen.client)))
+    return () if last is None else (last,)
 
 
 def state_behind(run: RunDirectory, federation: Federation, kind: str, client: int, round_: int) -> State:
