@@ -37,7 +37,9 @@ def study(tmp_path):
     record = score(found, secrets, None, seed=0, about=about)
     save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)
     (home / "runs/one").mkdir(parents=True)
-    privacy = [{"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2}]
+    privacy = [
+        {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
+    ]
     (home / "runs/one/summary.json").write_text(json.dumps({"privacy": privacy}))
     choice = {"name": "noise", "source": "derived here", "guarantee": "none (stated)", "answer": "dip: looks closely"}
     described = {"command": "fedpriv audit s.toml", "defenses": [{"label": "noise scale=0.3", "choices": [choice]}]}
@@ -78,11 +80,14 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
         "training stopped: not finite",
         "none (stated)",
         "run here: dip",
-        "epsilon 3.5, delta 1e-05 over 2 releases",
+        "epsilon 3.5, delta 1e-05 over 2 releases</strong>",
+        "given: luck. sampling: batches.",
         "fedpriv audit s.toml",
         "noise scale=0.3",
     ):
         assert text in page, text
+    line = "epsilon 3.5, delta 1e-05 over 2 releases** given: luck. sampling: batches."
+    assert line in (study / "report.md").read_text()
 
 
 def test_strict_refuses_an_unfinished_study(study, capsys, tmp_path):

@@ -20,6 +20,7 @@ from fedpriv.eval.findings import findings
 from fedpriv.eval.floors import CONTROL, FLOOR, LABELS
 from fedpriv.eval.frontier import frontiers
 from fedpriv.eval.frontier_plot import chart_style, frontier_svg
+from fedpriv.eval.guarantees import Guarantee
 from fedpriv.eval.labels import KEY
 from fedpriv.eval.page import environment
 from fedpriv.eval.ranking import by_budget, in_order
@@ -70,7 +71,7 @@ class StudyFacts:
         cells: how many it has.
         failed: those that are not done.
         stated: source, guarantee and answer of each defense as they were when the study was made.
-        privacy: guarantees accounted over whole runs, a line each.
+        privacy: guarantees accounted over whole runs.
         commands: what made it; of several studies each one's.
         labels: by the resolved folder of a result, what the study calls its ``method`` and its ``defense``.
     """
@@ -78,7 +79,7 @@ class StudyFacts:
     cells: int
     failed: tuple[UnfinishedCell, ...] = ()
     stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    privacy: tuple[str, ...] = ()
+    privacy: tuple[Guarantee, ...] = ()
     commands: tuple[str, ...] = ()
     labels: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
 
@@ -217,7 +218,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("frontier", "Frontier", values["frontiers"]),
         ("stages", "Stages", values["stages"]),
         ("budgets", "Budgets", values["curves"]),
-        ("defenses", "Defenses", values["defenses"]),
+        ("defenses", "Defenses", values["defenses"] or (study is not None and study.privacy)),
         *((anchor, name, True) for anchor, name in anchors),
         ("details", "Each attack", groups),
         ("claims", "What papers report", any(claims.values())),

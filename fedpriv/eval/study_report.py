@@ -9,6 +9,7 @@ from typing import Any
 
 from fedpriv.errors import UserError
 from fedpriv.eval.frontier import defense_label
+from fedpriv.eval.guarantees import Guarantee, guarantee
 from fedpriv.eval.labels import KEY, labelled
 from fedpriv.eval.report import StudyFacts, UnfinishedCell, write_report
 from fedpriv.eval.score_records import holds_scores
@@ -85,7 +86,9 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
             replace(cell, cell=f"{folder}: {cell.cell}") for folder, facts in studies.items() for cell in facts.failed
         ),
         stated={name: told for facts in reversed(every) for name, told in facts.stated.items()},
-        privacy=tuple(f"{folder}: {line}" for folder, facts in studies.items() for line in facts.privacy),
+        privacy=tuple(
+            replace(one, told=f"{folder}: {one.told}") for folder, facts in studies.items() for one in facts.privacy
+        ),
         commands=tuple(dict.fromkeys(command for facts in every for command in facts.commands)),
         labels={place: called for facts in reversed(every) for place, called in facts.labels.items()},
     )
@@ -124,27 +127,12 @@ def _unfinished(cell: Mapping[str, Any], lost: str | None) -> UnfinishedCell:
     )
 
 
-def _privacy(folder: Path, cells: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return what is accounted of the runs' defenses, a line each; the same line once."""
-    lines: dict[str, None] = {}
+def _privacy(folder: Path, cells: Sequence[Mapping[str, Any]]) -> tuple[Guarantee, ...]:
+    """Return what is accounted of the runs' defenses; what is the same once."""
+    found: dict[Guarantee, None] = {}
     for cell in cells:
         summary = folder / str(cell["run"]) / "summary.json"
         if summary.is_file():
             name = f"{labelled({KEY: _labels(cell)}, 'method', str(cell['method']))} + {_defense(cell)}"
-            lines |= dict.fromkeys(_guarantee(name, record) for record in read_json(summary).get("privacy", ()))
-    return tuple(lines)
-
-
-def _guarantee(name: str, record: Mapping[str, Any]) -> str:
-    spent, of_weights = record.get("epsilon"), record.get("epsilon_of_weights")
-    if spent is not None:
-        found = f"epsilon {spent:.4g}"
-    elif of_weights is not None:
-        found = f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
-    else:
-        found = "no guarantee"
-    delta = f", delta {record['delta']:g}" if record.get("delta") else ""
-    details = [f"{key}: {record[key]}" for key in ("neighbours", "accountant") if record.get(key)]
-    open_ends = f"; not protected: {'; '.join(record['not_protected'])}" if record.get("not_protected") else ""
-    told = f" ({'; '.join(details)})" if details else ""
-    return f"{name}, {record['defense']}: {found}{delta} over {record.get('releases', '?')} releases{told}{open_ends}"
+            found |= dict.fromkeys(guarantee(name, record) for record in read_json(summary).get("privacy", ()))
+    return tuple(found)
