@@ -52,7 +52,7 @@ def world(tmp_path_factory):
             found = resolve("method", method, METHODS)
             config = RunConfig(
                 method=method,
-                options=more | ({"small_model": "small-cnn"} if "small_model" in vars(found.options()) else {}),
+                options=({"small_model": "small-cnn"} if "small_model" in vars(found.options()) else {}) | more,
                 per_class=6,
                 clients=2,
                 rounds=2,
@@ -108,6 +108,15 @@ def test_several_steps_on_batches_are_explained_or_said_not_to_be(method, round_
     assert misfit or float(distance.max()) < TRUE
     if method in ("fedavg", "fedprox", "fedrep"):
         assert misfit == ""
+
+
+def test_without_a_layer_before_the_head_the_heads_bias_tells_what_logits_do(world):
+    deep = {"small_model": "small-cnn-deep"}
+    distance, misfit = at_the_truth(*world("fml", **deep), "small-model", 1)
+    assert (misfit, float(distance.max()) < TRUE) == ("", True)
+    distance, misfit = at_the_truth(*world("fedmrl", **deep), "small-model", 1)
+    assert float(distance.max()) > TRUE
+    assert "through its representations" in misfit
 
 
 def test_a_strong_proximal_term_is_followed(world):

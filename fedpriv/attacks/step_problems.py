@@ -175,7 +175,9 @@ def _readouts(
     layers = readable_layers(model, knowledge.image_shape)
     found: list[Read] = []
     for step, sent in zip(compared, whole, strict=True):
-        name = last_readable(layers, step.gradient.keys(), head=through == "logits")
+        name = last_readable(layers, step.gradient.keys(), head=False)
+        if not name and through == "logits":  # the head's bias tells it too, but leaves more to be searched through
+            name = last_readable(layers, step.gradient.keys(), head=True)
         if not name or step.sizes != (1,):
             found.append(None)
             continue
