@@ -302,6 +302,13 @@ def test_small_images_stay_crisp():
     assert black + white > 0.9
 
 
+def test_only_scores_above_the_floor_are_green():
+    single = truths([1] * 3)
+    green = np.array([11, 110, 79])
+    for pictures, found in ((firsts(single), True), (1 - firsts(single), False)):
+        assert (np.abs(grid_of(pictures, single).astype(int) - green).sum(2) < 3).any() == found
+
+
 def test_grids_of_every_kind_are_drawn():
     single, several = truths([1] * 30), truths([1, 2, 5, 12])
     control = reconstruction(images(30, seed=3)[:, None])

@@ -35,11 +35,13 @@ class Column:
         heading: which quantile, or which target.
         note: client, round, label, n_c.
         cells: per row, the image ``(c, h, w)`` and the caption under it.
+        above_floor: whether the reconstruction scores higher than the floor's image beside it.
     """
 
     heading: str
     note: str
     cells: tuple[tuple[Tensor, str], ...]
+    above_floor: bool
 
 
 def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[int]:
@@ -119,13 +121,14 @@ def grid_columns(
             cells = [(truth.mean_image().float(), count), (truth.members[nearest], beside)]
         else:
             cells = [(truth.members[member], "")]
+        reached = []
         for shots in rivals:
             one = score_guesses(shots, truth, None)
-            shown = shots[one.assigned[member]]
-            cells.append((shown, f"{_pair_score(shots, truth, one, member, several):.1f} dB"))
+            reached.append(_pair_score(shots, truth, one, member, several))
+            cells.append((shots[one.assigned[member]], f"{reached[-1]:.1f} dB"))
         label = "" if target.label < 0 else f" · class {target.label}"
         note = f"client {target.client} · round {target.round}{label}"
-        columns.append(Column(heading, note, tuple(cells)))
+        columns.append(Column(heading, note, tuple(cells), reached[0] > reached[1]))
     return names, columns
 
 
@@ -194,7 +197,7 @@ def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle:
                     text,
                     7,
                     ha="center",
-                    color=_GOOD if strong else _SOFT,
+                    color=_SOFT if not strong else _GOOD if column.above_floor else _INK,
                     weight="bold" if strong else "normal",
                 )
     buffer = io.BytesIO()
