@@ -1,8 +1,10 @@
 """``fedpriv report`` on studies, and on folders that hold no result."""
 
 import csv
+import html
 import json
 import shutil
+import tomllib
 
 import pytest
 from eval_cases import ABOUT, firsts, reconstruction, truths
@@ -88,6 +90,27 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
         assert text in page, text
     line = "epsilon 3.5, delta 1e-05 over 2 releases** given: luck. sampling: batches."
     assert line in (study / "report.md").read_text()
+
+
+def test_the_settings_of_a_study_are_on_its_page_and_run_again(study, capsys, tmp_path):
+    described = json.loads((study / "study.json").read_text())
+    written = {"methods": ["fedallrep"], "federation": {"rounds": 2, "data_dir": "<home>"}}
+    (study / "study.json").write_text(
+        json.dumps(described | {"written": written, "source": "mine.toml", "targets": 48})
+    )
+    code, _, _ = call(capsys, "report", study, "--out", tmp_path / "page")
+    assert code == 0
+    page, markdown = ((tmp_path / "page" / name).read_text() for name in ("report.html", "report.md"))
+    details = page.partition("<summary>Settings of the study: mine.toml</summary>")[2].partition("</details>")[0]
+    assert details.count("<pre") == 2
+    shown = html.unescape(details.partition("<pre")[2].partition(">")[2].partition("</pre>")[0])
+    assert tomllib.loads(shown) == written
+    assert "&lt;home&gt;" in details
+    assert "&#34;targets&#34;: 48" in details
+    last = markdown.partition("## How to reproduce")[2]
+    assert "    fedpriv audit s.toml\n" in last
+    block = [line[4:] for line in last.partition("as a file for")[2].splitlines() if line.startswith("    ")]
+    assert tomllib.loads("\n".join(block)) == written
 
 
 def test_strict_refuses_an_unfinished_study(study, capsys, tmp_path):
@@ -206,6 +229,7 @@ DONE = {"attack": "dip", "path": "attacks/x/dip", "status": "done"}
         ("cells.jsonl", "3\n", "cells.jsonl:1: expected a JSON object, got int"),
         ("cells.jsonl", CELL | {"attacks": [3]}, "cells.jsonl:1: attacks.0: expected an object, got 3"),
         ("cells.jsonl", CELL | {"attacks": [{"attack": "dip"}]}, "cells.jsonl:1: field 'attacks.0.path' is missing"),
+        ("cells.jsonl", CELL | {"defenses": [{}]}, "cells.jsonl:1: field 'defenses.0.name' is missing"),
         ("cells.jsonl", CELL | {"attacks": "all"}, "cells.jsonl:1: attacks: expected a valid list, got 'all'"),
         ("cells.jsonl", CELL | {"seed": "one"}, "cells.jsonl:1: seed: expected a valid integer, got 'one'"),
         ("cells.jsonl", CELL | {"cell": ["x"]}, "cells.jsonl:1: cell: expected a valid string, got ['x']"),

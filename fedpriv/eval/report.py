@@ -29,6 +29,7 @@ from fedpriv.eval.report_sections import claim_views, commands, federations, fro
 from fedpriv.eval.score_records import load_scores, score_sections
 from fedpriv.eval.stage_table import stage_tables
 from fedpriv.eval.storage import AttackRecord, load_attack, scored
+from fedpriv.eval.study_settings import StudySettings
 from fedpriv.files import write_text
 
 __all__ = ["StudyFacts", "UnfinishedCell", "number", "slug", "span", "write_report"]
@@ -73,6 +74,7 @@ class StudyFacts:
         stated: source, guarantee and answer of each defense as they were when the study was made.
         privacy: guarantees accounted over whole runs.
         commands: what made it; of several studies each one's.
+        settings: what each study asked for.
         labels: by the resolved folder of a result, what the study calls its ``method`` and its ``defense``.
     """
 
@@ -81,6 +83,7 @@ class StudyFacts:
     stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     privacy: tuple[Guarantee, ...] = ()
     commands: tuple[str, ...] = ()
+    settings: tuple[StudySettings, ...] = ()
     labels: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -129,7 +132,7 @@ def write_report(
     as_html, as_markdown = score_sections(list(scores.values()))
     written = {
         "report.html": _page({**values, "scores": as_html}),
-        "report.md": _render("report.md.j2", values, autoescape=False) + as_markdown,
+        "report.md": _render("report.md.j2", {**values, "scores": as_markdown}, autoescape=False),
         "results.csv": csv_text(found),
         **({"frontier.svg": frontier_svg(points)} if points else {}),
         **dict(zip(files, pictures, strict=True)),

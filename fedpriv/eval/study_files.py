@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ _Seconds = Annotated[float, Strict()] | None
 @dataclass(frozen=True)
 class _Choice:
     name: str
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class _Cell:
     status: str
     method_label: str | None = None
     defense_label: str | None = None
+    defenses: list[_Choice] | None = None
     error: str | None = None
     seconds: _Spent | None = None
 

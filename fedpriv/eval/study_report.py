@@ -15,6 +15,7 @@ from fedpriv.eval.report import StudyFacts, UnfinishedCell, write_report
 from fedpriv.eval.score_records import holds_scores
 from fedpriv.eval.storage import is_attack_directory
 from fedpriv.eval.study_files import CELLS, STUDY, read_cells, read_study
+from fedpriv.eval.study_settings import study_settings
 from fedpriv.files import read_json
 
 
@@ -64,6 +65,7 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
             for choice in defense.get("choices", ())
         },
         privacy=_privacy(folder, cells),
+        settings=(study_settings(study),),
         commands=(study["command"],) if study.get("command") else (),
         labels={place.resolve(): _labels(cell) for cell, place in done},
     )
@@ -89,6 +91,7 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
         privacy=tuple(
             replace(one, told=f"{folder}: {one.told}") for folder, facts in studies.items() for one in facts.privacy
         ),
+        settings=tuple(replace(one, title=str(folder)) for folder, facts in studies.items() for one in facts.settings),
         commands=tuple(dict.fromkeys(command for facts in every for command in facts.commands)),
         labels={place: called for facts in reversed(every) for place, called in facts.labels.items()},
     )
@@ -96,8 +99,8 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
 
 def _labels(cell: Mapping[str, Any]) -> dict[str, str]:
     return {
-        "method": str(cell.get("method_label", cell["method"])),
-        "defense": str(cell.get("defense_label", "none")),
+        "method": str(cell.get("method_label") or cell["method"]),
+        "defense": str(cell.get("defense_label") or "none"),
     }
 
 

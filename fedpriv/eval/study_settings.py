@@ -1,0 +1,86 @@
+"""The settings of a study as a page shows them: as they were written, in TOML that runs again, and with every default."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MADE_BY = ("format", "source", "command", "written")
+"""Fields of study.json that say how it was made, not what it is."""
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """What a study asked for.
+
+    Attributes:
+        title: the file that it was written in, or how else; beside other studies its folder.
+        written: a study file in TOML, flags worked in; empty where it was not recorded.
+        complete: every setting with its defaults, as JSON.
+    """
+
+    title: str
+    written: str
+    complete: str
+
+
+def study_settings(study: Mapping[str, Any]) -> StudySettings:
+    """Return the settings that ``study.json`` holds."""
+    source = study.get("source")
+    asked = {key: value for key, value in study.items() if key not in _MADE_BY}
+    return StudySettings(
+        title="flags" if not source else Path(str(source)).name,
+        written=toml(study.get("written") or {}),
+        complete=json.dumps(asked, indent=2, ensure_ascii=False),
+    )
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Return nested mappings, lists and plain values as TOML; None, which TOML lacks, is left out.
+
+    Tables at the top have a header, lists of tables a line an entry, deeper ones stand in line.
+
+    >>> print(toml({"seeds": [0, 1], "federation": {"lr": 0.1}}))
+    seeds = [0, 1]
+    <BLANKLINE>
+    [federation]
+    lr = 0.1
+    """
+    plain = [f"{_key(key)} = {_top(value)}" for key, value in _given(values) if not isinstance(value, Mapping)]
+    tables = [
+        "\n".join([f"[{_key(key)}]", *(f"{_key(name)} = {_value(one)}" for name, one in _given(value))])
+        for key, value in _given(values)
+        if isinstance(value, Mapping)
+    ]
+    return "\n\n".join(filter(None, ["\n".join(plain), *tables]))
+
+
+def _given(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in values.items() if value is not None]
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+
+
+def _top(value: Any) -> str:
+    if isinstance(value, list) and any(isinstance(one, (Mapping, list)) for one in value):
+        return "[\n" + "".join(f"  {_value(one)},\n" for one in value if one is not None) + "]"
+    return _value(value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(one) for one in value if one is not None) + "]"
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in _given(value))
+        return f"{{ {inner} }}" if inner else "{}"
+    return repr(value)
