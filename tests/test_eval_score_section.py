@@ -58,7 +58,7 @@ def test_the_defense_is_named_in_the_row_and_in_the_verdict(record):
         assert "fedproto, prototype, digits, seed 0:" in text
         assert "fedproto + noise scale=0.3, prototype, digits, seed 0:" in text
         assert "fedproto + noise scale=0.7, prototype, digits, seed 0:" in text
-    assert "<td>noise scale=0.3</td>" in page
+    assert '<td class="text">noise scale=0.3</td>' in page
     assert page.count("fedpriv audit s.toml") == 1
 
 

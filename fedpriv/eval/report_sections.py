@@ -189,7 +189,16 @@ def _our_accuracy(attack: AttackRecord) -> list[str]:
     if trained is None or received is None:
         return []
     where = _setting(attack.about["dataset"], attack.about.get("run", {}))
-    return [f"{100 * trained:.1f} % after training, {100 * received:.1f} % after broadcast; {where}"]
+    return [
+        f"{_own_label(attack)}{100 * trained:.1f} % after training, {100 * received:.1f} % after broadcast; {where}"
+    ]
+
+
+def _own_label(attack: AttackRecord) -> str:
+    """Return what the study calls the method, in front of a figure; nothing where that is what the row is called."""
+    name = str(attack.about["method"])
+    label = labelled(attack.about, "method", name)
+    return "" if label == name else f"{label}: "
 
 
 def _our_communication(attack: AttackRecord) -> list[str]:
@@ -198,7 +207,7 @@ def _our_communication(attack: AttackRecord) -> list[str]:
         return []
     up, down = (paper[f"{way}_scalars_per_round"] / 1000 for way in ("upload", "broadcast"))
     where = _setting(attack.about["dataset"], attack.about.get("run", {}))
-    return [f"{up:,.2f} thousand scalars up, {down:,.2f} down, all clients, paper count; {where}"]
+    return [f"{_own_label(attack)}{up:,.2f} thousand scalars up, {down:,.2f} down, all clients, paper count; {where}"]
 
 
 # ---------------------------------------------------------------- reproduction

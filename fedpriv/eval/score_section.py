@@ -24,6 +24,9 @@ def with_interval(value: Mapping[str, Any], digits: int, factor: float) -> str:
     return f"{text} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
 
 
+WORDS = ("upload", "method", "defense", "data set", "question", "learned from")
+"""Columns that hold words, which stand to the left."""
+
 ONLY_WHERE_THEY_DIFFER = ("data set", "seed")
 NOT_RECORDED = "not recorded"
 """What stands for the defense in records of versions that did not write it down."""
@@ -60,14 +63,19 @@ def varying(rows: Rows) -> list[dict[str, str]]:
     return [{name: cell for name, cell in row.items() if name not in same} for row in rows]
 
 
+def _words(column: str) -> str:
+    return ' class="text"' if column in WORDS else ""
+
+
 def html_table(title: str, introduction: str, rows: Rows, records: Records) -> str:
     """Return an HTML section, empty without records; its anchor is the title in lower case."""
     if not records:
         return ""
     rows = varying(rows)
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in rows[0])
+    head = "".join(f'<th scope="col"{_words(name)}>{html.escape(name)}</th>' for name in rows[0])
     body = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line.values()) + "</tr>" for line in rows
+        "<tr>" + "".join(f"<td{_words(name)}>{html.escape(cell)}</td>" for name, cell in line.items()) + "</tr>"
+        for line in rows
     )
     verdicts = "\n".join(
         f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(str(record['verdict']))}</p>"
