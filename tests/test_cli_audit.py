@@ -160,6 +160,9 @@ def test_entries_in_one_word():
     ]
     assert parse_entry("dip:iterations=10/20") == {"name": "dip", "iterations": [10, 20]}
     assert parse_entry("fedgh:server.epochs=2") == {"name": "fedgh", "server": {"epochs": 2}}
+    for text in ("x:a=1,a=2", "x:a.b=1,a.b=2", "x:a=1,a.b=2", "x:a.b=1,a=2", "x:name=y"):
+        with pytest.raises(UserError, match="is given twice"):
+            parse_entry(text)
     assert parse_chain("clip:bound=1e+3+noise") == [{"name": "clip", "bound": 1000.0}, {"name": "noise"}]
 
 
@@ -285,6 +288,28 @@ def test_the_example_study_can_be_run():
         ('methods = ["fedgh"]\n[knowledge]\nattacker_data = "same_domain"', "2: knowledge: attacker_data="),
         ("seeds = [", "not readable as TOML"),
         ('stages = ["late"]', "1: stages: unknown stage 'late'"),
+        ("stages = 3", "1: stages: expected a list of stages, got 3"),
+        ('methods = ["fd"]\n[federation]\nclients = 4\nalpha = -1', "4: federation.alpha: alpha is -1.0"),
+        ("[federation]\nclients = 4\ntrain_fraction = 2", "3: federation.train_fraction: train fraction is 2.0"),
+        ("[federation]\nclients = 4\npublic = 30000", "3: federation.public: number of public images is 30000"),
+        ("[federation]\nrounds = 2\nclients = 3000", "3: federation.clients: 3000 clients cannot share"),
+        ('[federation]\nclients = 4\nkeep = ["a"]', "3: federation.keep: federation flags: keep.0: input should be"),
+        ("[federation]\nrounds = 20\nkeep = [20, 99]", "3: federation.keep: federation flags: keep: input should be"),
+        ('[federation]\ndataset = "mnist"\ndata-dir = "gone"', "3: federation.data-dir: mnist not found"),
+        ('[federation]\ndataset = "folder"\ndata_dir = "gone"', "3: federation.data_dir: image folder not found"),
+        ("[federation]\nlr = inf", "2: federation.lr: federation flags: training.learning_rate: input should be a finite"),
+        ("[federation]\nbatch-size = 1\nbatch_size = 2", "3: federation.batch_size: set twice"),
+        ("rounds-seen = 1\nrounds_seen = 2", "2: rounds_seen: set twice: as rounds_seen and as rounds-seen"),
+        ("seeds = [0,\n99999999999999999999]", "2: seeds[1]: expected a whole number of at least 0 and at most 4294967295"),
+        ('methods = ["fedproto"]\nattacks = ["unmix"]', "2: attacks[0]: attack 'unmix' is on entangled"),
+        ('methods = ["fedre",\n"fedproto"]\nattacks = ["unmix"]', "2: methods[1]: attack 'unmix' is on entangled"),
+        (
+            '[[methods]]\nname = "fedre"\nmechanism = "VAP"\noption = { mechanism = "RAP" }',
+            "3: methods[0].mechanism: set twice: here and in option.mechanism; drop one",
+        ),
+        ('defenses = ["noise:scale=1,scale=2"]', "1: defenses[0]: 'noise:scale=1,scale=2': 'scale' is given twice"),
+        ('defenses = [\n{ name = "noise", scale = [0.1, inf] }]', "2: defenses[0].scale: options of defense noise: scale"),
+        ('attacks = [{ name = "dlg", stop_below = nan }]', "1: attacks[0].stop_below: options of attack dlg: stop_below"),
     ],
 )  # fmt: skip
 def test_wrong_studies_are_refused_with_key_and_line(text, complaint, capsys, tmp_path):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from fedpriv.cli.common import key_values
+from fedpriv.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.runs import RunConfig
@@ -132,4 +133,8 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     training = {"lr": "learning_rate", "local_steps": "max_steps"}
     training |= {n: n for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle")}
     values["training"] = {name: flags[flag] for flag, name in training.items() if flag in flags}
-    return parse(RunConfig, values, "federation flags")
+    config = parse(RunConfig, values, "federation flags")
+    for number in config.keep:
+        if not 1 <= number <= config.rounds:
+            raise UserError(f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}")
+    return config

@@ -64,5 +64,7 @@ def parse_choice(text: str) -> DefenseChoice:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise UserError(f"defense {text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE, got {pair!r}")
+        if key.strip() in options:
+            raise UserError(f"defense {text!r}: {key.strip()!r} is given twice")
         options[key.strip()] = value.strip()
     return DefenseChoice(name.strip(), options)

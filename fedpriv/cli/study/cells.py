@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli.attack_plan import MEMBERSHIP, PROPERTY, SCORING, AttackPlan
 from fedpriv.cli.federation_options import run_config
-from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study
+from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.cli.study.shapes import slug
 from fedpriv.cli.study.toml_lines import Path as Keys
 from fedpriv.config import plain
@@ -212,7 +212,7 @@ def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, No
         entries = [entry for entry in chosen if target in TARGETS[entry.name]]
         wrong = [entry for entry in chosen if entry not in entries]
         if wrong and (method.attacks or not entries):
-            keys = wrong[0].keys if method.attacks else method.keys
+            keys = wrong[0].keys if method.attacks or not _is_of_use(study, wrong[0].name) else method.keys
             raise source.error(
                 keys,
                 f"attack {wrong[0].name!r} is on {' or '.join(TARGETS[wrong[0].name])}, but the target of {method.label!r} "
@@ -226,6 +226,18 @@ def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, No
         kept, refusals = granted(made, list(made) if chosen else [], target, study.card, study.rounds_seen)
     notes.update(dict.fromkeys(refusals))
     return tuple(entry for entry in entries if entry.name in kept)
+
+
+def _is_of_use(study: Study, attack: str) -> bool:
+    """Whether some method of a study may upload what an attack is on."""
+    from fedpriv.attacks import TARGETS
+    from fedpriv.methods import METHODS
+    from fedpriv.registry import resolve
+
+    methods = [resolve("method", entry.name, METHODS) for entry in study.methods]
+    mixing = any(choice.name == "entangle" for entry in all_defenses(study) for choice in entry.choices)
+    kinds = {kind for method in methods for kind in (*method.uploads, *(method.accepts if mixing else ()))}
+    return bool(kinds & set(TARGETS[attack]))
 
 
 def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries: tuple[AttackEntry, ...]) -> None:

@@ -15,6 +15,7 @@ from fedpriv.cli.study.shapes import (
     as_list,
     as_table,
     own_label,
+    refuse_spelled_twice,
     refuse_twice,
     refuse_unknown,
     unknown_key,
@@ -80,6 +81,8 @@ def parse_study(source: Source) -> Study:
     if not isinstance(control, bool):
         raise source.error(keys, f"expected true or false, got {control!r}")
     stages, keys = take("stages", [])
+    if not isinstance(stages, (str, list)):
+        raise source.error(keys, f"expected a list of stages, got {stages!r}")
     with source.at(keys):
         wanted = parse_stages([str(stage) for stage in ([stages] if isinstance(stages, str) else stages)])
     card = _card(source, *take("knowledge", {}))
@@ -106,6 +109,8 @@ def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
         name = key.replace("-", "_")
         # Where the two share a name (alpha, momentum, batch_size) the federation's is meant.
         if name in own and name not in FEDERATION and name not in METHOD_KEYS:
+            if name in options:
+                raise source.error((*keys, key), f"set twice: here and in option.{name}; drop one of them")
             options[name] = value
     with source.at((*keys, "option") if "option" in table else keys):
         parsed = plain(parse(method.options, options, f"options of method {method.name}"))
@@ -139,6 +144,7 @@ def _defenses(source: Source, keys: Keys, written: Any) -> tuple[DefenseEntry, .
 
 def _federation(source: Source, keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    refuse_spelled_twice(source, keys, table)
     for key, value in table.items():
         name = key.replace("-", "_")
         if name in INSTEAD:
@@ -214,10 +220,13 @@ def _card(source: Source, written: Any, keys: Keys) -> KnowledgeCard:
 
 
 def _seeds(source: Source, written: Any, keys: Keys) -> tuple[int, ...]:
+    from fedpriv.data.federated import MAX_LEGACY_SEED
+
     listed = as_list(source, keys, written if isinstance(written, list) else [written])
     for place, seed in enumerate(listed):
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise source.error((*keys, place), f"expected a whole number of at least 0, got {seed!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_LEGACY_SEED:
+            wanted = f"expected a whole number of at least 0 and at most {MAX_LEGACY_SEED}"
+            raise source.error((*keys, place), f"{wanted}, got {seed!r}")
         if seed in listed[:place]:
             raise source.error((*keys, place), f"seed {seed} is listed twice")
     return tuple(listed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli.study.source import Source
 from fedpriv.cli.study.toml_lines import Path as Keys
+from fedpriv.config import plain
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
@@ -105,3 +107,9 @@ class Study:
     stages: tuple[Stage, ...]
     rounds_seen: int | None
     source: Source = field(compare=False)
+
+
+def all_defenses(study: Study) -> tuple[DefenseEntry, ...]:
+    """Return every defense that some method has, each once; methods may call different ones by one label."""
+    every = [defense for entry in study.methods for defense in entry.defenses or study.defenses]
+    return tuple({json.dumps([entry.label, plain(entry.choices)]): entry for entry in every}.values())

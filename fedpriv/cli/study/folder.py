@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from fedpriv.cli import common
 from fedpriv.cli.study.cells import Cell
-from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, Study
+from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, Study, all_defenses
 from fedpriv.config import plain
 from fedpriv.errors import UserError
 from fedpriv.eval import study_files
@@ -74,7 +74,7 @@ def described(study: Study) -> dict[str, Any]:
             }
             for entry in study.methods
         ],
-        "defenses": defenses(_all_defenses(study)),
+        "defenses": defenses(all_defenses(study)),
         "attacks": attacks(study.attacks),
         "seeds": list(study.seeds),
         "knowledge": card,
@@ -83,12 +83,6 @@ def described(study: Study) -> dict[str, Any]:
         "stages": list(study.stages),
         "rounds_seen": study.rounds_seen,
     }
-
-
-def _all_defenses(study: Study) -> tuple[DefenseEntry, ...]:
-    """Return every defense that some method has, each once; methods may call different ones by one label."""
-    every = [defense for entry in study.methods for defense in entry.defenses or study.defenses]
-    return tuple({json.dumps([entry.label, plain(entry.choices)]): entry for entry in every}.values())
 
 
 def claim(path: Path, study: Study, *, force: bool) -> bool:

@@ -49,13 +49,13 @@ def parse_entry(text: str) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key or not value:
             raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE, got {pair!r}")
-        if key in table:
-            raise UserError(f"{text!r}: {key!r} is given twice")
         parts = [_value(part) for part in value.split("/")]
         *parents, last = key.split(".")
-        inner = table
+        inner: Any = table
         for parent in parents:
-            inner = inner.setdefault(parent, {})
+            inner = inner.setdefault(parent, {}) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict) or last in inner:
+            raise UserError(f"{text!r}: {key!r} is given twice")
         inner[last] = parts[0] if len(parts) == 1 else parts
     return table
 

@@ -100,11 +100,26 @@ def refuse_unknown(source: Source, keys: Keys, table: Mapping[str, Any], known: 
     """Check the keys of a table; dashes may stand for underscores.
 
     Raises:
-        UserError: for an unknown one, with the nearest known.
+        UserError: for an unknown one, with the nearest known, or one that is there in both spellings.
     """
+    refuse_spelled_twice(source, keys, table)
     for key in table:
         if key.replace("-", "_") not in known:
             raise source.error((*keys, key), unknown_key(kind, key, known))
+
+
+def refuse_spelled_twice(source: Source, keys: Keys, table: Mapping[str, Any]) -> None:
+    """Check that no key is there with a dash and with an underscore, of which one would win silently.
+
+    Raises:
+        UserError: for the second of the two.
+    """
+    seen: set[str] = set()
+    for key in table:
+        name = key.replace("-", "_")
+        if name in seen:
+            raise source.error((*keys, key), f"set twice: as {name} and as {name.replace('_', '-')}; drop one of them")
+        seen.add(name)
 
 
 def unknown_key(kind: str, key: str, known: Sequence[str]) -> str:

@@ -17,7 +17,11 @@ from fedpriv.errors import UserError
 ALIASES = {"learning_rate": "lr", "max_steps": "local_steps", "partition.name": "partition"}
 """Fields of a run's configuration whose flags have other names."""
 
-_POINTED = r"(--{0}\b|['.]{0}['.]|\b{0}(: |=|\.[a-z]))"
+SPOKEN = {"public": "public images", "per_class": "images per class"}
+"""What messages call a setting where it is not its name with spaces."""
+
+_POINTED = r"(--{0}\b|['.]{0}['.]|\b{0}(: |=|\.[a-z0-9]))"
+_SAID = r"(\b{0} (is\b|-?\d)|\b\d+ {0}\b)"
 
 
 class PlacedError(UserError):
@@ -86,12 +90,24 @@ class Source:
             return keys
         names = {key: {key.lower(), key.lower().replace("-", "_")} for key in value if key != "name"}
         for own in names.values():
-            own |= {long for long, short in ALIASES.items() if short in own}
-        # A setting that is pointed at (--lr, 'lr', lr:) before one whose value is.
+            own |= {long for long, short in ALIASES.items() if short in own} | {n.replace("_", "-") for n in own}
+        # A setting that is pointed at (--lr, 'lr', lr:) before one that is spoken of (alpha is -1), or whose value is.
         pointed = [k for k, own in names.items() if any(re.search(_POINTED.format(re.escape(n)), message) for n in own)]
-        quoted = [key for key in names if isinstance(value[key], str) and repr(value[key]) in message]
-        named = pointed or quoted
+        said = [key for key in names if re.search(_SAID.format(_spoken(key)), message)]
+        quoted = [key for key in names if isinstance(value[key], str) and _quoted(key, value[key], message)]
+        named = pointed or said or quoted
         return self._named((*keys, named[0]), message) if named else keys
+
+
+def _spoken(key: str) -> str:
+    name = key.lower().replace("-", "_")
+    return SPOKEN.get(name, name.replace("_", " "))
+
+
+def _quoted(key: str, value: str, message: str) -> bool:
+    if key.replace("-", "_") == "data_dir":
+        return str(Path(value).expanduser().resolve()) in message
+    return repr(value) in message
 
 
 def dotted(keys: Keys) -> str:
