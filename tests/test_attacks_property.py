@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from fedpriv.attacks.kernel_classes import compare, likeness
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.property import KnownClient, PropertyInference
 from fedpriv.attacks.property_features import describe
@@ -18,7 +19,16 @@ from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
 from fedpriv.eval.membership import area, load_membership
 from fedpriv.eval.property import load_property, summarise
-from fedpriv.uploads import Classifier, ClassLogits, Entangled, Kernel, LabelCounts, Prototypes, Representations
+from fedpriv.uploads import (
+    Classifier,
+    ClassLogits,
+    Entangled,
+    Kernel,
+    LabelCounts,
+    Prototypes,
+    PublicImages,
+    Representations,
+)
 
 C = 5
 
@@ -167,6 +177,50 @@ def test_shadow_clients_upload_what_they_are_shown():
         shadow_clients(like, few, 10, 3, 0, epochs=1, mechanism="RAP", batch=None)
 
 
+# ---------------------------------------------------------------- kernels
+
+
+def test_likeness_by_hand():
+    # Images at -1, -1, 0, 1 and 1 of a line, already centred: squares 1, 1, 0, 1, 1, mean 0.8.
+    places = torch.tensor([-1.0, -1.0, 0.0, 1.0, 1.0])
+    found = likeness(torch.outer(places, places), torch.tensor([0, 0, 1, 2, 0]), 4)
+    # Class 0 has pairs of products 1, -1 and -1; classes 1 to 3 have no pair.
+    assert found[0] == pytest.approx(-1 / 3 / 0.8)
+    assert found[1:].isnan().all()
+    shifted, longer = torch.outer(places + 3, places + 3), 5 * torch.outer(places, places)
+    for same in (shifted, longer):
+        assert likeness(same, torch.tensor([0, 0, 1, 2, 0]), 4)[0] == pytest.approx(float(found[0]))
+
+
+def kernel_clients(number, *, tell=True):
+    """Clients that move public images of the classes that they hold away from the others, or all classes alike."""
+    rng = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(40, 1, 4, 4, generator=rng), torch.arange(40) % C
+    centres = torch.randn(C, 16, generator=rng)
+    uploads, held = {}, []
+    for client in range(number):
+        mine = torch.rand(C, generator=rng) < 0.5
+        away = 1 + 0.5 * mine if tell else torch.ones(C)
+        features = (away[:, None] * centres)[labels] + torch.randn(40, 16, generator=rng)
+        matrix = features @ features.T
+        uploads[client] = Observation(2, client, (Kernel(matrix),), (PublicImages(torch.cat([images[:3], images])),))
+        held.append(mine.numpy())
+    return uploads, np.concatenate(held), images, labels
+
+
+@pytest.mark.parametrize(("tell", "low", "high"), [(True, 0.8, 1.0), (False, 0.4, 0.6)])
+def test_kernels_tell_the_classes_that_clients_set_apart_and_no_others(tell, low, high):
+    uploads, held, images, labels = kernel_clients(20, tell=tell)
+    found = compare(uploads, images, labels, C)
+    assert low < area(np.concatenate([scores.numpy() for _, scores in found.values()]), held) <= high
+
+
+def test_images_that_are_not_the_attackers_have_no_class():
+    uploads, _, images, labels = kernel_clients(3)
+    with pytest.raises(UserError, match="none of the attacker's own"):
+        compare(uploads, images[1:], labels[1:], C)
+
+
 # ---------------------------------------------------------------- on real runs
 
 SMALL = ["--per-class", "30", "--clients", "5", "--rounds", "2", "--alpha", "0.5"]
@@ -274,6 +328,21 @@ def test_a_folder_made_for_nothing_is_given_back_and_a_trained_run_is_not(capsys
 def record_of(flags, out):
     assert run(["attack", *flags, "--attack", "property", "--out", out, "--quiet"]) == 0
     return load_property(Path(out) / "property")
+
+
+def test_kernels_need_the_classes_of_public_images_and_nothing_else(capsys):
+    public = ["--public", "100", "--rounds", "2", "--clients", "5", "--alpha", "0.3"]
+    kernels = ["attack", "--target", "kernel", "--attack", "property", *public, "--quiet", "--out", "refused"]
+    assert run(kernels) == 2
+    assert "needs attacker_data=same_domain" in capsys.readouterr().err
+    found = record("kernel", *public, "--knowledge", "attacker_data=same_domain")
+    assert found["learned_from"] == "nobody: kernels of the round against one another"
+    assert found["question"] == "holds"
+    assert found["classes_alone"]["auc"]["value"] == 0.5
+    assert found["n_clients"] == 5
+    again = ["attack", "--target", "kernel", "--run", "out/run", "--attack", "property", "--out", "again", "--quiet"]
+    assert run([*again, "--knowledge", "attacker_data=same_domain", *OTHERS]) == 2
+    assert "drop known=others" in capsys.readouterr().err
 
 
 def test_the_list_says_what_it_needs(capsys):

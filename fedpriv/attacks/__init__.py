@@ -45,7 +45,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
         *("representation", "prototype", "entangled", "logits", "kernel"),
         *("model", "small-model", "extractor", "low-rank-model", "classifier", "angle-matrix"),
     ),
-    "property": ("representation", "prototype", "entangled", "logits", "classifier"),
+    "property": ("representation", "prototype", "entangled", "logits", "classifier", "kernel"),
 }
 """Which kinds of payload each attack inverts."""
 

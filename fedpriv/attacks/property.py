@@ -3,7 +3,8 @@
 Counts and label sets that travel in clear, in whichever round, are read off. Everything else is learned: a logistic
 regression on what uploads say about each class (:mod:`fedpriv.attacks.property_features`), from clients of which the
 answer is known. Those are clients that the attacker makes up of its own images (:mod:`fedpriv.attacks.shadow_clients`), or,
-only where ``known="others"`` says so, all other clients of the federation, which are then in league with it.
+only where ``known="others"`` says so, all other clients of the federation, which are then in league with it. Kernels over
+public images are compared with one another, and nothing is learned (:mod:`fedpriv.attacks.kernel_classes`).
 
 Sources: Ateniese et al., "Hacking smart machines with smarter ones" (2015); Melis et al., "Exploiting unintended feature
 leakage in collaborative learning" (IEEE S&P 2019).
@@ -11,7 +12,7 @@ leakage in collaborative learning" (IEEE S&P 2019).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -87,6 +88,7 @@ class PropertyInference:
     unit = None
     budget = None
     needs = Needs()
+    needs_on: ClassVar[Mapping[str, Needs]] = {"kernel": Needs(attacker_data=("same_domain",))}
     needs_in_words: ClassVar[str] = (
         "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"
     )

@@ -74,7 +74,7 @@ def _attacks(target: str | None) -> list[dict[str, Any]]:
         {
             "name": name,
             **({} if target else {"targets": ", ".join(TARGETS[name])}),
-            "needs from the knowledge card": getattr(made, "needs_in_words", None) or _needs(needs_on(made, target)),
+            "needs from the knowledge card": _needs(needs_on(made, target), getattr(made, "needs_in_words", "nothing")),
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
         }
@@ -91,7 +91,7 @@ _UNITS = {
 """What one target of an attack is, by its unit; attacks without one return no images."""
 
 
-def _needs(needs: Needs) -> str:
+def _needs(needs: Needs, otherwise: str) -> str:
     wanted = {
         "extractor": " or ".join(needs.extractor),
         "labels": " or ".join(needs.labels),
@@ -100,7 +100,7 @@ def _needs(needs: Needs) -> str:
     }
     told = [f"{grant}={value}" for grant, value in wanted.items() if value]
     told += [f"at least {needs.min_rounds} rounds"] if needs.min_rounds > 1 else []
-    return ", ".join(told) or "nothing"
+    return ", ".join(told) or otherwise
 
 
 def _defenses() -> list[dict[str, Any]]:

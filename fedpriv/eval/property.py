@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedpriv.attacks.kernel_classes import compare
 from fedpriv.attacks.observation import Observation
 from fedpriv.attacks.property import KnownClient, Learned, Property, PropertyInference
 from fedpriv.attacks.property_features import describe
@@ -30,6 +31,7 @@ from fedpriv.eval.membership import RATES, Values, area, rate_at
 from fedpriv.federation import Federation
 from fedpriv.files import read_json, write_json
 from fedpriv.seeds import derive_seed
+from fedpriv.uploads import Kernel, optional_part
 
 FILE, SCHEMA = "property.json", 1
 DRAWS = 1000
@@ -88,6 +90,7 @@ class Inquiry:
         counts: the truth, ``(C,)`` int64 each.
         certain: clients whose answer is in clear.
         learns: whether there is anybody to learn the others' answers from.
+        compared: classes and scores of kernels, which are compared with one another; empty for other uploads.
     """
 
     round: int
@@ -97,6 +100,7 @@ class Inquiry:
     counts: Mapping[int, torch.Tensor]
     certain: frozenset[int]
     learns: bool
+    compared: Mapping[int, tuple[torch.Tensor, torch.Tensor]]
 
 
 def inquire(
@@ -126,15 +130,39 @@ def inquire(
     if attack.question == "auto" and not learns and not in_clear(question) and in_clear("holds"):
         question = "holds"
     certain = in_clear(question)
-    if len(certain) < len(uploads):
+    compared = _compared(attack, evidence, uploads)
+    if len(certain) < len(uploads) and not compared:
         _refuse_teachers(attack, evidence, len(uploads), bool(certain), question)
     counts = {k: torch.bincount(federation.clients[k].train.labels.cpu(), minlength=n_classes) for k in uploads}
     answers = []
     for client, seen in uploads.items():
-        classes = torch.arange(n_classes) if client in certain else describe(seen, n_classes)[0]
+        if client in compared:
+            classes = compared[client][0]
+        else:
+            classes = torch.arange(n_classes) if client in certain else describe(seen, n_classes)[0]
         answers.append(attack.answers(counts[client], question)[classes].numpy())
     _refuse_one_answer(np.concatenate(answers))
-    return Inquiry(newest, question, uploads, heard, counts, certain, learns)
+    return Inquiry(newest, question, uploads, heard, counts, certain, learns, compared)
+
+
+def _compared(
+    attack: PropertyInference, evidence: Evidence, uploads: Mapping[int, Observation]
+) -> Mapping[int, tuple[torch.Tensor, torch.Tensor]]:
+    """Return what kernels tell beside one another, by client; empty where the uploads are none."""
+    knowledge = evidence.knowledge
+    if not all(optional_part(seen.upload, Kernel) is not None for seen in uploads.values()):
+        return {}
+    if attack.known == "others":
+        raise UserError("property: kernels are compared with one another, nothing is learned; drop known=others")
+    if len(uploads) < LEAST_CLIENTS:
+        raise UserError(
+            f"property: {len(uploads)} client(s), so too few kernels to compare; expected at least {LEAST_CLIENTS}"
+        )
+    if knowledge.public_images is None or knowledge.public_labels is None:
+        raise UserError(
+            "property: classes of the public images are not known; pass --knowledge attacker_data=same_domain"
+        )
+    return compare(uploads, knowledge.public_images, knowledge.public_labels, knowledge.n_classes)
 
 
 def _refuse_teachers(
@@ -199,7 +227,10 @@ def evaluate(
     learned, source = _learn(attack, evidence, asked, seed)
     classes_of, scores, answers = [], [], []
     for client, seen in asked.uploads.items():
-        classes, values = attack.run(seen, asked.question, n_classes, learned[client], asked.told[client])
+        if client in asked.compared:
+            classes, values = asked.compared[client]
+        else:
+            classes, values = attack.run(seen, asked.question, n_classes, learned[client], asked.told[client])
         # A certain yes stands above, a certain no below whatever is only likely.
         values = (2 * values - 1) * CERTAIN if client in asked.certain else values
         classes_of.append(classes.numpy())
@@ -235,6 +266,8 @@ def _learn(
     """Return what was learned for each client's question, and where from."""
     knowledge, uploads = evidence.knowledge, asked.uploads
     nothing: dict[int, Learned | None] = dict.fromkeys(uploads)
+    if asked.compared:
+        return nothing, "nobody: kernels of the round against one another"
     if len(asked.certain) == len(uploads):
         newest = (said((seen.upload,)) for seen in uploads.values())
         at_once = all(attack.read_off(one, asked.question, knowledge.n_classes) is not None for one in newest)
