@@ -1,8 +1,9 @@
 """What a kernel over public images tells of the classes that a client holds: how alike it makes images of one class.
 
 A client learns to tell the classes that it holds from others, so it moves representations of such a class away from the
-middle, in one direction: two public images of it are more alike than other clients make the same images. The server has all kernels of a round and, where it knows the classes of
-its public images, needs nothing else: no client is made up, and nobody is in league with it.
+middle, in one direction: two public images of it are more alike than other clients make the same images. The server has all
+kernels of a round and, where it knows the classes of its public images, needs nothing else: no client is made up, and
+nobody is in league with it.
 """
 
 from __future__ import annotations
