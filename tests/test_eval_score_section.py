@@ -97,3 +97,14 @@ def test_findings_on_membership_alone_keep_defenses_apart():
         ("prototype uploads of fedproto + noise scale=0.7, digits", "No leak of membership found."),
         ("prototype uploads of fedproto, digits", "Membership leaks."),
     ]
+
+
+def test_findings_tell_stages_and_seeds_of_verdicts_that_differ():
+    bare = MEMBERSHIP | {"run": {"seed": 0, "defenses": []}}
+    early = bare | {"stage": {"name": "early"}, "verdict": "No leak."}
+    late = bare | {"stage": {"name": "converged"}, "verdict": "A leak."}
+    folders = [Path(f"suite/membership-{n}") for n in range(2)]
+    (found,) = findings([], dict(zip(folders, (early, late), strict=True)))
+    assert found.members == "Early: No leak. Converged: A leak."
+    (found,) = findings([], dict(zip(folders, (early, late | {"seed": 1}), strict=True)))
+    assert found.members == "Seed 0, early: No leak. Seed 1, converged: A leak."

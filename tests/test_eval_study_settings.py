@@ -1,4 +1,4 @@
-"""Settings of a study on its page: TOML that reads back as what was written, and everything with defaults."""
+"""Settings of a study on its page: TOML that reads back as what was written, and what was filled in."""
 
 import json
 import tomllib

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.eval.frontier import WORST_FIRST, point_labels, upload_key
-from fedpriv.eval.ranking import card_key, card_numbers, title
+from fedpriv.eval.ranking import card_key, card_numbers, stage_name, title
 from fedpriv.eval.score_section import guarded_method
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.eval.verdict import Kind, beyond_chance, verdict_kind
@@ -114,9 +114,18 @@ def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def _told(records: Sequence[Mapping[str, Any]]) -> str:
-    seeds = len({record["seed"] for record in records}) > 1
-    told = [f"Seed {one['seed']}: {one['verdict']}" if seeds else str(one["verdict"]) for one in records]
+    """Return verdicts, with the seed and the stage of training where they differ."""
+    seeds, stages = ([name(record) for record in records] for name in (_seed_name, stage_name))
+    told = []
+    for record, *apart in zip(records, seeds, stages, strict=True):
+        names = [name for name, among in zip(apart, (seeds, stages), strict=True) if name and len(set(among)) > 1]
+        said = f"{', '.join(names)}: {record['verdict']}" if names else str(record["verdict"])
+        told.append(said[0].upper() + said[1:])
     return " ".join(dict.fromkeys(told))
+
+
+def _seed_name(record: Mapping[str, Any]) -> str:
+    return f"seed {record['seed']}"
 
 
 def _also(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The settings of a study as a page shows them: as they were written, in TOML that runs again, and with every default."""
+"""The settings of a study as a page shows them: as they were written, in TOML that runs again, and filled in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StudySettings:
     Attributes:
         title: the file that it was written in, or how else; beside other studies its folder.
         written: a study file in TOML, flags worked in; empty where it was not recorded.
-        complete: every setting with its defaults, as JSON.
+        complete: the same as JSON, with the options of methods, defenses and attacks filled in.
     """
 
     title: str
