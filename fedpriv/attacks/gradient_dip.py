@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedpriv import seeds
 from fedpriv.attacks import TARGETS
+from fedpriv.attacks.batch_statistics import explained, matching_of
 from fedpriv.attacks.fitting import Schedule, fit
 from fedpriv.attacks.gradient_matching import Matcher, SeveralSteps
 from fedpriv.attacks.inversion import bytes_of_generator
@@ -43,6 +44,7 @@ class GradientDip:
         several_steps: see :class:`fedpriv.attacks.inverting_gradients.InvertingGradients`.
         ignore: see there too.
         match: see there too.
+        statistics_weight: see there too.
         generator: shape of each generator network.
     """
 
@@ -55,6 +57,7 @@ class GradientDip:
     several_steps: SeveralSteps = "unrolled"
     ignore: str = ""
     match: GradientMatch = "all"
+    statistics_weight: Annotated[float, Ge(0)] = 0.01
     generator: Hourglass = Hourglass()
 
     name = "gradient-dip"
@@ -93,8 +96,8 @@ class GradientDip:
         )
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            steps, counts, labels = problem.of(rows)
-            matching = matcher.against(steps, counts)
+            _, _, labels = problem.of(rows)
+            matching = matching_of(problem, matcher, rows, self.statistics_weight)
             probabilities = problem.probabilities(rows, knowledge.n_classes)
 
             def distance(pictures: Tensor, which: Tensor) -> Tensor:
@@ -103,10 +106,11 @@ class GradientDip:
 
             draws = [[_generator(seed, row, image) for image in range(count)] for row in rows]
             fitted = fit(SeveralImages(draws, knowledge.image_shape, self.generator, device), distance, schedule, tick)
+            images = fitted.images.unflatten(1, (count, -1))
             return Solved(
-                images=problem.shown(rows, fitted.images.unflatten(1, (count, -1))),
+                images=problem.shown(rows, images),
                 objective=fitted.objective,
-                converged=fitted.objective < schedule.tolerance,
+                converged=explained(matching, images, probabilities, fitted.objective) < schedule.tolerance,
                 labels=problem.shown(rows, labels),
                 iterations=fitted.iterations,
             )

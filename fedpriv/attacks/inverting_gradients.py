@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks import TARGETS
+from fedpriv.attacks.batch_statistics import explained, matching_of
 from fedpriv.attacks.gradient_matching import Matcher, Matching, SeveralSteps
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.rows import Row, Solved, solve_rows
@@ -61,6 +62,9 @@ class InvertingGradients:
             names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
         match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), or
             their ``signs`` (the answer to ``sign``); see :mod:`fedpriv.attacks.sent_entries`.
+        statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
+            has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
+            :mod:`fedpriv.attacks.batch_statistics`.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
@@ -76,6 +80,7 @@ class InvertingGradients:
     tolerance: Annotated[float, Ge(0)] = 1e-3
     ignore: str = ""
     match: GradientMatch = "all"
+    statistics_weight: Annotated[float, Ge(0)] = 0.01
 
     name = "inverting-gradients"
     targets = TARGETS["inverting-gradients"]
@@ -146,9 +151,11 @@ class InvertingGradients:
         draws: Tensor,
         tick: Callable[[int], None],
     ) -> Solved:
-        steps, counts, labels = problem.of(rows)
+        _, _, labels = problem.of(rows)
+        matching = matching_of(problem, matcher, rows, self.statistics_weight)
         weights = draws.new_tensor([self.weights[row.restart % len(self.weights)] for row in rows])
-        search = _Search(self, matcher.against(steps, counts), problem.probabilities(rows, n_classes), draws, weights)
+        known = problem.probabilities(rows, n_classes)
+        search = _Search(self, matching, known, draws, weights)
         for step in range(self.iterations):
             search.advance(step)
             tick(step + 1)
@@ -156,7 +163,7 @@ class InvertingGradients:
         return Solved(
             images=problem.shown(rows, search.images),
             objective=search.distance,
-            converged=search.distance < self.tolerance,
+            converged=explained(matching, search.images, known, search.distance) < self.tolerance,
             labels=problem.shown(rows, labels),
             iterations=self.iterations,
         )

@@ -64,7 +64,9 @@ class KnowledgeCard:
         labels: whether labels of the targets are given or must be inferred from the upload.
         batch: whether the learning rate, and of each client the number of its steps and the sizes of their batches, are
             known.
-        batch_norm: access to batch-norm statistics of the client.
+        batch_norm: access to batch-norm statistics of the client: ``running`` ones come with its extractor, and of an
+            uploaded network are those after the round; ``exact`` ones are of the batch of its one step. Where an uploaded
+            network has no batch norm, nothing is granted, and the card says ``running`` whatever was asked for.
         attacker_data: images that the attacker owns.
         rounds_seen: how many rounds of uploads the attacker uses.
     """
@@ -75,6 +77,10 @@ class KnowledgeCard:
     batch_norm: BatchNormAccess = "running"
     attacker_data: DataAccess = "none"
     rounds_seen: int = 1
+
+
+Statistics = Mapping[str, tuple[Tensor, Tensor]]
+"""Name of a batch norm -> mean ``(C,)`` and biased variance ``(C,)`` of what goes into it."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,8 @@ class Knowledge:
         batch: what the protocol says of local steps: of clients that differ, the most steps and images; or None.
         batches: client -> facts of its own local steps, where the card gives them; see :meth:`facts_of`.
         loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public, and no grant.
+        statistics: (round, client) -> statistics before every batch norm of the uploaded network, where the card grants
+            them and there are any: of the batch of the one step, or the client's running ones after the round.
         labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
         public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
         public_labels: their classes ``(p,)`` int64, or None; granted with them.
@@ -108,6 +116,7 @@ class Knowledge:
     batch: BatchFacts | None = None
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     loss: KnownLoss = KnownLoss()
+    statistics: Mapping[tuple[int, int], Statistics] = field(default_factory=dict)
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None
     public_labels: Tensor | None = None

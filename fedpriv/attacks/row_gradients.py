@@ -122,19 +122,27 @@ class LinearGradient:
         return total
 
 
-class _RowNorm(nn.Module):
-    """Batch norm in training mode whose statistics are those of a row's own images."""
+class RowNorm(nn.Module):
+    """Batch norm in training mode whose statistics are those of a row's own images.
+
+    Attributes:
+        rows: how many rows the images are of, to be set before a pass.
+        mean: ``(R, C)`` of what went in at the last pass, by row.
+        variance: ``(R, C)`` likewise, biased.
+    """
 
     rows = 1
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()
         self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-        self.normalised = torch.empty(0)
+        self.normalised = self.mean = self.variance = torch.empty(0)
 
     def forward(self, maps: Tensor) -> Tensor:
+        """Return maps ``(R n, C, h, w)`` normalised by row."""
         by_row = maps.unflatten(0, (self.rows, -1))
         variance, mean = torch.var_mean(by_row, (1, 3, 4), correction=0, keepdim=True)
+        self.mean, self.variance = mean.flatten(1), variance.flatten(1)
         self.normalised = ((by_row - mean) * (variance + self.eps).rsqrt()).flatten(0, 1)
         return self.normalised * self.weight[:, None, None] + self.bias[:, None, None]
 
@@ -166,9 +174,9 @@ class RowGradients:
     """
 
     def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
-        self._model = _prepared(model).to(device).train()
+        self._model = prepared(model).to(device).train()
         self._passages: list[_Passage] = []
-        self._norms = [module for module in self._model.modules() if isinstance(module, _RowNorm)]
+        self._norms = [module for module in self._model.modules() if isinstance(module, RowNorm)]
         for name, layer in self._model.named_modules():
             if isinstance(layer, RANDOM):
                 layer.eval()
@@ -178,7 +186,7 @@ class RowGradients:
 
     def _noting(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def note(layer: nn.Module, given: tuple[Tensor, ...], went_out: Tensor) -> None:
-            came_in = layer.normalised if isinstance(layer, _RowNorm) else given[0]
+            came_in = layer.normalised if isinstance(layer, RowNorm) else given[0]
             self._passages.append(
                 _Passage(name, layer, came_in, came_in._version, get_gradient_edge(went_out), went_out)
             )
@@ -232,13 +240,13 @@ class RowGradients:
         return [_gradient(passage, delta, rows) for passage, delta in pairs if delta is not None]
 
 
-def _prepared(model: nn.Module) -> nn.Module:
+def prepared(model: nn.Module) -> nn.Module:
     """Return a copy whose parameters are constants, whose batch norms are rows' own, and that overwrites nothing."""
     copied = copy.deepcopy(model).requires_grad_(False)
     for parent in list(copied.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.BatchNorm2d and child.affine:
-                setattr(parent, name, _RowNorm(child))
+                setattr(parent, name, RowNorm(child))
         if hasattr(parent, "inplace"):
             setattr(parent, "inplace", False)  # noqa: B010 - what came out of a layer is needed as it was
     return copied
@@ -247,7 +255,7 @@ def _prepared(model: nn.Module) -> nn.Module:
 def _is_known(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Conv2d):
         return layer.padding_mode == "zeros" and (not isinstance(layer.padding, str) or _is_centred(layer))
-    return isinstance(layer, (nn.Linear, _RowNorm))
+    return isinstance(layer, (nn.Linear, RowNorm))
 
 
 def _is_centred(layer: nn.Conv2d) -> bool:

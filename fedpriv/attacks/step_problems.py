@@ -14,7 +14,7 @@ from fedpriv.attacks.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.gradient_matching import Matcher, batch_sizes, one_hot
 from fedpriv.attacks.labels import infer_labels, last_layer
 from fedpriv.attacks.local_step import LocalStep, batch_facts, local_step
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, Statistics, TargetId
 from fedpriv.attacks.readout import last_readable, readable_layers
 from fedpriv.attacks.rows import Row
 from fedpriv.attacks.sent_entries import GradientMatch, sent_entries
@@ -42,6 +42,7 @@ class StepProblem:
         labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
             unknown.
         derivatives: T derivatives ``(O,)`` of the loss at the output of the step's ``readout``; None where labels say it.
+        statistics: T clients' statistics before batch norms, or nothing.
         misfit: in words, why the true images need not be the best explanation; empty where they are.
         sources: ``(T, M)`` int64, which of its images a target shows in each place: its own ones, then the same again.
     """
@@ -54,6 +55,7 @@ class StepProblem:
     sources: Tensor
     derivatives: tuple[Tensor | None, ...]
     misfit: str
+    statistics: tuple[Statistics, ...] = ()
 
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
@@ -135,7 +137,19 @@ def read_problem(
         row[: len(own)] = own
     sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
     most = max(own_facts, key=lambda facts: facts.steps)
-    return StepProblem(model, most, compared, counts, labels.to(device), sources.to(device), derivatives, misfit)
+    granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
+    statistics = tuple(one for one in granted if one)
+    return StepProblem(
+        model,
+        most,
+        compared,
+        counts,
+        labels.to(device),
+        sources.to(device),
+        derivatives,
+        misfit,
+        statistics if len(statistics) == len(targets) else (),
+    )
 
 
 def caveat(

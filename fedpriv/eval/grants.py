@@ -8,13 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
 from fedpriv.attacks.shadow import shadow_extractor
 from fedpriv.attacks.shadow_outputs import shadow_model
+from fedpriv.attacks.target_features import observation_of
 from fedpriv.attacks.updates import WEIGHTY
 from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
+from fedpriv.eval.norm_statistics import batch_norms, exact_statistics, running_statistics
 from fedpriv.federation import Federation
 from fedpriv.known_loss import KnownLoss
 from fedpriv.methods.states import put
@@ -48,8 +50,6 @@ def grant(
     Raises:
         UserError: when the run does not have what the card names.
     """
-    if card.batch_norm == "exact":
-        raise UserError("knowledge batch_norm=exact: runs store no batch statistics; use running or none")
     if card.attacker_data == "other_domain":
         raise UserError("knowledge attacker_data=other_domain: runs hold no foreign images; use same_domain or none")
     if card.attacker_data == "same_domain" and federation.server.public is None:
@@ -58,6 +58,8 @@ def grant(
         )
     first = federation.clients[0]
     weighty, updates = kind in WEIGHTY, kind in (*WEIGHTY, *UPDATES)
+    model = _architecture(federation) if weighty else None
+    card = _about_batch_norm(card, model)
     private = kind in ("angle-matrix", "logits", "extractor")  # uploads that a private head had a part in
     if kind == "logits" and card.extractor == "shadow":
         return _shadow_models(federation, card, round_, clients, observations, seed)
@@ -73,16 +75,64 @@ def grant(
         heads={k: _head(run, federation, kind, k, round_) for k in sorted(clients)}
         if card.extractor == "white_box" and private
         else {},
-        model=_architecture(federation) if weighty else None,
+        model=model,
         batch=_protocol(federation, round_) if card.batch else None,
         batches={k: _batch_facts(federation, round_, k) for k in sorted(clients)} if card.batch else {},
         loss=_known_loss(federation, round_),
+        statistics={}
+        if model is None
+        else _statistics(run, federation, model, kind, card, round_, clients, observations),
         labels={(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
         if card.labels == "given" and updates
         else {},
         public_images=federation.server.public if card.attacker_data == "same_domain" else None,
         public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
     )
+
+
+def _about_batch_norm(card: KnowledgeCard, model: SplitModel | None) -> KnowledgeCard:
+    """Return the card that results carry: without batch norm there is nothing to grant, and cards do not differ in it.
+
+    Args:
+        card: what was asked for.
+        model: the architecture that is uploaded; None where none is.
+
+    Raises:
+        UserError: for statistics of the batch where there are none.
+    """
+    if model is None:
+        if card.batch_norm == "exact":
+            raise UserError("knowledge batch_norm=exact: runs store no batch statistics; use running or none")
+        return card
+    if batch_norms(model):
+        return card
+    if card.batch_norm == "exact":
+        raise UserError(
+            "knowledge batch_norm=exact: the uploaded network has no batch norm, and so no statistics; drop the grant"
+        )
+    return replace(card, batch_norm=KnowledgeCard().batch_norm)
+
+
+def _statistics(
+    run: RunDirectory,
+    federation: Federation,
+    model: SplitModel,
+    kind: str,
+    card: KnowledgeCard,
+    round_: int,
+    clients: set[int],
+    observations: Sequence[Observation],
+) -> dict[tuple[int, int], Statistics]:
+    if card.batch_norm == "none" or not batch_norms(model):
+        return {}
+    found: dict[tuple[int, int], Statistics] = {}
+    for client in sorted(clients):
+        if card.batch_norm == "running":
+            found[round_, client] = running_statistics(run, model, kind, client, round_)
+        else:
+            seen = observation_of(observations, TargetId(round_, client))
+            found[round_, client] = exact_statistics(federation, model, seen)
+    return found
 
 
 def _granted_extractor(
