@@ -296,6 +296,17 @@ def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
     assert classes == {"clients": 5, "exact": 5, "counted": 5, "counts_exact": 5}
 
 
+def test_who_said_nothing_in_the_stored_rounds_is_guessed_and_not_given_away():
+    train = ["--method", "fedgen", *SMALL, "--clients", "8", "--rounds", "3", "--participation", "0.5"]
+    assert run(["train", *train, "--capture", "last", "--out", "run", "--quiet"]) == 0
+    found = record("classifier", "--run", "run")
+    assert found["learned_from"].startswith("the uploads of all rounds themselves of ")
+    assert found["learned_from"].endswith(" clients, and nothing for the others")
+    assert "colluders" not in found["knowledge"]
+    assert 0.5 < found["auc"]["value"] < 1
+    assert not found["verdict"].startswith("Sent in clear")
+
+
 @pytest.mark.parametrize(
     ("extra", "complaint"),
     [
@@ -336,7 +347,7 @@ def test_kernels_need_the_classes_of_public_images_and_nothing_else(capsys):
     assert run(kernels) == 2
     assert "needs attacker_data=same_domain" in capsys.readouterr().err
     found = record("kernel", *public, "--knowledge", "attacker_data=same_domain")
-    assert found["learned_from"] == "nobody: kernels of the round against one another"
+    assert found["learned_from"] == "the other kernels of the round"
     assert found["question"] == "holds"
     assert found["classes_alone"]["auc"]["value"] == 0.5
     assert found["n_clients"] == 5

@@ -18,7 +18,7 @@ from fedpriv.eval.truths import truths
 from fedpriv.federation import prepare, run
 from fedpriv.methods.contract import LocalTraining
 from fedpriv.runs import RunConfig, RunDirectory
-from fedpriv.uploads import Entangled, Model, Prototypes, Representations, part
+from fedpriv.uploads import Entangled, LabelCounts, Model, Prototypes, Representations, part
 
 CPU = torch.device("cpu")
 CARD = KnowledgeCard()
@@ -272,3 +272,10 @@ def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
             sent = part(upload, Representations).features[target.index]
             found = evidence.knowledge.extractors[target.client](truth.members)[0]
             assert (float((found - sent).norm() / sent.norm()) < 1e-3) is same
+
+
+def test_what_the_other_client_did_not_send_is_no_part_of_the_control():
+    counts, head = LabelCounts(torch.tensor([1, 2])), Prototypes(torch.zeros(1, 2), torch.tensor([0]))
+    observations = (Observation(1, 0, (head, counts), ()), Observation(1, 1, (head,), ()))
+    swapped = permute(observations)
+    assert [[payload.kind for payload in seen.upload] for seen in swapped] == [["prototype"], ["prototype"]]

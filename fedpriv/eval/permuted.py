@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Observation
-from fedpriv.uploads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations, part
+from fedpriv.uploads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations, optional_part
 
 
 def permute(observations: tuple[Observation, ...]) -> tuple[Observation, ...] | None:
@@ -33,7 +33,9 @@ def permute(observations: tuple[Observation, ...]) -> tuple[Observation, ...] | 
 
 
 def _in_place_of(own: Message, other: Message) -> Message:
-    return tuple(_payload_in_place_of(mine, part(other, type(mine))) for mine in own)
+    """Return the other client's payloads of the own kinds; what the other did not send (it is sent once) is left out."""
+    pairs = ((mine, optional_part(other, type(mine))) for mine in own)
+    return tuple(_payload_in_place_of(mine, theirs) for mine, theirs in pairs if theirs is not None)
 
 
 def _payload_in_place_of(own: Payload, other: Payload) -> Payload:

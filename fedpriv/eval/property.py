@@ -184,9 +184,9 @@ def _refuse_teachers(
             )
     elif not some_certain:
         raise UserError(
-            f"property: no upload says in clear what is asked ({QUESTIONS[question]}), and the attacker knows nobody to "
-            "learn it from; pass --knowledge attacker_data=same_domain and --public N, or, for an attacker in league with "
-            "all other clients, --attack-option property.known=others"
+            f"property: no stored upload says in clear what is asked ({QUESTIONS[question]}), and the attacker knows nobody "
+            "to learn it from; pass --knowledge attacker_data=same_domain and --public N, or, for an attacker in league "
+            "with all other clients, --attack-option property.known=others"
         )
 
 
@@ -267,7 +267,7 @@ def _learn(
     knowledge, uploads = evidence.knowledge, asked.uploads
     nothing: dict[int, Learned | None] = dict.fromkeys(uploads)
     if asked.compared:
-        return nothing, "nobody: kernels of the round against one another"
+        return nothing, "the other kernels of the round"
     if len(asked.certain) == len(uploads):
         newest = (said((seen.upload,)) for seen in uploads.values())
         at_once = all(attack.read_off(one, asked.question, knowledge.n_classes) is not None for one in newest)
