@@ -270,7 +270,9 @@ def options_by_attack(
     if restarts is not None and not any("restarts" in own for own in known.values()):
         raise UserError(f"--restarts: {', '.join(names)} has no restarts; drop the flag")
     for name, kind in kinds.items():
-        flags = {"--restarts": "restarts" if restarts is not None and "restarts" in known[name] else None}
+        flags: dict[str, str | None] = {
+            "--restarts": "restarts" if restarts is not None and "restarts" in known[name] else None
+        }
         flags["--iterations"] = kind.budget if iterations is not None else None
         flags["--budget"] = kind.budget if budgets else None
         for flag, key in flags.items():
