@@ -270,15 +270,16 @@ def options_by_attack(
     if restarts is not None and not any("restarts" in own for own in known.values()):
         raise UserError(f"--restarts: {', '.join(names)} has no restarts; drop the flag")
     for name, kind in kinds.items():
+        restarted = restarts is not None and "restarts" in known[name]
         flags: dict[str, str | None] = {
-            "--restarts": "restarts" if restarts is not None and "restarts" in known[name] else None
+            "--restarts": "restarts" if restarted else None,
+            "--iterations": kind.budget if iterations is not None else None,
+            "--budget": kind.budget if budgets else None,
         }
-        flags["--iterations"] = kind.budget if iterations is not None else None
-        flags["--budget"] = kind.budget if budgets else None
-        for flag, key in flags.items():
-            if key in found[name]:
-                raise UserError(f"--attack-option {key}: {flag} sets it for attack {name!r}; drop one of them")
-        if restarts is not None and flags["--restarts"]:
+        for flag, own in flags.items():
+            if own in found[name]:
+                raise UserError(f"--attack-option {own}: {flag} sets it for attack {name!r}; drop one of them")
+        if restarted:
             found[name]["restarts"] = restarts
         if iterations is not None and kind.budget:
             found[name][kind.budget] = iterations
