@@ -134,7 +134,9 @@ def test_running_means_magnify_what_moves_by_the_momentum():
     alone = newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9)
     assert alone.vector.tolist() == pytest.approx([6.0, 8.0])
     assert alone.noise == pytest.approx(9 / 11)
-    assert newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9, 0.1).noise == pytest.approx(0.9)
+    assert newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9, 0.1).noise == pytest.approx(
+        0.9
+    )
     assert newest_of_running_mean(old, new, 0, 0.0).noise == 0
 
 
