@@ -81,6 +81,15 @@ def test_verdicts_follow_the_interval():
     assert verdict(record).startswith("No leak beyond the floor found: ")
 
 
+def test_a_verdict_says_why_the_truth_need_not_be_what_was_searched_for():
+    secrets = truths([1] * 8)
+    failed = judge(reconstruction(1 - firsts(secrets)), secrets)
+    assert "budget" in verdict(failed)
+    why = "The client's loss is known in part only."
+    assert verdict({**failed, "caveat": why}).endswith(why)
+    assert "budget" not in verdict({**failed, "caveat": why})
+
+
 def test_a_diverged_row_counts_as_black_and_is_never_dropped():
     secrets = truths([1] * 4)
     pictures = firsts(secrets)

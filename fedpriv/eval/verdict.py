@@ -84,8 +84,9 @@ def verdict(record: Mapping[str, Any]) -> str:
 
 
 def _search(record: Mapping[str, Any]) -> str:
-    failed = verdict_kind(record) in ("none", "worse")
-    return " " + convergence(record).sentence(record["n_targets"], failed=failed)
+    why = record.get("caveat", "")  # then neither success nor failure of the search says what it otherwise would
+    failed = not why and verdict_kind(record) in ("none", "worse")
+    return " " + convergence(record).sentence(record["n_targets"], failed=failed) + (f" {why}" if why else "")
 
 
 def beyond_chance(record: Mapping[str, Any], name: str) -> bool:
