@@ -133,21 +133,10 @@ def print_summary(out: Path, summary: dict[str, Any]) -> None:
 
 
 def print_privacy(record: dict[str, Any]) -> None:
-    """Print what a defense guarantees over the run, and what it leaves open."""
-    delta = f", delta {record['delta']:g}" if record.get("delta") else ""
-    spent, of_weights = record["epsilon"], record.get("epsilon_of_weights")
-    if spent is None:
-        found = (
-            "no guarantee"
-            if of_weights is None
-            else f"epsilon {of_weights:.4g} of the trained weights, none of uploads"
-        )
-    else:
-        found = f"epsilon {spent:.4g}"
-    click.echo(f"privacy, {record['defense']}: {found}{delta} over {record['releases']} releases")
-    for name in ("neighbours", "given", "sensitivity", "accountant"):
-        if record.get(name):
-            click.echo(f"  {name}: {record[name]}")
-    for name in ("not_protected", "model_changes"):
-        if record.get(name):
-            click.echo(f"  {name.replace('_', ' ')}: {'; '.join(record[name])}")
+    """Print what a defense guarantees over the run, every condition of it, and what it leaves open."""
+    from fedpriv.eval.guarantees import guarantee
+
+    found = guarantee("privacy", record)
+    click.echo(found.told)
+    for name, value in found.conditions:
+        click.echo(f"  {name}: {value}")
