@@ -13,6 +13,7 @@ from fedpriv.eval.frontier import defense_label, run_figures
 from fedpriv.eval.labels import KEY
 from fedpriv.eval.ranking import budget_value, in_order
 from fedpriv.eval.storage import AttackRecord, scored
+from fedpriv.eval.upload_size import bytes_per_client
 from fedpriv.eval.verdict import verdict, verdict_kind
 
 _MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
@@ -61,6 +62,7 @@ _CSV = (
     "run_seed",
     "accuracy_after_training",
     "upload_scalars_per_client_round",
+    "upload_bytes_per_client_round",
     "verdict_kind",
     "verdict",
 )
@@ -114,6 +116,7 @@ def _csv_row(attack: AttackRecord) -> dict[str, Any]:
         "defense_label": (attack.about.get(KEY) or {}).get("defense"),
         "accuracy_after_training": trained,
         "upload_scalars_per_client_round": scalars,
+        "upload_bytes_per_client_round": None if scalars is None else bytes_per_client(attack.about),
         "stage": stage.get("name"),
         "round": max(row["round"] for row in record["targets"]),
         "budget": budget_value(record),
