@@ -16,7 +16,7 @@ from fedpriv.attacks.membership import Candidates, MembershipInference, class_co
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.cli.main import run
 from fedpriv.errors import UserError
-from fedpriv.eval.membership import area, on_common_scale, rate_at, summarise
+from fedpriv.eval.membership import area, membership_verdict, on_common_scale, rate_at, summarise
 from fedpriv.uploads import (
     AngleMatrix,
     Classifier,
@@ -68,6 +68,12 @@ def test_intervals_of_noise_hold_one_half_and_one_client_has_none():
         inside += low <= 0.5 <= high
     assert inside >= 9
     assert summarise([np.arange(4.0)], [np.array([True, False, True, False])], 0)["auc"]["ci95"] is None
+
+
+def test_a_wide_interval_around_one_half_settles_nothing():
+    record = {"n_candidates": 20, "permuted": None, "classes": None, "tpr_at_1_percent": {"value": 0.0}}
+    assert "not settled by 20" in membership_verdict({**record, "auc": {"value": 0.7, "ci95": [0.4, 1.0]}})
+    assert "No leak of membership" in membership_verdict({**record, "auc": {"value": 0.51, "ci95": [0.47, 0.55]}})
 
 
 # ---------------------------------------------------------------- scores

@@ -61,6 +61,21 @@ def test_gains_under_different_cards_are_never_ranked():
     )
 
 
+def test_limited_local_work_stands_in_the_name_of_what_was_attacked():
+    one = judged(4.0)
+    few = {**one.about["run"], "training": {"max_steps": 1, "batch_size": 1}}
+    short = dataclasses.replace(one, about={**one.about, "run": few}, directory=Path("short") / "dip")
+    assert [found.name.endswith("digits, one local step on one image a round") for found in findings([short])] == [True]
+    assert not only([one]).name.endswith("a round")
+
+
+@pytest.mark.parametrize(("defenses", "told"), [([], False), ([{"name": "noise", "options": {"scale": 0.3}}], True)])
+def test_vectors_that_are_sent_as_they_are_need_no_recovery(defenses, told):
+    sent = judged(-3.0, attack="average", features=1.0, target="prototype", rounds_seen=10)
+    sent = dataclasses.replace(sent, about={**sent.about, "run": {**sent.about["run"], "defenses": defenses}})
+    assert ("recovered" in only([sent]).sentence) == told
+
+
 def test_a_leak_names_its_card():
     found = only([judged(-3.0), judged(1.0, attack="joint", rounds_seen=5), judged(2.0, rounds_seen=30)])
     assert found.kind == "leaks"

@@ -19,6 +19,7 @@ from fedpriv.eval.pareto import hypervolume, nondominated
 from fedpriv.eval.storage import AttackRecord
 from fedpriv.eval.upload_size import bytes_per_client, scalars_per_client, words_per_client
 from fedpriv.ledger import Entry, count
+from fedpriv.methods.contract import LocalTraining
 from fedpriv.protection import Shield
 from fedpriv.runs import RunConfig
 
@@ -113,6 +114,14 @@ def test_a_point_is_the_strongest_attack_on_an_upload():
 def test_a_failing_attack_is_no_better_than_a_guess():
     (found,) = frontiers([result("fedre", -4.0, scalars=50), result("fedgh", -1.0, scalars=40)])
     assert dict(zip((p.label for p in found.points), found.best, strict=True)) == {"fedgh": True, "fedre": False}
+
+
+def test_one_step_is_never_compared_with_epochs():
+    one_step = LocalTraining(max_steps=1, batch_size=1)
+    found = frontiers(
+        [result("fedavg", 40.0, target="model", training=one_step), result("fedavg", 0.1, target="model")]
+    )
+    assert sorted(frontier.task["local work"] for frontier in found) == ["", "one local step on one image a round"]
 
 
 def test_cards_and_tasks_never_share_a_set():

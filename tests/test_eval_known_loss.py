@@ -151,6 +151,16 @@ def test_momentum_and_weight_decay_are_named(tmp_path):
         assert attack.caveat(*asked[:2], plain) == ""
 
 
+def test_reading_a_layer_behind_others_says_what_several_steps_do_to_it(world):
+    said = {}
+    for steps in (1, 2):
+        directory, federation = world("fedavg", batch_size=3, steps=steps)
+        evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)
+        said[steps] = LinearLayer().caveat(evidence.observations, evidence.targets, evidence.knowledge)
+    assert said[1] == ""
+    assert "every local step" in said[2]
+
+
 def test_a_teacher_of_logits_is_named_unless_soft_labels_are_searched_for(world):
     directory, federation = world("fml", batch_size=3, steps=2)
     evidence = gather(directory, federation, "small-model", CARD, n_targets=2, seed=0)

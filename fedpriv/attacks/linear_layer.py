@@ -46,6 +46,12 @@ _EXPLAINED = 1e-2
 """A batch is explained when what it leaves of the layer's gradient is below this share."""
 
 
+_SUMMED = (
+    "The layer stands behind others that moved in every local step, so what went into it in later steps is not what the "
+    "broadcast weights make of an image: the fewer steps, the more this attack says."
+)
+
+
 @dataclass(frozen=True)
 class Solution:
     """What was read off one layer.
@@ -170,7 +176,17 @@ class LinearLayer:
         loss = knowledge.loss
         known = [knowledge.facts_of(target.client) for target in targets]
         several = any(facts is not None and facts.steps > 1 for facts in known)
-        return moved_besides([loss.besides, loss.later if several else ""])
+        told = moved_besides([loss.besides, loss.later if several else ""])
+        if not several or knowledge.model is None:
+            return told
+        device = torch.device("cpu")
+        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
+        update = read_update(observation_of(observations, targets[0]), shapes, device)
+        layer = first_linear(knowledge.model, knowledge.image_shape, update.before.keys())
+        view = _views(knowledge, [update], layer, device)[0]
+        if as_affine(view, knowledge.image_shape, device) is not None:
+            return told
+        return f"{told} {_SUMMED}".strip()
 
     def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
         change = update.gradient(1.0)

@@ -356,6 +356,13 @@ def _resume_command(folder: Path, out: Path | None) -> str:
     return common.command_line(*arguments, *(() if out else ("--out", folder)), "--resume")
 
 
+def _local(config: RunConfig) -> str:
+    """Return the size of local batches and the limit on local steps, the latter where there is one."""
+    training = config.training
+    steps = "" if training.max_steps is None else f", at most {training.max_steps} local step(s) a round"
+    return f", batch size {training.batch_size}{steps}"
+
+
 def _train(path: Path, config: RunConfig, *, device: str, download: bool, quiet: bool, as_json: bool) -> None:
     from fedpriv.cli.train import train_into
     from fedpriv.runs import RunDirectory
@@ -365,7 +372,7 @@ def _train(path: Path, config: RunConfig, *, device: str, download: bool, quiet:
         return
     common.say(
         f"no --run: training {config.method} on {config.dataset}: {config.clients} clients, models {config.models}, "
-        f"{config.rounds} rounds, learning rate {config.training.learning_rate:g}",
+        f"{config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}",
         quiet=quiet,
         as_json=as_json,
     )

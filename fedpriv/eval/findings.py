@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 
 from fedpriv.eval.frontier import WORST_FIRST, point_labels, upload_key
+from fedpriv.eval.labels import local_work
 from fedpriv.eval.ranking import card_key, card_numbers, stage_name, title
 from fedpriv.eval.score_section import guarded_method
 from fedpriv.eval.storage import AttackRecord, scored
 from fedpriv.eval.verdict import Kind, beyond_chance, verdict_kind
+
+_IN_CLEAR = ("prototype", "representation")
+"""Kinds of upload that hold vectors as they are, where no defense is on."""
 
 _VECTORS = {
     "prototype": "class prototypes",
@@ -97,7 +101,7 @@ def _gravity(finding: Finding) -> tuple[int, bool, tuple[str, str, str]]:
 def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
     together: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:
-        together.setdefault((guarded_method(record), record["target"], record["dataset"]), []).append(record)
+        together.setdefault((guarded_method(record), record["target"], _where(record)), []).append(record)
     return [
         Finding(
             upload_name(label, target, dataset),
@@ -139,6 +143,11 @@ def _also(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _where(about: Mapping[str, Any]) -> str:
+    """Return the data set and, where it is limited, the local work behind a result."""
+    return ", ".join(filter(None, (str(about["dataset"]), local_work(about.get("run") or {}))))
+
+
 def upload_name(label: str, target: str, dataset: str) -> str:
     """Return what an upload is called in a heading.
 
@@ -153,7 +162,7 @@ def _finding(
 ) -> Finding:
     about = own[0].about
     kind, worst = _gravest(own, cards)
-    name = upload_name(label, about["target"], about["dataset"])
+    name = upload_name(label, about["target"], _where(about))
     return Finding(
         name,
         about["method"],
@@ -271,9 +280,14 @@ def _which(records: Sequence[Mapping[str, Any]]) -> str:
 def _recovered(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
     """Return the sentences on recovered vectors: by which attack, and from how many rounds on; or nothing.
 
+    Vectors that an undefended upload holds as they are need no recovery.
+
     One for each set of cards that differ in the rounds seen alone, with the figures of the card that shows most rounds
     of those under which an attack succeeds.
     """
+    first = own[0].about
+    if first["target"] in _IN_CLEAR and not (first.get("run") or {}).get("defenses"):
+        return ""
     apart: dict[str, list[AttackRecord]] = {}
     for attack in own:
         grants = {name: value for name, value in _card(attack).items() if name != "rounds_seen"}

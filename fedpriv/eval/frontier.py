@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.eval.labels import labelled
+from fedpriv.eval.labels import labelled, local_work
 from fedpriv.eval.pareto import hypervolume, nondominated
 from fedpriv.eval.ranking import largest_budgets, title
 from fedpriv.eval.storage import AttackRecord, scored
@@ -221,7 +221,8 @@ def _key(attack: AttackRecord, *parts: str) -> str:
     run = attack.about.get("run", {})
     found = {
         "card": scored(attack)["knowledge"],
-        "task": {name: run.get(name) for name in _TASK} | {"data set": attack.about["dataset"]},
+        "task": {name: run.get(name) for name in _TASK}
+        | {"data set": attack.about["dataset"], "local work": local_work(run)},
         "upload": {
             "target": attack.about["target"],
             "method": attack.about["method"],
@@ -252,7 +253,8 @@ def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord
     first = members[0]
     return Frontier(
         card=scored(first)["knowledge"],
-        task={name: first.about["run"].get(name) for name in _TASK} | {"dataset": first.about["dataset"]},
+        task={name: first.about["run"].get(name) for name in _TASK}
+        | {"dataset": first.about["dataset"], "local work": local_work(first.about["run"])},
         points=tuple(points[i] for i in order),
         best=tuple(bool(best[i]) for i in order),
         settled=tuple(bool(settled[i]) for i in order),

@@ -135,7 +135,14 @@ def frontier_svg(found: Sequence[Frontier]) -> str:
 
 def _settings(found: Sequence[Frontier]) -> list[str]:
     """Name each frontier by its task, and by the grants in which the cards differ."""
-    tasks = [f"{frontier.task['dataset']}, {frontier.task['clients']} clients" for frontier in found]
+    tasks = [
+        ", ".join(
+            filter(
+                None, (frontier.task["dataset"], f"{frontier.task['clients']} clients", frontier.task.get("local work"))
+            )
+        )
+        for frontier in found
+    ]
     grants = differing([frontier.card for frontier in found])
     return [f"{task}; {grant}" if grant else task for task, grant in zip(tasks, grants, strict=True)]
 

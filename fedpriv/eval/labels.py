@@ -52,3 +52,25 @@ def _made_up(label: str, name: str) -> bool:
     return len(parts) == len(heads) and all(
         re.fullmatch(rf"{re.escape(head)}( \w+=.*)?", part) for head, part in zip(heads, parts, strict=True)
     )
+
+
+def local_work(run: Mapping[str, Any]) -> str:
+    """Return in words what a client does in a round where the number of its steps is limited; otherwise nothing.
+
+    It decides what an update tells, and few real federations train so.
+
+    >>> local_work({"training": {"max_steps": 1, "batch_size": 1}})
+    'one local step on one image a round'
+    >>> local_work({"training": {"max_steps": 4, "batch_size": 10}})
+    'at most 4 local steps on 10 images each a round'
+    >>> local_work({"training": {"max_steps": None, "batch_size": 10}})
+    ''
+    """
+    training = run.get("training") or {}
+    steps, batch = training.get("max_steps"), training.get("batch_size")
+    if not steps:
+        return ""
+    images = "one image" if batch == 1 else f"{batch} images"
+    return (
+        f"one local step on {images} a round" if steps == 1 else f"at most {steps} local steps on {images} each a round"
+    )

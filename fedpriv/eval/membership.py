@@ -32,6 +32,9 @@ from fedpriv.seeds import derive_seed
 
 FILE, SCHEMA = "membership.json", 1
 DRAWS = 1000
+WIDE = 0.2
+"""An interval of the area that holds one half and is wider than this settles nothing."""
+
 RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
 Values = NDArray[np.float64]
 
@@ -267,6 +270,8 @@ def membership_verdict(record: Mapping[str, Any]) -> str:
         text = f"Leaks membership: {facts}."
     elif low > 0.5:
         text = f"Members stand out, but not by the upload (others' uploads do as well): {facts}."
+    elif auc["ci95"][1] - low > WIDE:
+        text = f"Membership is not settled by {record['n_candidates']} candidates: {facts}."
     else:
         text = f"No leak of membership found: {facts}."
     classes = record["classes"]

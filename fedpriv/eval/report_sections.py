@@ -10,7 +10,7 @@ from fedpriv.eval.claims import Claim, Quantity, Row, matching, speaks_of
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.frontier import Frontier, defense_label, point_labels, run_figures, upload_key
 from fedpriv.eval.frontier_plot import describe, panels
-from fedpriv.eval.labels import labelled
+from fedpriv.eval.labels import labelled, local_work
 from fedpriv.eval.ranking import in_order, title
 from fedpriv.eval.report_entries import Grant, card_grants
 from fedpriv.eval.storage import AttackRecord, scored
@@ -86,7 +86,10 @@ def _setting(dataset: str, run: Facts) -> str:
     }.get(partition.get("name", ""), "")
     name = str(partition.get("name", "unknown division")).replace("_", " ")
     rounds = f"{run['rounds']} round" + ("" if run["rounds"] == 1 else "s")
-    return f"{dataset}, {run['clients']} clients ({name}{detail}), {rounds}, models {run['models']}"
+    work = local_work(run)
+    return f"{dataset}, {run['clients']} clients ({name}{detail}), {rounds}, models {run['models']}" + (
+        f", {work}" if work else ""
+    )
 
 
 # ---------------------------------------------------------------- frontier
