@@ -44,6 +44,11 @@ def parse_entry(text: str) -> dict[str, Any]:
     name, colon, rest = text.partition(":")
     if not name.strip():
         raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE")
+    if "=" in name:
+        raise UserError(
+            f"{text!r}: expected a name before the options; options of one entry stand behind : with commas between, and + "
+            "begins another defense"
+        )
     table: dict[str, Any] = {"name": name.strip()}
     for pair in rest.split(",") if colon else ():
         key, equals, value = (part.strip() for part in pair.partition("="))
