@@ -79,6 +79,13 @@ def three(tmp_path):
     ]
 
 
+def test_the_table_of_uploads_says_what_was_found_on_each(three, tmp_path):
+    write_report(three, tmp_path / "out")
+    told = (tmp_path / "out" / "report.md").read_text().partition("## What was attacked")[2].partition("## ")[0]
+    rows = {line.split("|")[2].strip(): line.split("|")[5].strip() for line in told.splitlines() if " digits" in line}
+    assert rows["representation"] == "leaks"  # by the stronger of two attacks
+
+
 def test_the_page_holds_every_verdict_and_card(three, tmp_path):
     out = tmp_path / "report"
     write_report(three, out)

@@ -169,11 +169,13 @@ def _values(
     made_by = commands([attack for attack in found if KEY not in attack.about], list(outside.values()))
     if study is not None:
         made_by = tuple(dict.fromkeys((*study.commands, *made_by)))
+    said = findings(shown, scores)
     return {
         "count": len(shown),
-        "findings": findings(shown, scores),
+        "scoring": len(scores),
+        "findings": said,
         "badges": BADGES,
-        "federations": federations(shown),
+        "federations": federations(shown, said),
         "groups": groups_of(shown),
         "beyond": {kind: _BEYOND.get(kind, "") for kind in BADGES},
         "stages": stage_tables(in_order(shown, scored)),

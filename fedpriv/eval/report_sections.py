@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.eval.claims import Claim, Quantity, Row, matching, speaks_of
+from fedpriv.eval.findings import Finding
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.frontier import Frontier, defense_label, point_labels, run_figures, upload_key
 from fedpriv.eval.frontier_plot import describe, panels
 from fedpriv.eval.labels import labelled, local_work
 from fedpriv.eval.ranking import in_order, title
-from fedpriv.eval.report_entries import Grant, card_grants
+from fedpriv.eval.report_entries import BADGES, Grant, card_grants
 from fedpriv.eval.storage import AttackRecord, scored
 
 Facts = Mapping[str, Any]
@@ -30,6 +31,7 @@ class Federation:
         target: kind of upload.
         setting: data set, division and models in words.
         defense: its label.
+        found: the gravest finding on it, and what else leaks, in a few words.
         trained, received: accuracy after training and after broadcast, mean over seeds, or None where not recorded.
         scalars: per client and round, everything counted, mean over seeds, or None.
         seeds: of the runs.
@@ -39,23 +41,31 @@ class Federation:
     target: str
     setting: str
     defense: str
+    found: str
     trained: float | None
     received: float | None
     scalars: float | None
     seeds: tuple[int, ...]
 
 
-def federations(attacks: Sequence[AttackRecord]) -> tuple[Federation, ...]:
-    """Return the uploads that attacks were made on, in the order in which they come."""
+def federations(attacks: Sequence[AttackRecord], found: Sequence[Finding] = ()) -> tuple[Federation, ...]:
+    """Return the uploads that attacks were made on, in the order in which they come, with what was found on each."""
+    said = {
+        upload_key(attack): ", ".join([*([] if one.kind is None else [BADGES[one.kind]]), *one.also])
+        for one in found
+        for attack in one.attacks[:1]
+    }
     uploads: dict[str, dict[int, Facts]] = {}
     for attack in attacks:
         seed = int(attack.about.get("run", {}).get("seed", attack.about["seed"]))
         uploads.setdefault(upload_key(attack), {}).setdefault(seed, attack.about)
     labels = point_labels([next(iter(runs.values())) for runs in uploads.values()])
-    return tuple(_federation(label, runs) for label, runs in zip(labels, uploads.values(), strict=True))
+    return tuple(
+        _federation(label, runs, said.get(key, "")) for label, (key, runs) in zip(labels, uploads.items(), strict=True)
+    )
 
 
-def _federation(label: str, runs: Mapping[int, Facts]) -> Federation:
+def _federation(label: str, runs: Mapping[int, Facts], said: str) -> Federation:
     first = next(iter(runs.values()))
     found = [run_figures(about) for about in runs.values()]
     trained, received, scalars = (
@@ -68,6 +78,7 @@ def _federation(label: str, runs: Mapping[int, Facts]) -> Federation:
         target=first["target"],
         setting=_setting(first["dataset"], run),
         defense=labelled(first, "defense", defense_label(run)),
+        found=said,
         trained=trained,
         received=received,
         scalars=scalars,
