@@ -10,6 +10,7 @@ import pytest
 from eval_cases import ABOUT, firsts, reconstruction, truths
 
 from fedpriv.cli.main import run
+from fedpriv.cli.score import attack_directories
 from fedpriv.eval.score import score
 from fedpriv.eval.storage import save_attack
 from fedpriv.eval.study_report import write_study_report
@@ -88,8 +89,12 @@ def test_a_study_and_the_command_give_the_same_page(study, capsys, tmp_path):
         "noise scale=0.3",
     ):
         assert text in page, text
-    line = "epsilon 3.5, delta 1e-05 over 2 releases** given: luck. sampling: batches."
+    line = "epsilon 3.5, delta 1e-05 over 2 releases**: given: luck. sampling: batches."
     assert line in (study / "report.md").read_text()
+
+
+def test_scoring_a_study_finds_its_results(study):
+    assert [path.relative_to(study).as_posix() for path in attack_directories((study,))] == ["attacks/one/dip"]
 
 
 def test_the_settings_of_a_study_are_on_its_page_and_run_again(study, capsys, tmp_path):

@@ -57,7 +57,7 @@ def draw(directory: Path, record: dict[str, Any], saved: Any) -> None:
 
 
 def attack_directories(paths: tuple[Path, ...]) -> list[Path]:
-    """Return the attack directories among and directly below the given folders, in order.
+    """Return the attack directories among and below the given folders (a suite, a study), in order.
 
     Raises:
         UserError: for a folder that is missing or holds none.
@@ -68,7 +68,8 @@ def attack_directories(paths: tuple[Path, ...]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected an attack directory made by fedpriv attack")
-        inside = [path] if is_attack_directory(path) else [p for p in sorted(path.iterdir()) if is_attack_directory(p)]
+        below = sorted(about.parent for about in path.rglob("about.json"))
+        inside = [path] if is_attack_directory(path) else [folder for folder in below if is_attack_directory(folder)]
         if not inside and inference_directories((path,)):
             raise UserError(f"{path}: {_NOT_STORED}")
         if not inside:
