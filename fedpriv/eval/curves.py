@@ -20,6 +20,7 @@ _CLASS_COLOURS = (
 _INK, _SOFT, _GRID = "#1c2430", "#5b6572", "#e4e8ed"
 _WIDTH = 4.6  # inches: readable at the width of a phone
 _FEW_ROUNDS = 25  # so many points get marks
+_LEGEND = 54  # letters that fit a line of the legend, key and gaps apart
 
 
 @dataclass(frozen=True)
@@ -219,9 +220,10 @@ def _finish(figure: Any, axes: Any, title: str, *, columns: int = 2, percent: bo
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if key:
+        longest = max((len(text) for text in axes.get_legend_handles_labels()[1]), default=0)
         figure.legend(
             loc="outside lower center",
-            ncols=columns,
+            ncols=max(1, min(columns, _LEGEND // max(1, longest))),
             frameon=False,
             fontsize=8.5,
             handlelength=1.4,

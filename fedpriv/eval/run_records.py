@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.config import plain
 from fedpriv.errors import UserError
+from fedpriv.eval.frontier import defense_label
 from fedpriv.runs import RunConfig, RunDirectory, dataset_title
 
 COUNTS = ("paper", "full")
@@ -145,12 +147,18 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
     opened = [RunDirectory.open(Path(directory)) for directory in directories]
     for run in opened:
         run.require_complete()
-    labels = run_labels([run.config.method for run in opened], [run.path for run in opened])
+    labels = run_labels([_guarded(run.config) for run in opened], [run.path for run in opened])
     return tuple(_load(run, label) for run, label in zip(opened, labels, strict=True))
 
 
+def _guarded(config: RunConfig) -> str:
+    """Return the method, and the defenses where there are any."""
+    defense = defense_label(plain(config))
+    return config.method if defense == "none" else f"{config.method} + {defense}"
+
+
 def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]:
-    """Name runs by method, and where several share one, by as much of the folder's path as tells them apart too.
+    """Name runs by method and defense; where several share these, by as much of the path as tells them apart too.
 
     >>> run_labels(["fedre", "fedgh", "fedre"], [Path("a/run"), Path("b/run"), Path("c/run")])
     ('fedre (a/run)', 'fedgh', 'fedre (c/run)')
