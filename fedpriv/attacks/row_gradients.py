@@ -298,7 +298,9 @@ def _convolution_gradient(layer: nn.Conv2d, maps: Tensor, delta: Tensor, rows: i
     patches = patches.reshape(rows, -1, groups, patches.shape[1] // groups, patches.shape[2])
     out = delta.reshape(rows, -1, groups, layer.out_channels // groups, patches.shape[4])
     if patches.shape[1] == 1:
-        product = out[:, 0] @ patches[:, 0].transpose(2, 3)
+        # Squeezed, not indexed: going backwards through an index fills a whole tensor with zeros first. Multiplied in this
+        # order, the derivative by the patches, the largest tensor of all, comes out as folding them back wants it.
+        product = (patches.squeeze(1) @ out.squeeze(1).transpose(2, 3)).transpose(2, 3)
     else:
         product = torch.einsum("rngol,rngpl->rgop", out, patches)
     return product.reshape(rows, *layer.weight.shape)
