@@ -178,7 +178,7 @@ def test_a_card_is_granted_to_the_letter(world):
     assert gather(directory, federation, "prototype", nothing, n_targets=2, seed=0).knowledge.extractors == {}
     for change, complaint in (
         ({"batch_norm": "exact"}, "runs store no batch statistics"),
-        ({"attacker_data": "other_domain"}, "hold no foreign images"),
+        ({"attacker_data": "other_domain", "foreign": "digits"}, "the clients hold images of that data set"),
         ({"attacker_data": "same_domain"}, "set no public images aside"),
         ({"rounds_seen": 9}, "only 4 round"),
     ):

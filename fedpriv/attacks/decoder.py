@@ -89,7 +89,7 @@ class DecoderInversion:
         if own is None or len(own) < LEAST_IMAGES:
             raise UserError(
                 f"attack 'decoder' got {0 if own is None else len(own)} images to train on; expected at least "
-                f"{LEAST_IMAGES} (train the run with --public N)"
+                f"{LEAST_IMAGES} (train the run with --public N, or name a larger foreign data set)"
             )
         if self.refine and knowledge.card.extractor == "query":
             raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")

@@ -67,7 +67,9 @@ class KnowledgeCard:
         batch_norm: access to batch-norm statistics of the client: ``running`` ones come with its extractor, and of an
             uploaded network are those after the round; ``exact`` ones are of the batch of its one step. Where an uploaded
             network has no batch norm, nothing is granted, and the card says ``running`` whatever was asked for.
-        attacker_data: images that the attacker owns.
+        attacker_data: images that the attacker owns: none, some of the clients' data set that no client holds
+            (``same_domain``), or those of another data set (``other_domain``).
+        foreign: which other data set, as ``NAME`` or ``NAME:FOLDER``; empty unless attacker_data is ``other_domain``.
         rounds_seen: how many rounds of uploads the attacker uses.
     """
 
@@ -76,6 +78,7 @@ class KnowledgeCard:
     batch: bool = True
     batch_norm: BatchNormAccess = "running"
     attacker_data: DataAccess = "none"
+    foreign: str = ""
     rounds_seen: int = 1
 
 
@@ -104,7 +107,7 @@ class Knowledge:
             them and there are any: of the batch of the one step, or the client's running ones after the round.
         labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
         public_images: the attacker's own images ``(p, c, h, w)`` in [0, 1], or None.
-        public_labels: their classes ``(p,)`` int64, or None; granted with them.
+        public_labels: their classes ``(p,)`` int64, granted with images of the same domain; None otherwise.
     """
 
     card: KnowledgeCard

@@ -88,7 +88,7 @@ STAGED_ROUNDS = 100
     "--knowledge",
     multiple=True,
     metavar="GRANT=VALUE",
-    help="Change the knowledge card: extractor, labels, batch, batch_norm, attacker_data.",
+    help="Change the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign.",
 )
 @click.option("--iterations", type=int, help="Budget of every attack that has one, in its own unit.")
 @click.option(
@@ -241,7 +241,11 @@ def _refuse_together(
 
 
 def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
-    if card.attacker_data != "none" and not config.public:
+    if card.attacker_data == "other_domain":
+        from fedpriv.eval.foreign import refuse_foreign
+
+        refuse_foreign(card, config)
+    if card.attacker_data == "same_domain" and not config.public:
         raise UserError(
             f"--knowledge attacker_data={card.attacker_data}: no images are set aside for the attacker; pass --public N"
         )

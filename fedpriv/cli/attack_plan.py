@@ -338,6 +338,7 @@ def parse_card(pairs: Sequence[str]) -> KnowledgeCard:
     """
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.config import parse
+    from fedpriv.eval.foreign import parse_foreign
 
     values = common.key_values(tuple(pairs), "--knowledge")
     batch = values.get("batch", "known")
@@ -346,9 +347,19 @@ def parse_card(pairs: Sequence[str]) -> KnowledgeCard:
     if "rounds_seen" in values:
         raise UserError("--knowledge rounds_seen: use --rounds-seen")
     card = parse(KnowledgeCard, values | {"batch": batch == "known"}, "--knowledge")
-    if card.extractor == "shadow" and card.attacker_data == "none":
+    if card.extractor == "shadow" and card.attacker_data != "same_domain":
         raise UserError(
-            "--knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; "
+            "--knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images with their classes; "
             "pass --knowledge attacker_data=same_domain and --public N too"
         )
+    if bool(card.foreign) != (card.attacker_data == "other_domain"):
+        raise UserError(
+            f"--knowledge attacker_data={card.attacker_data}, foreign={card.foreign or '(nothing)'}: images of another "
+            "domain take both attacker_data=other_domain and foreign=NAME or NAME:FOLDER of a data set"
+        )
+    if card.foreign:
+        try:
+            parse_foreign(card.foreign)
+        except UserError as error:
+            raise UserError(f"--knowledge foreign={card.foreign}: {error}") from error
     return card

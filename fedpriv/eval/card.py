@@ -7,13 +7,15 @@ from typing import Any
 
 
 def card_words(knowledge: Mapping[str, Any]) -> dict[str, str]:
-    """Return every grant with its value as flags spell it.
+    """Return every grant with its value as flags spell it; empty ones are left out.
 
     >>> card_words({"extractor": "white_box", "batch": True, "rounds_seen": 1})
     {'extractor': 'white_box', 'batch': 'known', 'rounds_seen': '1'}
     """
     plain = {True: "known", False: "none"}
-    return {key: plain[value] if isinstance(value, bool) else str(value) for key, value in knowledge.items()}
+    return {
+        key: plain[value] if isinstance(value, bool) else str(value) for key, value in knowledge.items() if value != ""
+    }
 
 
 def differing(cards: list[Mapping[str, Any]]) -> list[str]:

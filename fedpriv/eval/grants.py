@@ -15,6 +15,7 @@ from fedpriv.attacks.target_features import observation_of
 from fedpriv.attacks.updates import WEIGHTY
 from fedpriv.data.types import Samples
 from fedpriv.errors import UserError
+from fedpriv.eval.foreign import foreign_images, refuse_foreign
 from fedpriv.eval.local_rounds import UPDATES, round_batches, round_labels, state_behind
 from fedpriv.eval.norm_statistics import batch_norms, exact_statistics, running_statistics
 from fedpriv.federation import Federation
@@ -51,7 +52,7 @@ def grant(
         UserError: when the run does not have what the card names.
     """
     if card.attacker_data == "other_domain":
-        raise UserError("knowledge attacker_data=other_domain: runs hold no foreign images; use same_domain or none")
+        refuse_foreign(card, run.config)
     if card.attacker_data == "same_domain" and federation.server.public is None:
         raise UserError(
             f"knowledge attacker_data=same_domain: {run.path} set no public images aside; train it with --public N"
@@ -85,7 +86,7 @@ def grant(
         labels={(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
         if card.labels == "given" and updates
         else {},
-        public_images=federation.server.public if card.attacker_data == "same_domain" else None,
+        public_images=_own_images(federation, card, seed),
         public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
     )
 
@@ -172,6 +173,12 @@ def _shadow_models(
         public_images=own.images,
         public_labels=own.labels,
     )
+
+
+def _own_images(federation: Federation, card: KnowledgeCard, seed: int) -> Tensor | None:
+    if card.attacker_data == "other_domain":
+        return foreign_images(card.foreign, federation.clients[0].blueprint.image_shape, seed)
+    return federation.server.public if card.attacker_data == "same_domain" else None
 
 
 def _own_samples(federation: Federation, card: KnowledgeCard) -> Samples:

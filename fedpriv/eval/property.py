@@ -126,7 +126,7 @@ def inquire(
     def in_clear(asked: Property) -> frozenset[int]:
         return frozenset(k for k in heard if attack.read_off(heard[k], asked, n_classes) is not None)
 
-    learns = attack.known == "others" or knowledge.public_images is not None
+    learns = attack.known == "others" or knowledge.public_labels is not None
     if attack.question == "auto" and not learns and not in_clear(question) and in_clear("holds"):
         question = "holds"
     certain = in_clear(question)
@@ -169,7 +169,7 @@ def _refuse_teachers(
     attack: PropertyInference, evidence: Evidence, n_clients: int, some_certain: bool, question: Property
 ) -> None:
     """Refuse where those who do not say the answer leave nobody to learn it from."""
-    public = evidence.knowledge.public_images
+    public = evidence.knowledge.public_labels
     if attack.known == "others":
         if n_clients < LEAST_CLIENTS:
             raise UserError(

@@ -56,7 +56,7 @@ _GRANTS = {
     ("batch_norm", "exact"): "the batch-norm statistics of the very batch are known",
     ("attacker_data", "none"): "the attacker owns no images",
     ("attacker_data", "same_domain"): "the attacker owns images of the same data set, none of them a client's",
-    ("attacker_data", "other_domain"): "the attacker owns images of another kind",
+    ("attacker_data", "other_domain"): "the attacker owns images of another data set, without the clients' classes",
 }
 
 
@@ -172,6 +172,8 @@ def card_grants(knowledge: Mapping[str, Any]) -> tuple[Grant, ...]:
             meaning = (
                 "uploads of one round are used" if value == "1" else f"uploads of {value} rounds are used together"
             )
+        if name == "foreign":
+            meaning = "the data set that the attacker's images are from"
         found.append(Grant(name.replace("_", " "), value.replace("_", " "), meaning))
     return tuple(found)
 

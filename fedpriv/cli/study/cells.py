@@ -165,7 +165,12 @@ def _outlook(
     target = _target(study, method, defense, federation.uploads)
     entries = _fitting(study, method, target, notes)
     card = study.card
-    if card.attacker_data != "none" and not config.public:
+    if card.attacker_data == "other_domain":
+        from fedpriv.eval.foreign import refuse_foreign
+
+        with source.at(("knowledge",)):
+            refuse_foreign(card, config)
+    if card.attacker_data == "same_domain" and not config.public:
         raise source.error(
             ("knowledge",),
             f"attacker_data={card.attacker_data}: no images are set aside for the attacker of {method.label}; "
