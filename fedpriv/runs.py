@@ -90,13 +90,13 @@ class RunConfig:
     dataset: str = "digits"
     data_dir: str | None = None
     per_class: Annotated[int, Ge(1)] | None = None
-    image_size: Annotated[int, Ge(4)] | None = None
+    image_size: Annotated[int, Ge(4), Le(4096)] | None = None
     partition: PartitionOptions = field(default_factory=PartitionOptions)
     clients: Annotated[int, Ge(1)] = 10
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
     rounds: Annotated[int, Ge(1)] = 20
     models: str = "small"
-    width: Annotated[int, Ge(1)] | None = None
+    width: Annotated[int, Ge(1), Le(65_536)] | None = None
     mapping: Literal["ap", "mp", "fc"] = "ap"
     training: LocalTraining = field(default_factory=LocalTraining)
     public: Annotated[int, Ge(0)] = 0

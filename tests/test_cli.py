@@ -290,6 +290,8 @@ def test_an_interrupted_attack_goes_on_where_it_was(trained, capsys, monkeypatch
         (["train", "--rounds", "0"], "rounds: input should be greater than or equal to 1, got 0"),
         (["train", "--participation", "1.5"], "participation"),
         (["train", "--lr", "0"], "training.learning_rate: input should be greater than 0"),
+        (["train", "--width", "100000000000000000000"], "width: input should be less than or equal to 65536"),
+        (["train", "--image-size", "100000"], "image_size: input should be less than or equal to 4096"),
         (["train", "--mapping", "xx"], "mapping"),
         (["train", "--keep", "99"], "keep: input should be a round from 1 to 20, got 99"),
         (["train", "--keep", "0"], "keep: input should be a round from 1 to 20, got 0"),
