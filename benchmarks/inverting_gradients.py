@@ -27,7 +27,9 @@ def main() -> None:
     """Measure the parts asked for and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train/, one folder a class")
-    parser.add_argument("--parts", default="rate,budget,dip,batch,trained,steps", help="which, separated by commas")
+    parser.add_argument(
+        "--parts", default="rate,ways,budget,dip,batch,trained,steps", help="which, separated by commas"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -46,6 +48,14 @@ def main() -> None:
         if part == "rate":
             for net in ("lenet-sigmoid", "cnn4"):
                 _rate(net, case(net), options.seed)
+        elif part == "ways":
+            for net in ("lenet-sigmoid", "cnn4"):
+                for weight, signed in InvertingGradients().ways:
+                    way = InvertingGradients(1000, total_variation=weight, signed=signed)
+                    _show(
+                        f"{net}, variation {weight}, {'signs' if signed else 'gradient'}", way, case(net), options.seed
+                    )
+                _show(f"{net}, all ways", InvertingGradients(1000), case(net), options.seed)
         elif part == "budget":
             for net in ("lenet-sigmoid", "cnn4"):
                 for iterations in (400, 1600):
@@ -69,12 +79,12 @@ def main() -> None:
                     attack = InvertingGradients(1000, several_steps="unrolled" if way == "unrolled" else "approximate")
                     _show(f"lenet-sigmoid, {steps} steps, {way}", attack, problem, options.seed)
         else:
-            parser.error(f"--parts {part}: expected rate, budget, dip, batch, trained or steps")
+            parser.error(f"--parts {part}: expected rate, ways, budget, dip, batch, trained or steps")
 
 
 def _rate(net: str, problem: Problem, seed: int) -> None:
     clock = Clock()
-    run_attack(InvertingGradients(LOOP_ITERATIONS * 4, total_variation=0.15), problem, seed)
+    run_attack(InvertingGradients(LOOP_ITERATIONS * 4, total_variation=0.06), problem, seed)
     batched = len(problem.images) * LOOP_ITERATIONS * 4 / clock.seconds()
     clock = Clock()
     for place in range(len(problem.images)):

@@ -91,12 +91,18 @@ def main() -> None:
             (
                 "inverting-gradients",
                 net,
-                InvertingGradients(options.iterations, total_variation=0.15),  # one row a target, as the peer
+                InvertingGradients(
+                    options.iterations, total_variation=weight, signed=signed
+                ),  # one row a target, as the peer
                 "invertinggradients",
                 [iterations, f"regularization.total_variation.scale={scale}"],
             )
-            for net in ("lenet-sigmoid", "cnn4")
-            for scale in (0.2, 0.02)
+            for net, weight, signed, scale in (
+                ("lenet-sigmoid", 0.06, False, 0.2),
+                ("lenet-sigmoid", 0.06, False, 0.02),
+                ("cnn4", 0.06, True, 0.2),
+                ("cnn4", 0.06, True, 0.02),
+            )
         ),
     ]
     for title, net, own, name, overrides in cases:

