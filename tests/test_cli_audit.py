@@ -307,6 +307,10 @@ def test_the_example_study_can_be_run():
             '[[methods]]\nname = "fedre"\nmechanism = "VAP"\noption = { mechanism = "RAP" }',
             "3: methods[0].mechanism: set twice: here and in option.mechanism; drop one",
         ),
+        (
+            'methods = ["lg-fedavg"]\nattacks = ["head-update",\n"property"]\n[federation]\nclients = 3',
+            "3: attacks[1]: attack 'property' on lg-fedavg: nothing that the server sees says which classes",
+        ),
         ('defenses = ["noise:scale=1,scale=2"]', "1: defenses[0]: 'noise:scale=1,scale=2': 'scale' is given twice"),
         ('defenses = [\n{ name = "noise", scale = [0.1, inf] }]', "2: defenses[0].scale: options of defense noise: scale"),
         ('attacks = [{ name = "dlg", stop_below = nan }]', "1: attacks[0].stop_below: options of attack dlg: stop_below"),
@@ -320,6 +324,13 @@ def test_wrong_studies_are_refused_with_key_and_line(text, complaint, capsys, tm
     assert err.startswith("fedpriv: study.toml:")
     assert len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
+
+
+@pytest.mark.parametrize("attacks", ["property:known=others", "all"])
+def test_property_inference_with_something_to_go_by_or_not_named_is_no_mistake(attacks, capsys):
+    small = ["--methods", "lg-fedavg", "--per-class", "20", "--clients", "3", "--rounds", "1"]
+    code, _, err = call(capsys, "audit", *small, "--attacks", attacks, "--dry-run", "--quiet")
+    assert code == 0, err
 
 
 def test_wrong_flags_are_refused_by_their_name(capsys, tmp_path):

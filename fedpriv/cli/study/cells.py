@@ -177,6 +177,8 @@ def _outlook(
             "set public in the federation",
         )
     _refuse_rounds(study, method, config, entries)
+    if (method.attacks or study.attacks) is not None:
+        _refuse_property(study, method, entries, federation, target)
     return _Outlook(target, entries, _scalars(bare))
 
 
@@ -266,6 +268,25 @@ def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries
         if least > 1 and config.capture == "last":
             raise study.source.error(
                 keys("capture"), f"last: attack {entry.name!r} needs {least} rounds; use auto or all"
+            )
+
+
+def _refuse_property(
+    study: Study, method: MethodEntry, entries: tuple[AttackEntry, ...], federation: Federation, target: str
+) -> None:
+    """Check that a property inference that the study names will have something to go by."""
+    from fedpriv.attacks.said_in_clear import TELLING
+
+    silent = federation.shield.server_view == "sum" or not set(TELLING) & set(federation.uploads)
+    if not silent or target == "kernel" or study.card.attacker_data == "same_domain":
+        return
+    for entry in entries:
+        if entry.name == PROPERTY and getattr(entry.attack, "known", None) != "others":
+            raise study.source.error(
+                entry.keys,
+                f"attack 'property' on {method.label}: nothing that the server sees says which classes a client holds, and "
+                "the attacker knows nobody to learn it from; grant attacker_data=same_domain and set public in the "
+                "federation, or set the attack's known=others",
             )
 
 
