@@ -11,6 +11,7 @@ from fedpriv.cli.main import run
 from fedpriv.errors import UserError
 from fedpriv.eval.card import card_words
 from fedpriv.eval.foreign import MOST_IMAGES, foreign_images, parse_foreign, refuse_foreign
+from fedpriv.eval.report_entries import card_grants
 from fedpriv.runs import RunConfig
 
 RUN = [
@@ -79,6 +80,12 @@ def test_the_clients_own_data_set_is_not_foreign(folder):
 def test_cards_without_foreign_images_do_not_speak_of_them():
     assert "foreign" not in card_words({"attacker_data": "none", "foreign": ""})
     assert card_words({"foreign": "digits"}) == {"foreign": "digits"}
+
+
+def test_a_folders_name_is_shown_as_it_is():
+    (grant,) = (grant for grant in card_grants({"foreign": "folder:my_images"}) if grant.name == "foreign")
+    assert grant.value == "folder:my_images"
+    assert grant.meaning
 
 
 def test_a_decoder_trains_on_foreign_images_and_the_card_says_which(folder, capsys, tmp_path, monkeypatch):

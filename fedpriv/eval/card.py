@@ -18,6 +18,11 @@ def card_words(knowledge: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def spaced(name: str, value: str) -> str:
+    """Return a value of a card as prose has it, words apart; the name of a folder stays as it is."""
+    return value if name == "foreign" else value.replace("_", " ")
+
+
 def differing(cards: list[Mapping[str, Any]]) -> list[str]:
     """Return for each card, in words, the grants in which the cards differ; empty texts where they are equal."""
     told = [card_words(card) for card in cards]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.errors import UserError
-from fedpriv.eval.card import card_words
+from fedpriv.eval.card import card_words, spaced
 from fedpriv.eval.definitions import TargetScore, score_guesses, squared_errors
 from fedpriv.eval.floors import FLOORS, LABELS, guess
 from fedpriv.eval.leakage import psnr
@@ -146,7 +146,9 @@ def _subtitle(record: Mapping[str, Any], columns: Sequence[Column], n_targets: i
     interval = record["advantage_db"]["ci95"]
     spread = "" if interval is None else f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
     which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
-    card = " · ".join(f"{key}: {value}".replace("_", " ") for key, value in card_words(record["knowledge"]).items())
+    card = " · ".join(
+        f"{key.replace('_', ' ')}: {spaced(key, value)}" for key, value in card_words(record["knowledge"]).items()
+    )
     return (
         f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, advantage over the floor "
         f"{record['advantage_db']['mean']:+.1f} dB{spread}, {n_targets} targets, {which}\n{card}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.eval.card import card_words
+from fedpriv.eval.card import card_words, spaced
 from fedpriv.eval.convergence import Convergence, convergence
 from fedpriv.eval.floors import LABELS
 from fedpriv.eval.frontier import defense_label
@@ -174,7 +174,7 @@ def card_grants(knowledge: Mapping[str, Any]) -> tuple[Grant, ...]:
             )
         if name == "foreign":
             meaning = "the data set that the attacker's images are from"
-        found.append(Grant(name.replace("_", " "), value.replace("_", " "), meaning))
+        found.append(Grant(name.replace("_", " "), spaced(name, value), meaning))
     return tuple(found)
 
 
