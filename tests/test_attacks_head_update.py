@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -86,6 +86,8 @@ def test_a_zero_update_gives_zeros_and_no_division_by_zero():
 
 
 @given(st.integers(0, 99), st.integers(2, 6))
+@example(61, 4)  # these two have a second solution in the rows of the classes that were trained on
+@example(1375, 6)
 def test_images_of_distinct_classes_in_one_step_are_all_exact(seed, number):
     weight, bias = head(seed)
     features = images_behind(seed, number)

@@ -33,6 +33,11 @@ ITERATIONS = 300
 SETTLED = 1e-9
 """Relative change of the class means below which they have settled."""
 
+_EXACT = 1e-5
+"""Relative distance of all rows below which a solution is the one; float32 updates leave about 1e-7."""
+
+_TINY = 1e-12
+
 _HEAD_CUT, _ANGLE_CUT = 1e-2, 1e-6
 """Singular values below this share of the largest are taken for zero."""
 
@@ -128,12 +133,16 @@ def means_of_head(steps: Sequence[HeadStep], classes: Tensor) -> ClassMeans:
         classes: ``(m,)`` the classes that the client trained on.
     """
     wanted = torch.cat([step.weight.double()[classes] for step in steps])
+    everything = torch.cat([step.weight.double() for step in steps])
+
+    def errors(means: Tensor, step: HeadStep) -> Tensor:
+        chances = torch.stack([(means @ w.double().T + b.double()).softmax(1) for w, b in step.heads]).mean(0)
+        return _errors(chances, classes, step.shares.double()).T
 
     def mixing(means: Tensor) -> Tensor:
         parts = []
         for step in steps:
-            chances = torch.stack([(means @ w.double().T + b.double()).softmax(1) for w, b in step.heads]).mean(0)
-            matrix = _errors(chances, classes, step.shares.double())[:, classes].T
+            matrix = errors(means, step)[classes]
             own = step.bias.double()[classes] - matrix.sum(1)
             parts.append(matrix + torch.diag(own))
         return torch.cat(parts)
@@ -142,8 +151,22 @@ def means_of_head(steps: Sequence[HeadStep], classes: Tensor) -> ClassMeans:
         found: Tensor = torch.linalg.pinv(mixing(means), rtol=_HEAD_CUT) @ wanted
         return found
 
-    start = wanted.new_zeros(len(classes), wanted.shape[1])
-    means, settled = _settle(solve, start)
+    def misfit(means: Tensor) -> float:
+        pushed = torch.cat([errors(means, step) for step in steps]) @ means
+        left = float((everything - pushed).norm() / everything.norm().clamp(min=1e-300))
+        return left if math.isfinite(left) else math.inf
+
+    # The rows of these classes may have a second solution; those of all others have nothing to do with it.
+    slopes = torch.stack([step.bias.double()[classes] for step in steps]).sum(0)
+    pushes = wanted.view(len(steps), len(classes), -1).sum(0)
+    ratios = torch.where(slopes.abs() > _TINY, 1 / slopes, 0.0)[:, None] * pushes
+    attempts: list[tuple[float, Tensor, bool]] = []
+    for start in (torch.zeros_like(ratios), ratios):
+        found, rests = _settle(solve, start)
+        attempts.append((misfit(found), found, rests))
+        if attempts[-1][0] < _EXACT:
+            break
+    _, means, settled = min(attempts, key=lambda attempt: attempt[0])
     matrix = mixing(means)
     residual = float((wanted - matrix @ means).norm() / wanted.norm().clamp(min=1e-300))
     return ClassMeans(means.float(), residual, _condition(matrix, _HEAD_CUT), settled)
