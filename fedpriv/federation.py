@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedpriv.capture import capture, is_captured
 from fedpriv.config import parse, plain
 from fedpriv.data import load_dataset
 from fedpriv.data.federated import federate, public_split
@@ -26,7 +27,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.protection import Defense, ProtectionPlan, Shield
 from fedpriv.registry import resolve
-from fedpriv.runs import AUTO_CAPTURE_BYTES, Checkpoint, RunConfig, RunDirectory
+from fedpriv.runs import Checkpoint, RunConfig, RunDirectory
 from fedpriv.seeds import generator
 from fedpriv.uploads import Message
 from fedpriv.utility import accuracy, evaluate, summarise
@@ -297,8 +298,8 @@ def run(
                 report(finished, config.rounds * steps_per_round, f"round {round_}, client {result.client}")
         wire = [row for k in chosen for row in entries(broadcast, round_, k, "broadcast")]
         wire += [row for k, upload in uploads for row in federation.shield.wire(entries(upload, round_, k, "upload"))]
-        if _captured(config, round_, uploads):
-            _capture(directory, round_, broadcast, uploads)
+        if is_captured(config, round_, uploads):
+            capture(directory, round_, broadcast, uploads)
         rng = generator(config.seed, "server-step", round_)
         trained = time.perf_counter()
         if uploads or not shielded:
@@ -389,22 +390,3 @@ def _protected(federation: Federation, result: ClientResult, broadcast: Message,
         broadcast=broadcast,
         rounds=federation.config.rounds,
     )
-
-
-# ---------------------------------------------------------------- capture
-
-
-def _captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
-    if config.capture == "auto":
-        sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
-        return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds or round_ in config.keep
-    if config.capture == "last":
-        return round_ == config.rounds or round_ in config.keep
-    return config.capture == "all"
-
-
-def _capture(directory: RunDirectory, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]) -> None:
-    directory.capture(directory.broadcast_path(round_), broadcast, {"round": round_, "direction": "broadcast"})
-    for client, upload in uploads:
-        about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
-        directory.capture(directory.upload_path(round_, client), upload, about)
