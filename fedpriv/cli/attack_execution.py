@@ -158,27 +158,55 @@ def _pieces(
 
 
 def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> dict[str, Any]:
-    from fedpriv.runs import dataset_title
-
-    config, summary = ground.run.config, ground.run.summary
+    summary = ground.run.summary
     evidence = ground.evidence[job.name, job.stage]
     said = getattr(job.attack, "caveat", None)
+    card = plain(evidence.knowledge.card)
     return {
-        "target": plan.target,
-        "attack": job.name,
-        "method": config.method,
-        "dataset": dataset_title(config),
-        "knowledge": plain(evidence.knowledge.card),
+        **described(ground.run, plan, job.name, job.attack, card, job.stage, job.round, command),
         "caveat": "" if said is None else said(evidence.observations, evidence.targets, evidence.knowledge),
-        "seed": plan.seed,
-        "options": plain(job.attack),
         "budget": None if job.budget is None else {"field": job.attack.budget, "value": job.budget},
-        "stage": stage_facts(ground.run, job.stage, job.round),
-        "run": plain(config),
         "run_accuracy": summary["accuracy"],
         "communication": summary["communication"],
-        "command": command,
         "device": str(ground.federation.server.device),
+    }
+
+
+def described(
+    run: RunDirectory,
+    plan: AttackPlan,
+    name: str,
+    attack: Any,
+    card: Mapping[str, Any],
+    stage: Stage | None,
+    number: int | None,
+    command: str,
+) -> dict[str, Any]:
+    """Return what every record says of how it was made.
+
+    Args:
+        run: that was attacked.
+        plan: of which it was a part.
+        name: of the attack or inference.
+        attack: its options, a dataclass.
+        card: the knowledge it had, as a mapping.
+        stage: stage of training, or None.
+        number: round of that stage.
+        command: that does the same again.
+    """
+    from fedpriv.runs import dataset_title
+
+    return {
+        "target": plan.target,
+        "attack": name,
+        "method": run.config.method,
+        "dataset": dataset_title(run.config),
+        "knowledge": dict(card),
+        "seed": plan.seed,
+        "options": plain(attack),
+        "stage": stage_facts(run, stage, number),
+        "run": plain(run.config),
+        "command": command,
     }
 
 

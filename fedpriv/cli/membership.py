@@ -35,12 +35,11 @@ def measure_all(
     """
     if plan.members is None:
         return {}
-    from fedpriv.cli.attack_execution import stage_facts
+    from fedpriv.cli.attack_execution import described
     from fedpriv.config import plain
     from fedpriv.eval.evidence import gather
     from fedpriv.eval.membership import FILE, evaluate, load_membership, save_membership
     from fedpriv.eval.said import said_in_clear
-    from fedpriv.runs import dataset_title
 
     run, federation, card = ground.run, ground.federation, replace(plan.card, rounds_seen=1)
     found: dict[Path, dict[str, Any]] = {}
@@ -51,18 +50,7 @@ def measure_all(
             continue
         with common.progress(f"{home.name} on {plan.target}", quiet=quiet):
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
-            about = {
-                "target": plan.target,
-                "attack": NAME,
-                "method": run.config.method,
-                "dataset": dataset_title(run.config),
-                "knowledge": plain(card),
-                "seed": plan.seed,
-                "options": plain(plan.members),
-                "stage": stage_facts(run, stage, number),
-                "run": plain(run.config),
-                "command": command,
-            }
+            about = described(run, plan, NAME, plan.members, plain(card), stage, number, command)
             found[home] = evaluate(
                 plan.members,
                 evidence,

@@ -38,12 +38,11 @@ def measure_all(
     """
     if plan.properties is None:
         return {}
-    from fedpriv.cli.attack_execution import stage_facts
+    from fedpriv.cli.attack_execution import described
     from fedpriv.config import plain
     from fedpriv.eval.evidence import gather
     from fedpriv.eval.property import FILE, evaluate, load_property, save_property
     from fedpriv.eval.said import said_in_clear
-    from fedpriv.runs import dataset_title
 
     run, federation, card = ground.run, ground.federation, _card(plan)
     found: dict[Path, dict[str, Any]] = {}
@@ -56,18 +55,8 @@ def measure_all(
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
             told = said_in_clear(run, federation, number)
             read = [seen for seen in run.captured_rounds() if number is None or seen <= number]
-            about = {
-                "target": plan.target,
-                "attack": NAME,
-                "method": run.config.method,
-                "dataset": dataset_title(run.config),
-                "knowledge": plain(card) | ({"rounds_seen": len(read)} if told else {}),
-                "seed": plan.seed,
-                "options": plain(plan.properties),
-                "stage": stage_facts(run, stage, number),
-                "run": plain(run.config),
-                "command": command,
-            }
+            had = plain(card) | ({"rounds_seen": len(read)} if told else {})
+            about = described(run, plan, NAME, plan.properties, had, stage, number, command)
             try:
                 found[home] = evaluate(plan.properties, evidence, federation, about, seed=plan.seed, told=told)
             except UserError as error:
