@@ -1,0 +1,19 @@
+"""A small study: two methods, with and without noise, two attacks, one seed."""
+
+TINY = """
+[federation]
+per-class = 20
+clients = 4
+partition = "iid"
+rounds = 2
+lr = 0.1
+"""
+STUDY = (
+    """methods = ["fedproto", { name = "fedgh", label = "gh" }]
+defenses = ["none", { name = "noise", scale = [0.5] }]
+attacks = [{ name = "pixels", iterations = 5 }, "membership"]
+seeds = [3]
+targets = 4
+"""
+    + TINY
+)
