@@ -76,8 +76,10 @@ def foreign_images(foreign: str, image_shape: tuple[int, int, int], seed: int) -
         options = SourceOptions(folder, image_size=max(height, width), per_class=MOST_PER_CLASS, channels=channels)
         dataset = load_dataset(name, options)
     except UserError as error:
-        hint = "" if folder else f"; the folder stands behind a colon: foreign={name}:FOLDER"
-        raise UserError(f"knowledge foreign={foreign}: {error}{hint}") from error
+        where = "" if folder else f"; the folder stands behind a colon: foreign={name}:FOLDER"
+        raise UserError(
+            f"knowledge foreign={foreign}: {error}{where}; --download is for the clients' data set only"
+        ) from error
     order = torch.randperm(len(dataset.samples), generator=generator(seed, "foreign images"))
     images, _ = dataset.samples.batch(order[:MOST_IMAGES].sort().values)
     if (height, width) != tuple(images.shape[2:]):
