@@ -66,6 +66,8 @@ def main() -> None:
         elif part == "batch":
             for size in (2, 4, 8):
                 _show(f"cnn4, batch of {size}", InvertingGradients(1600), case("cnn4", 8, size), options.seed)
+            smooth = InvertingGradients(1600, total_variation=0.15)
+            _show("cnn4, batch of 8, variation 0.15, signs", smooth, case("cnn4", 8, 8), options.seed)
         elif part == "trained":
             many = load(options.data / "train", 100, skip=200)
             for epochs in (1, 10):
