@@ -17,11 +17,11 @@ from cifar import Clock, load, psnr, trained_cnn
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.inversion import DipInversion
+from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.target_features import list_targets
+from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models.split import SplitModel
-from fedpriv.uploads import Representations
+from fedpriv.wire.payloads import Representations
 
 
 def block(inputs: int, outputs: int, kernel: int) -> nn.Sequential:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.seeds import derive_seed
+from fedpriv.util.seeds import derive_seed
 
 
 def load(folder: Path, per_class: int, skip: int = 0) -> tuple[Tensor, Tensor]:

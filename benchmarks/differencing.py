@@ -14,19 +14,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.difference import Differencing, changed_targets
-from fedpriv.attacks.differencing import Change
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.data import load_dataset
-from fedpriv.data.sources.options import SourceOptions
-from fedpriv.data.types import Samples, as_unit
-from fedpriv.eval.leakage import psnr, relative_error
-from fedpriv.methods.contract import LocalTraining
-from fedpriv.methods.local_training import class_means, classification_loss, represent, train
+from fedpriv.attacks.recover.difference import Differencing, changed_targets
+from fedpriv.attacks.recover.differencing import Change
+from fedpriv.datasets import load_dataset
+from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets.types import Samples, as_unit
+from fedpriv.federation.local_training import class_means, classification_loss, represent, train
+from fedpriv.federation.method import LocalTraining
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.seeds import generator
-from fedpriv.uploads import Prototypes
+from fedpriv.scoring.leakage import psnr, relative_error
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Prototypes
 
 HELD, ADDED, WIDTH = 300, 10, 128
 RATES = (0.0, 0.0001, 0.001, 0.01, 0.1)

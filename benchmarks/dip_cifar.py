@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from cifar import Clock, load, psnr, trained_cnn
 
-from fedpriv.attacks.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.target_features import list_targets
-from fedpriv.uploads import Representations
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.wire.payloads import Representations
 
 
 def main() -> None:

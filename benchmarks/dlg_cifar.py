@@ -12,13 +12,13 @@ import torch
 from cifar import Clock, load, psnr
 from torch.nn import functional
 
-from fedpriv.attacks.gradients import DeepLeakage
+from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.target_features import list_targets
+from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.uploads import Model
+from fedpriv.wire.payloads import Model
 
 
 def main() -> None:

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import DataAccess, Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.target_features import observation_of
-from fedpriv.attacks.unmixed_inversion import unmix_client
-from fedpriv.attacks.unmixed_once import PriorUnmixing, Source
-from fedpriv.attacks.unmixing_once import label_only, posterior_mean
-from fedpriv.eval.evidence import gather, truths
-from fedpriv.eval.identification import identify_features
-from fedpriv.eval.leakage import relative_error
-from fedpriv.federation import prepare
-from fedpriv.runs import RunDirectory
-from fedpriv.uploads import Entangled, part
+from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.recover.unmixed_inversion import unmix_client
+from fedpriv.attacks.recover.unmixed_once import PriorUnmixing, Source
+from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean
+from fedpriv.evidence.gather import gather, truths
+from fedpriv.federation.rounds import prepare
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.scoring.identification import identify_features
+from fedpriv.scoring.leakage import relative_error
+from fedpriv.wire.payloads import Entangled, part
 
 Guess = Callable[[tuple[Observation, ...], TargetId], Tensor]
 

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 
-from fedpriv.data.federated import PartitionOptions
-from fedpriv.engines.local import run_clients
-from fedpriv.federation import prepare, run
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining, Method
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS as METHODS_TABLE
-from fedpriv.methods.contract import LocalTraining, Method
-from fedpriv.registry import resolve
-from fedpriv.runs import RunConfig, RunDirectory
+from fedpriv.util.registry import resolve
 
 METHODS = ("local", "lg-fedavg", "fedproto", "fedgh", "fedre", "fedgen", "fedtgp", "fedmrl", "fml", "fedkd")
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.attacks.observation import Attack, BatchFacts, Knowledge, KnowledgeCard, Observation, Reconstruction
-from fedpriv.attacks.target_features import list_targets
+from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.uploads import Model
+from fedpriv.wire.payloads import Model
 
 LEARNING_RATE = 0.1
 """The clients' step size."""

@@ -15,8 +15,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.gradient_dip import GradientDip
-from fedpriv.attacks.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.gradient_dip import GradientDip
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.observation import Attack
 
 LOOP_ITERATIONS = 60

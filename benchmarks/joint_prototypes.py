@@ -12,12 +12,12 @@ import torch
 from cifar import Clock, load, psnr, trained_cnn
 from torch import Tensor
 
-from fedpriv.attacks.inversion import DipInversion
-from fedpriv.attacks.joint import JointInversion
+from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.invert.joint import JointInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, Reconstruction
-from fedpriv.attacks.target_features import list_targets
-from fedpriv.eval.definitions import assign, squared_errors
-from fedpriv.uploads import Prototypes
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.scoring.definitions import assign, squared_errors
+from fedpriv.wire.payloads import Prototypes
 
 
 def expected_psnr(guesses: Tensor, members: Tensor) -> float:

@@ -23,8 +23,8 @@ from cifar import Clock, load, psnr
 from gradients import Problem, one_step_problem, run_attack
 from torch import Tensor, nn
 
-from fedpriv.attacks.gradients import DeepLeakage
-from fedpriv.attacks.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 """The statistics in which the peer normalises CIFAR-10."""

@@ -16,14 +16,14 @@ import torch
 from cifar import load
 from torch import Tensor
 
-from fedpriv.attacks.unmixing import unmix, window
-from fedpriv.data.types import Samples
-from fedpriv.entanglement import normalised_draws
-from fedpriv.methods.contract import LocalTraining
-from fedpriv.methods.local_training import class_means, classification_loss, represent, train
+from fedpriv.algebra.entanglement import normalised_draws
+from fedpriv.attacks.recover.unmixing import unmix, window
+from fedpriv.datasets.types import Samples
+from fedpriv.federation.local_training import class_means, classification_loss, represent, train
+from fedpriv.federation.method import LocalTraining
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.seeds import generator
+from fedpriv.util.seeds import generator
 
 
 def settle(folder: Path, rounds: int, seed: int) -> Tensor:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.errors import UserError
+from fedpriv.federation.defense import ProtectionPlan, Shield
 from fedpriv.methods.fedral import Options
 from fedpriv.models.split import Blueprint
-from fedpriv.protection import ProtectionPlan, Shield
-from fedpriv.uploads import (
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import (
     AngleMatrix,
     Classifier,
     ClassLogits,

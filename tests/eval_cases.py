@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction, TargetId
-from fedpriv.eval.truth import Truth
+from fedpriv.evidence.truth import Truth
 
 ABOUT = {
     "target": "representation",

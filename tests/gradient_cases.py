@@ -5,9 +5,9 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.target_features import list_targets
-from fedpriv.seeds import global_seed
-from fedpriv.uploads import Model
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.util.seeds import global_seed
+from fedpriv.wire.payloads import Model
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedpriv.errors import UserError
-from fedpriv.known_loss import KnownLoss
-from fedpriv.uploads import Message
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Message
+from fedpriv.wire.public_loss import KnownLoss
 
 
 @dataclass(frozen=True)

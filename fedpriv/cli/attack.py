@@ -29,13 +29,13 @@ from fedpriv.cli.attack_plan import (
 )
 from fedpriv.cli.attack_summary import finish
 from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.cli.attack_execution import Ground
-    from fedpriv.eval.stages import Stage
-    from fedpriv.runs import RunConfig
+    from fedpriv.evidence.stages import Stage
+    from fedpriv.federation.run_directory import RunConfig
 
 QUICK: dict[str, dict[str, Any]] = {
     "representation": {"rounds": 10, "lr": 0.1},
@@ -242,7 +242,7 @@ def _refuse_together(
 
 def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
     if card.attacker_data == "other_domain":
-        from fedpriv.eval.foreign import refuse_foreign
+        from fedpriv.evidence.foreign import refuse_foreign
 
         refuse_foreign(card, config)
     if card.attacker_data == "same_domain" and not config.public:
@@ -252,10 +252,10 @@ def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
 
 
 def _refuse_mixed(target: str, config: RunConfig) -> None:
-    from fedpriv.eval.local_rounds import refuse_mixed
+    from fedpriv.evidence.local_rounds import refuse_mixed
     from fedpriv.methods import METHODS
     from fedpriv.models import family
-    from fedpriv.registry import resolve
+    from fedpriv.util.registry import resolve
 
     refuse_mixed(resolve("method", config.method, METHODS), target, family(config.models)[: config.clients])
 
@@ -272,8 +272,8 @@ def _stage_rounds(
 ) -> dict[Stage, int]:
     if not stages:
         return {}
-    from fedpriv.eval.stages import kept_rounds, planned_rounds
-    from fedpriv.runs import RunDirectory
+    from fedpriv.evidence.stages import kept_rounds, planned_rounds
+    from fedpriv.federation.run_directory import RunDirectory
 
     if run_path is None:
         assert config is not None
@@ -302,7 +302,7 @@ def _quick_config(
     values = {name: flags[name] for name in FLAG_NAMES}
     values |= {name: value for name, value in quick.items() if name not in chosen}
     if stages:
-        from fedpriv.eval.stages import planned_rounds, rounds_to_keep
+        from fedpriv.evidence.stages import planned_rounds, rounds_to_keep
 
         rounds = planned_rounds(stages, values["rounds"]).values() if values["rounds"] > 0 else ()
         values["keep"] = (*values["keep"], *rounds_to_keep(target, sorted(rounds)))
@@ -331,7 +331,7 @@ def _prepare(
 
 def _request(plan: AttackPlan, run_path: Path | None) -> dict[str, Any]:
     """Return what is asked for, by which an interrupted suite knows its own continuation."""
-    from fedpriv.config import plain
+    from fedpriv.util.config import plain
 
     return {
         "target": plan.target,
@@ -369,7 +369,7 @@ def _local(config: RunConfig) -> str:
 
 def _train(path: Path, config: RunConfig, *, device: str, download: bool, quiet: bool, as_json: bool) -> None:
     from fedpriv.cli.train import train_into
-    from fedpriv.runs import RunDirectory
+    from fedpriv.federation.run_directory import RunDirectory
 
     resume = path.exists()
     if resume and RunDirectory.open(path).complete:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli import common
 from fedpriv.cli.attack_plan import AttackPlan, Job
-from fedpriv.config import plain
+from fedpriv.util.config import plain
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Attack, KnowledgeCard, Observation, Reconstruction
-    from fedpriv.eval.evidence import Evidence
-    from fedpriv.eval.stages import Stage
-    from fedpriv.eval.suite import Execution
-    from fedpriv.federation import Federation
-    from fedpriv.runs import RunDirectory
+    from fedpriv.evidence.gather import Evidence
+    from fedpriv.evidence.stages import Stage
+    from fedpriv.experiment.suite import Execution
+    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.run_directory import RunDirectory
 
 __all__ = ["AttackPlan", "Ground", "attack_all", "prepare_ground"]
 
@@ -38,9 +38,9 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
         UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
     """
     from fedpriv.defenses import build_defenses
-    from fedpriv.eval.evidence import gather
-    from fedpriv.federation import prepare
-    from fedpriv.runs import RunDirectory
+    from fedpriv.evidence.gather import gather
+    from fedpriv.federation.rounds import prepare
+    from fedpriv.federation.run_directory import RunDirectory
 
     run = RunDirectory.open(run_path)
     run.require_complete()
@@ -92,7 +92,7 @@ def attack_all(
     Returns:
         The records by folder, in the order in which the jobs were run.
     """
-    from fedpriv.eval.storage import is_attack_directory, load_metrics
+    from fedpriv.scoring.storage import is_attack_directory, load_metrics
 
     results: dict[Path, dict[str, Any]] = {}
     for job in plan.jobs():
@@ -103,12 +103,12 @@ def attack_all(
 
 
 def _attack(directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, quiet: bool) -> dict[str, Any]:
-    from fedpriv.eval.evidence import truths
-    from fedpriv.eval.grid import grid_png
-    from fedpriv.eval.judge import JUDGED, train_judge
-    from fedpriv.eval.score import score
-    from fedpriv.eval.storage import save_attack
-    from fedpriv.eval.suite import Execution, forget_pieces
+    from fedpriv.evidence.gather import truths
+    from fedpriv.experiment.suite import Execution, forget_pieces
+    from fedpriv.pages.grid import grid_png
+    from fedpriv.scoring.judge import JUDGED, train_judge
+    from fedpriv.scoring.score import score
+    from fedpriv.scoring.storage import save_attack
 
     run, federation = ground.run, ground.federation
     evidence = ground.evidence[job.name, job.stage]
@@ -148,7 +148,7 @@ def _pieces(
     target: str,
     quiet: bool,
 ) -> Reconstruction:
-    from fedpriv.eval.suite import attack_in_pieces
+    from fedpriv.experiment.suite import attack_in_pieces
 
     title, part = (f"on {target}", "reconstruction") if target else ("on permuted uploads", "permuted")
     with common.progress(f"{directory.name} {title}", quiet=quiet) as report:
@@ -194,7 +194,7 @@ def described(
         number: round of that stage.
         command: that does the same again.
     """
-    from fedpriv.runs import dataset_title
+    from fedpriv.federation.run_directory import dataset_title
 
     return {
         "target": plan.target,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli import common
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.runs import RunConfig
+    from fedpriv.federation.run_directory import RunConfig
 
 
 def make_folder(
@@ -30,8 +30,8 @@ def make_folder(
     Raises:
         UserError: when the folder is taken, or was made with other flags.
     """
-    from fedpriv.config import plain
-    from fedpriv.files import read_json, write_json
+    from fedpriv.util.config import plain
+    from fedpriv.util.files import read_json, write_json
 
     described = {**request, "config": None if config is None else plain(config)}
     if resume:

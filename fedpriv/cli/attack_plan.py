@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli import common
-from fedpriv.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.membership import MembershipInference
+    from fedpriv.attacks.infer.membership import MembershipInference
+    from fedpriv.attacks.infer.property import PropertyInference
     from fedpriv.attacks.observation import Attack, KnowledgeCard
-    from fedpriv.attacks.property import PropertyInference
-    from fedpriv.eval.stages import Stage
+    from fedpriv.evidence.stages import Stage
 
 MEMBERSHIP = "membership"
 PROPERTY = "property"
@@ -167,8 +167,8 @@ def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
         UserError: naming the option that is unknown or out of range.
     """
     from fedpriv.attacks import ATTACKS
-    from fedpriv.config import parse
-    from fedpriv.registry import resolve
+    from fedpriv.util.config import parse
+    from fedpriv.util.registry import resolve
 
     return {
         name: parse(resolve("attack", name, ATTACKS), options.get(name, {}), f"options of attack {name}")
@@ -242,7 +242,7 @@ def options_by_attack(
         UserError: for an option or a flag that no attack of the suite has, or a field that is set twice.
     """
     from fedpriv.attacks import ATTACKS
-    from fedpriv.registry import resolve
+    from fedpriv.util.registry import resolve
 
     kinds = {name: resolve("attack", name, ATTACKS) for name in names}
     known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
@@ -324,7 +324,7 @@ def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
     Raises:
         UserError: for an unknown one.
     """
-    from fedpriv.eval.stages import STAGES, parse_stage
+    from fedpriv.evidence.stages import STAGES, parse_stage
 
     wanted = {parse_stage(name.strip()) for text in texts for name in text.split(",")}
     return tuple(stage for stage in STAGES if stage in wanted)
@@ -337,8 +337,8 @@ def parse_card(pairs: Sequence[str]) -> KnowledgeCard:
         UserError: for an unknown grant or value.
     """
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.config import parse
-    from fedpriv.eval.foreign import parse_foreign
+    from fedpriv.evidence.foreign import parse_foreign
+    from fedpriv.util.config import parse
 
     values = common.key_values(tuple(pairs), "--knowledge")
     batch = values.get("batch", "known")

@@ -30,7 +30,7 @@ def finish(
         as_json: print the records.
         quiet: print nothing else.
     """
-    from fedpriv.eval.report import write_report
+    from fedpriv.pages.report import write_report
 
     write_report(list(results), folder, list(measured))
     if as_json:
@@ -56,9 +56,9 @@ def show_attacks(results: Mapping[Path, Mapping[str, Any]], *, with_folder: bool
 
     An attack that ran with several budgets stands in it with the largest, and has a table of its budgets below.
     """
-    from fedpriv.eval.card import differing
-    from fedpriv.eval.ranking import by_budget, strongest_first, title
-    from fedpriv.eval.verdict import verdict
+    from fedpriv.pages.card import differing
+    from fedpriv.scoring.ranking import by_budget, strongest_first, title
+    from fedpriv.scoring.verdict import verdict
 
     series = by_budget(list(results.items()), lambda item: item[1], lambda item: {})
     rankings = strongest_first([members[-1] for members in series], lambda item: item[1])
@@ -83,9 +83,9 @@ def _budget_row(record: Mapping[str, Any]) -> dict[str, str]:
 
 def summary_row(record: Mapping[str, Any]) -> dict[str, str]:
     """Return one line of the table that a person reads."""
-    from fedpriv.eval.convergence import convergence, objective
-    from fedpriv.eval.floors import LABELS, PERMUTED
-    from fedpriv.eval.ranking import title
+    from fedpriv.scoring.convergence import convergence, objective
+    from fedpriv.scoring.floors import LABELS, PERMUTED
+    from fedpriv.scoring.ranking import title
 
     gain, floors = record["advantage_db"], record["floors"]
     best = gain["best_floor"]

@@ -11,7 +11,7 @@ import rich_click as click
 
 from fedpriv.cli import common
 from fedpriv.cli.study.flags import source_of, study_options
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.cli.study.cells import Cell
@@ -171,7 +171,7 @@ def _count(value: float | None) -> str:
 
 def _report(folder: Path, rows: Sequence[Row]) -> Path | None:
     """Write the report over what is done; return its page, or None where nothing is."""
-    from fedpriv.eval.study_report import write_study_report
+    from fedpriv.pages.study_report import write_study_report
 
     if not any(entry["status"] == "done" for row in rows for entry in row["attacks"]):
         return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
-from fedpriv.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     import torch

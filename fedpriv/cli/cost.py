@@ -8,10 +8,10 @@ import rich_click as click
 
 from fedpriv.cli import common
 from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.communication import Facts
+    from fedpriv.wire.sizes import Facts
 
 DATA_FLAGS = {
     *("dataset", "data_dir", "download", "per_class", "partition", "alpha", "classes_per_client", "imbalance"),
@@ -83,9 +83,9 @@ def _sizes(given: set[str], seed: int, download: bool, flags: dict[str, Any]) ->
     """Return the sizes, the same for people and machines, and whether architectures differ."""
     from dataclasses import replace
 
-    from fedpriv.communication import Facts
-    from fedpriv.cost import held, with_models
+    from fedpriv.federation.planned_traffic import held, with_models
     from fedpriv.models import default_width, family
+    from fedpriv.wire.sizes import Facts
 
     where: dict[str, Any] = {}
     models: str | None = flags["models"]
@@ -96,7 +96,7 @@ def _sizes(given: set[str], seed: int, download: bool, flags: dict[str, Any]) ->
             reason = f"--{wants_data[0].replace('_', '-')} reads data" if wants_data else "--classes is missing"
             remedy = f"drop {', '.join(stated)}" if wants_data else "state it too"
             raise UserError(f"{', '.join(stated)}: {reason}, and data gives these sizes itself; {remedy}")
-        from fedpriv.federation import load_data
+        from fedpriv.federation.rounds import load_data
 
         known = {name: flags[name] for name in FLAG_NAMES if name in flags and flags[name] is not None}
         config = run_config("local", {**known, "models": models or "small"}, seed)
@@ -137,9 +137,9 @@ def _sizes(given: set[str], seed: int, download: bool, flags: dict[str, Any]) ->
 
 
 def _row(name: str, facts: Facts, options: dict[str, Any], mixed: bool) -> dict[str, Any]:
-    from fedpriv.cost import communication
-    from fedpriv.errors import unknown_name
+    from fedpriv.federation.planned_traffic import communication
     from fedpriv.methods import METHODS
+    from fedpriv.util.errors import unknown_name
 
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)

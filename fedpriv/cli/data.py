@@ -23,9 +23,9 @@ from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config
 @common.common_options
 def data(seed: int, download: bool, out: Path | None, force: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Show what each client holds, as a table and a picture."""
-    from fedpriv.data.holdings import draw_holdings, holdings_table
-    from fedpriv.federation import load_data
-    from fedpriv.files import write_json
+    from fedpriv.datasets.holdings import draw_holdings, holdings_table
+    from fedpriv.federation.rounds import load_data
+    from fedpriv.util.files import write_json
 
     config = run_config("local", {name: flags[name] for name in FLAG_NAMES if name in flags}, seed)
     folder = out or common.numbered(Path("results") / f"data-{config.dataset}")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import rich_click as click
 
 from fedpriv.cli.common import key_values
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.runs import RunConfig
+    from fedpriv.federation.run_directory import RunConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,9 +112,9 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     Raises:
         UserError: naming the flag that is out of range.
     """
-    from fedpriv.config import parse, plain
     from fedpriv.defenses import parse_choice
-    from fedpriv.runs import RunConfig
+    from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.util.config import parse, plain
 
     direct = (
         *("dataset", "per_class", "image_size", "clients", "public", "rounds", "participation", "models", "width"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
@@ -44,9 +44,9 @@ def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> Non
 
 
 def _methods() -> list[dict[str, Any]]:
+    from fedpriv.federation.method import Method
     from fedpriv.methods import METHODS
-    from fedpriv.methods.contract import Method
-    from fedpriv.registry import resolve
+    from fedpriv.util.registry import resolve
 
     found: list[Method] = [resolve("method", name, METHODS) for name in METHODS]
     return [
@@ -64,7 +64,7 @@ def _methods() -> list[dict[str, Any]]:
 def _attacks(target: str | None) -> list[dict[str, Any]]:
     from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
     from fedpriv.attacks.observation import needs_on
-    from fedpriv.registry import resolve
+    from fedpriv.util.registry import resolve
 
     if target is not None and target not in TARGET_NAMES:
         raise unknown_name("target", target, TARGET_NAMES)
@@ -105,8 +105,8 @@ def _needs(needs: Needs, otherwise: str) -> str:
 
 def _defenses() -> list[dict[str, Any]]:
     from fedpriv.defenses import DEFENSES
-    from fedpriv.protection import Defense
-    from fedpriv.registry import resolve
+    from fedpriv.federation.defense import Defense
+    from fedpriv.util.registry import resolve
 
     found: list[type[Defense]] = [resolve("defense", name, DEFENSES) for name in DEFENSES]
     return [
@@ -116,7 +116,7 @@ def _defenses() -> list[dict[str, Any]]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    from fedpriv.data import DATASETS
+    from fedpriv.datasets import DATASETS
 
     notes = {
         "digits": "embedded, 1,797 images of 8x8",

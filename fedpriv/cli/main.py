@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import rich_click as click
 
 from fedpriv import __version__
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 COMMANDS: dict[str, str] = {
     "train": "fedpriv.cli.train:train",

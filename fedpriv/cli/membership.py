@@ -12,7 +12,7 @@ import rich_click as click
 from fedpriv.cli import common
 from fedpriv.cli.attack_plan import MEMBERSHIP as NAME
 from fedpriv.cli.attack_plan import AttackPlan, folder_name
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.cli.attack_execution import Ground
@@ -36,10 +36,10 @@ def measure_all(
     if plan.members is None:
         return {}
     from fedpriv.cli.attack_execution import described
-    from fedpriv.config import plain
-    from fedpriv.eval.evidence import gather
-    from fedpriv.eval.membership import FILE, evaluate, load_membership, save_membership
-    from fedpriv.eval.said import said_in_clear
+    from fedpriv.evidence.disclosed import said_in_clear
+    from fedpriv.evidence.gather import gather
+    from fedpriv.scoring.membership import FILE, evaluate, load_membership, save_membership
+    from fedpriv.util.config import plain
 
     run, federation, card = ground.run, ground.federation, replace(plan.card, rounds_seen=1)
     found: dict[Path, dict[str, Any]] = {}
@@ -79,8 +79,8 @@ def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan,
     """
     if plan.members is None:
         return plan, ()
-    from fedpriv.eval.evidence import gather
-    from fedpriv.eval.membership import trials_of
+    from fedpriv.evidence.gather import gather
+    from fedpriv.scoring.membership import trials_of
 
     run, federation, card = ground.run, ground.federation, replace(plan.card, rounds_seen=1)
     try:
@@ -97,8 +97,8 @@ def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan,
 
 def show(records: Mapping[Path, Mapping[str, Any]]) -> None:
     """Print the table and the verdicts that a person reads."""
-    from fedpriv.eval.membership_report import row
-    from fedpriv.eval.score_section import varying
+    from fedpriv.pages.membership_report import row
+    from fedpriv.pages.score_section import varying
 
     common.print_table(NAME, varying([row(record) for record in records.values()]), as_json=False)
     for path, record in records.items():

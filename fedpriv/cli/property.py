@@ -13,7 +13,7 @@ from fedpriv.cli import common
 from fedpriv.cli.attack_plan import PROPERTY as NAME
 from fedpriv.cli.attack_plan import AttackPlan, folder_name
 from fedpriv.cli.membership import EVERYTHING
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
@@ -39,10 +39,10 @@ def measure_all(
     if plan.properties is None:
         return {}
     from fedpriv.cli.attack_execution import described
-    from fedpriv.config import plain
-    from fedpriv.eval.evidence import gather
-    from fedpriv.eval.property import FILE, evaluate, load_property, save_property
-    from fedpriv.eval.said import said_in_clear
+    from fedpriv.evidence.disclosed import said_in_clear
+    from fedpriv.evidence.gather import gather
+    from fedpriv.scoring.property import FILE, evaluate, load_property, save_property
+    from fedpriv.util.config import plain
 
     run, federation, card = ground.run, ground.federation, _card(plan)
     found: dict[Path, dict[str, Any]] = {}
@@ -84,9 +84,9 @@ def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan,
     """
     if plan.properties is None:
         return plan, ()
-    from fedpriv.eval.evidence import gather
-    from fedpriv.eval.property import inquire
-    from fedpriv.eval.said import said_in_clear
+    from fedpriv.evidence.disclosed import said_in_clear
+    from fedpriv.evidence.gather import gather
+    from fedpriv.scoring.property import inquire
 
     run, federation = ground.run, ground.federation
     refusals = []
@@ -112,8 +112,8 @@ def _card(plan: AttackPlan) -> KnowledgeCard:
 
 def show(records: Mapping[Path, Mapping[str, Any]]) -> None:
     """Print the table and the verdicts that a person reads."""
-    from fedpriv.eval.property_report import row
-    from fedpriv.eval.score_section import varying
+    from fedpriv.pages.property_report import row
+    from fedpriv.pages.score_section import varying
 
     common.print_table(NAME, varying([row(record) for record in records.values()]), as_json=False)
     for path, record in records.items():

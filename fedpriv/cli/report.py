@@ -9,8 +9,8 @@ from typing import Literal
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.errors import UserError
-from fedpriv.files import read_json
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import read_json
 
 Kind = Literal["attack", "membership", "run", "study"]
 
@@ -36,9 +36,9 @@ def report(
     Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
     pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
     """
-    from fedpriv.eval.report import write_report
-    from fedpriv.eval.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
-    from fedpriv.eval.study_report import read_results, together
+    from fedpriv.pages.report import write_report
+    from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
+    from fedpriv.pages.study_report import read_results, together
 
     found, strangers = result_directories(directories)
     studies = {folder: read_results(folder) for folder in found["study"]}
@@ -130,7 +130,7 @@ def _inside(path: Path, depth: int = 2) -> list[Path]:
 
 def finished_runs(runs: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Return the runs that came to their end, and a line for each that did not."""
-    from fedpriv.runs import RunDirectory
+    from fedpriv.federation.run_directory import RunDirectory
 
     done: list[Path] = []
     lines: list[str] = []
@@ -159,9 +159,9 @@ def unfinished(paths: tuple[Path, ...]) -> list[str]:
 
 
 def _kind(path: Path) -> Kind | None:
-    from fedpriv.eval.score_records import holds_scores
-    from fedpriv.eval.storage import is_attack_directory
-    from fedpriv.eval.study_report import is_study
+    from fedpriv.pages.study_report import is_study
+    from fedpriv.scoring.score_records import holds_scores
+    from fedpriv.scoring.storage import is_attack_directory
 
     if is_study(path):
         return "study"

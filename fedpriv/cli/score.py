@@ -9,7 +9,7 @@ import rich_click as click
 
 from fedpriv.cli import common
 from fedpriv.cli.attack_summary import show_attacks
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 
 @click.command()
@@ -21,8 +21,8 @@ def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet:
 
     Membership and property inference are not scored again: they store no scores of single candidates.
     """
-    from fedpriv.eval.score import score as score_attack
-    from fedpriv.eval.storage import TRUTH, load_attack, save_metrics
+    from fedpriv.scoring.score import score as score_attack
+    from fedpriv.scoring.storage import TRUTH, load_attack, save_metrics
 
     if seed is not None and seed < 0:
         raise UserError(f"--seed {seed}: expected at least 0")
@@ -51,7 +51,7 @@ _NOT_STORED = "inference stores no scores of single candidates; attack again"
 
 def draw(directory: Path, record: dict[str, Any], saved: Any) -> None:
     """Draw the image grid of an attack directory."""
-    from fedpriv.eval.grid import grid_png
+    from fedpriv.pages.grid import grid_png
 
     (directory / "grid.png").write_bytes(grid_png(record, saved.reconstruction, saved.truths, saved.permuted))
 
@@ -62,7 +62,7 @@ def attack_directories(paths: tuple[Path, ...]) -> list[Path]:
     Raises:
         UserError: for a folder that is missing or holds none.
     """
-    from fedpriv.eval.storage import is_attack_directory
+    from fedpriv.scoring.storage import is_attack_directory
 
     found: list[Path] = []
     for path in paths:
@@ -80,8 +80,8 @@ def attack_directories(paths: tuple[Path, ...]) -> list[Path]:
 
 def inference_directories(paths: tuple[Path, ...]) -> list[Path]:
     """Return the folders of membership and property inference among and directly below the given folders."""
-    from fedpriv.eval.membership import FILE as MEMBERSHIP
-    from fedpriv.eval.property import FILE as PROPERTY
+    from fedpriv.scoring.membership import FILE as MEMBERSHIP
+    from fedpriv.scoring.property import FILE as PROPERTY
 
     files = [
         file for path in paths for name in (MEMBERSHIP, PROPERTY) for file in (path / name, *path.glob(f"*/{name}"))

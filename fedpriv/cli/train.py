@@ -12,7 +12,7 @@ from fedpriv.cli import common
 from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
 
 if TYPE_CHECKING:
-    from fedpriv.runs import RunConfig
+    from fedpriv.federation.run_directory import RunConfig
 
 
 @click.command()
@@ -56,8 +56,8 @@ def train(
 
 
 def _resumed(ctx: click.Context, out: Path | None, force: bool) -> RunConfig:
-    from fedpriv.errors import UserError
-    from fedpriv.runs import RunDirectory
+    from fedpriv.federation.run_directory import RunDirectory
+    from fedpriv.util.errors import UserError
 
     if out is None:
         raise UserError("--resume needs --out, the run directory to go on with")
@@ -87,9 +87,9 @@ def train_into(
         UserError: for bad configurations and occupied directories, before anything is written.
     """
     from fedpriv.defenses import build_defenses
-    from fedpriv.engines.local import run_clients
-    from fedpriv.federation import prepare, run
-    from fedpriv.runs import RunDirectory
+    from fedpriv.federation.engines.local import run_clients
+    from fedpriv.federation.rounds import prepare, run
+    from fedpriv.federation.run_directory import RunDirectory
 
     chosen = common.pick_device(device)
     if not resume:
@@ -134,7 +134,7 @@ def print_summary(out: Path, summary: dict[str, Any]) -> None:
 
 def print_privacy(record: dict[str, Any]) -> None:
     """Print what a defense guarantees over the run, every condition of it, and what it leaves open."""
-    from fedpriv.eval.guarantees import guarantee
+    from fedpriv.pages.guarantees import guarantee
 
     found = guarantee("privacy", record)
     click.echo(found.told)

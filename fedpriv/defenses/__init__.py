@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedpriv.protection import Defense
-    from fedpriv.runs import DefenseChoice
+    from fedpriv.federation.defense import Defense
+    from fedpriv.federation.run_directory import DefenseChoice
 
 DEFENSES: dict[str, str] = {
     "clip": "fedpriv.defenses.clip:Clip",
@@ -37,8 +37,8 @@ def build_defenses(choices: Sequence[DefenseChoice]) -> tuple[Defense, ...]:
     Raises:
         UserError: for an unknown name or option, or a value out of range.
     """
-    from fedpriv.config import parse
-    from fedpriv.registry import resolve
+    from fedpriv.util.config import parse
+    from fedpriv.util.registry import resolve
 
     return tuple(
         parse(resolve("defense", choice.name, DEFENSES), choice.options, f"options of defense {choice.name}")
@@ -55,8 +55,8 @@ def parse_choice(text: str) -> DefenseChoice:
     Raises:
         UserError: when it is not written so.
     """
-    from fedpriv.errors import UserError
-    from fedpriv.runs import DefenseChoice
+    from fedpriv.federation.run_directory import DefenseChoice
+    from fedpriv.util.errors import UserError
 
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}

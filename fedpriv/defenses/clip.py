@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt
 from torch import Tensor
 
-from fedpriv.defenses.signals import ROWS, UPDATES, changed, norm, require, signal
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Message, Payload
+from fedpriv.defenses.shared.signals import ROWS, UPDATES, changed, norm, require, signal
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.payloads import Message, Payload
 
 FITS = (*ROWS, *UPDATES)
 

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.defenses.signals import refuse_false_labels, require
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations
+from fedpriv.defenses.shared.signals import refuse_false_labels, require
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.payloads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations
 
 FITS = ("representation", "prototype", "entangled", "logits")
 

@@ -9,12 +9,12 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.angle_matrix import dense, diagonal_blocks, published_blocks
-from fedpriv.defenses.signals import ROWS, changed, encoded, require
-from fedpriv.errors import UserError
-from fedpriv.ledger import Entry
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import AngleMatrix, Message, Payload
+from fedpriv.algebra.angle_matrix import dense, diagonal_blocks, published_blocks
+from fedpriv.defenses.shared.signals import ROWS, changed, encoded, require
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import AngleMatrix, Message, Payload
 
 OF_ROWS = ("representation", "prototype", "entangled")
 FITS = (*OF_ROWS, "angle-matrix")

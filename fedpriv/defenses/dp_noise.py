@@ -10,15 +10,15 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedpriv.defenses.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
 from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.count_floor import drop_small_classes
 from fedpriv.defenses.noise import standard_noise
-from fedpriv.defenses.signals import ROWS, UPDATES, changed, norm, refuse_false_labels, require, signal
-from fedpriv.errors import UserError
+from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
+from fedpriv.defenses.shared.signals import ROWS, UPDATES, changed, norm, refuse_false_labels, require, signal
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.models.split import Blueprint
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Entangled, Message, Payload, Prototypes, Representations
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Entangled, Message, Payload, Prototypes, Representations
 
 OF_IMAGES = ("representation", "prototype", "entangled")
 """Kinds in which the part of a single image is known."""

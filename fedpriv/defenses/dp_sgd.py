@@ -11,11 +11,11 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from fedpriv.defenses.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
-from fedpriv.errors import UserError
+from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
+from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms
 from fedpriv.models.split import Blueprint
-from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.util.errors import UserError
 
 COVERED = ("model", "small-model", "classifier", "extractor", "low-rank-model", "angle-matrix", "kernel")
 """Kinds of upload that are functions of the trained weights and of nothing else that is private."""

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedpriv.defenses.signals import require
-from fedpriv.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
-from fedpriv.errors import UserError
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Entangled, Message, Payload, Prototypes, Representations
+from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
+from fedpriv.defenses.shared.signals import require
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Entangled, Message, Payload, Prototypes, Representations
 
 FITS = ("representation", "prototype")
 OF_SAMPLES = ("RSR", "RAR")
@@ -23,7 +23,7 @@ OF_SAMPLES = ("RSR", "RAR")
 class Entangle(Defense):
     """Upload one mixture of a client's representations or prototypes, and of their labels with the same weights.
 
-    The six mechanisms of :mod:`fedpriv.entanglement`. Prototypes are class means already, so of them only the
+    The six mechanisms of :mod:`fedpriv.algebra.entanglement`. Prototypes are class means already, so of them only the
     mechanisms that weigh all images of a class alike are possible, with the weights that those would give:
     VAR n_c / n, RSP one class, VAP 1 / m, RAP u_c / sum_j u_j. Made of the prototypes of all classes, RAP is FedRE's
     upload.

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from fedpriv.defenses.signals import PLAIN, ROWS, UPDATES, require
-from fedpriv.errors import UserError
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Message
+from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, require
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Message
 
 ONCE = ("label-counts", "feature-mean")
 """Kinds that a client sends in its first round only: a skipped round would lose them for good."""

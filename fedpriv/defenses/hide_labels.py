@@ -10,11 +10,11 @@ from annotated_types import Gt
 from torch import Tensor
 
 from fedpriv.defenses.noise import laplace
-from fedpriv.defenses.signals import require
-from fedpriv.errors import UserError
-from fedpriv.ledger import Entry
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Entangled, Message
+from fedpriv.defenses.shared.signals import require
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import Entangled, Message
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from fedpriv.defenses.soteria import refuse_private_gradients
-from fedpriv.errors import UserError
-from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.util.errors import UserError
 
 
 @dataclass(frozen=True)

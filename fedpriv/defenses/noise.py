@@ -10,9 +10,9 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from fedpriv.defenses.signals import PLAIN, ROWS, UPDATES, require, rms, transform
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Message
+from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, require, rms, transform
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.payloads import Message
 
 Distribution = Literal["gaussian", "laplace"]
 

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
+from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.models.split import Blueprint
-from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from fedpriv.defenses.signals import ROWS, UPDATES, encoded, is_signal, require, transform
-from fedpriv.ledger import Entry
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Message
+from fedpriv.defenses.shared.signals import ROWS, UPDATES, encoded, is_signal, require, transform
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import Message
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedpriv.defenses.signals import PLAIN, ROWS, UPDATES, encoded, is_signal, require, transform
-from fedpriv.ledger import Entry
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Message
+from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, encoded, is_signal, require, transform
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import Message
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedpriv.defenses.signals import encoded
-from fedpriv.errors import UserError
-from fedpriv.protection import Defense, ProtectionPlan
+from fedpriv.defenses.shared.signals import encoded
+from fedpriv.federation.defense import Defense, ProtectionPlan
+from fedpriv.util.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedpriv.defenses.quantise import coded
-from fedpriv.defenses.signals import UPDATES, encoded, is_signal, require, transform
-from fedpriv.ledger import Entry
-from fedpriv.protection import Defense, ProtectionPlan, UploadContext
-from fedpriv.uploads import Message
+from fedpriv.defenses.shared.signals import UPDATES, encoded, is_signal, require, transform
+from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import Message
 
 SIGNS_PER_BYTE = 5
 """3^5 = 243 combinations of three values fit into a byte."""

@@ -11,9 +11,9 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from fedpriv.errors import UserError
+from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
 from fedpriv.models.split import SplitModel
-from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.util.errors import UserError
 
 HEADS = ("model", "small-model", "low-rank-model", "classifier")
 """Kinds of upload that hold the head, whose gradient is what is defended."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchvision.transforms.v2 import functional as ops
 
-from fedpriv.errors import UserError
-from fedpriv.protection import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.util.errors import UserError
 
 AUGMENTATIONS: tuple[tuple[str, int], ...] = (
     *(("invert", 7), ("contrast", 6), ("rotate", 2), ("translate-x", 9), ("sharpness", 1)),

@@ -31,12 +31,12 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from fedpriv.communication import INTEGER, Facts, Item, labels
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.local_training import class_means, classify, train
-from fedpriv.methods.states import put, take
-from fedpriv.uploads import ClassLogits, Message, optional_part, part
+from fedpriv.federation.local_training import class_means, classify, train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import put, take
+from fedpriv.methods.shared import personal_model
+from fedpriv.wire.payloads import ClassLogits, Message, optional_part, part
+from fedpriv.wire.sizes import INTEGER, Facts, Item, labels
 
 VALUES, KNOWN = "logits.values", "logits.known"
 Targets = Literal["softmax", "logits_mse", "raw"]

@@ -32,17 +32,18 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.data.types import Samples
-from fedpriv.errors import UserError
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import fedavg, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, Plan, State
-from fedpriv.methods.local_training import classification_loss, represent, train
-from fedpriv.methods.side_generator import side_generator
-from fedpriv.methods.states import inner, outer, parameters, put, take
+from fedpriv.datasets.types import Samples
+from fedpriv.federation.local_training import classification_loss, represent, train
+from fedpriv.federation.method import ClientSetup, Method, Plan, State
+from fedpriv.federation.states import inner, outer, parameters, put, take
+from fedpriv.methods import fedavg
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.side_generator import side_generator
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.uploads import Message, Model, part
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Message, Model, part
+from fedpriv.wire.public_loss import KnownLoss
 
 SHARES = "ala"
 """Prefix of W in a client's state; there is none before the first time."""

@@ -31,13 +31,12 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.communication import Facts, Item
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
-from fedpriv.methods.local_training import classify, train
-from fedpriv.methods.mutual import divergence
-from fedpriv.methods.small_model import (
+from fedpriv.federation.local_training import classify, train
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.states import parameters, put, take, weighted_mean
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.mutual import divergence
+from fedpriv.methods.shared.small_model import (
     AUTO,
     broadcast_small,
     check_small,
@@ -50,10 +49,11 @@ from fedpriv.methods.small_model import (
     start_small,
     uploaded,
 )
-from fedpriv.methods.states import parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.uploads import Message, SmallModel
+from fedpriv.wire.payloads import Message, SmallModel
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
 
 WEIGHT, SET, TRAINED = "ensemble.weight", "ensemble.set", "ensemble.trained"
 

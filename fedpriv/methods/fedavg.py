@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import torch
 
-from fedpriv.communication import Facts, Item, labels
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, NoOptions, ServerSetup, State
-from fedpriv.methods.local_training import classification_loss, train
-from fedpriv.methods.states import outer, parameters, put, take, weighted_mean
+from fedpriv.federation.local_training import classification_loss, train
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, State
+from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
+from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
-from fedpriv.uploads import Message, Model, SampleCount, part
+from fedpriv.wire.payloads import Message, Model, SampleCount, part
+from fedpriv.wire.sizes import Facts, Item, labels
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:

@@ -32,13 +32,14 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.communication import Facts, Item
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import fedavg, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.local_training import represent, train
-from fedpriv.methods.states import parameters, put, take
-from fedpriv.uploads import FeatureMean, Message, Model, SampleCount, optional_part, part
+from fedpriv.federation.local_training import represent, train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import parameters, put, take
+from fedpriv.methods import fedavg
+from fedpriv.methods.shared import personal_model
+from fedpriv.wire.payloads import FeatureMean, Message, Model, SampleCount, optional_part, part
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
 MEAN_SUM, MEAN_COUNT = "mean.sum", "mean.count"

@@ -24,12 +24,13 @@ from collections.abc import Sequence
 
 import torch
 
-from fedpriv.communication import Facts, Item
-from fedpriv.methods import feature_generator, global_head, lg_fedavg, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import parameters
+from fedpriv.methods import lg_fedavg
 from fedpriv.methods.fedavg import sample_count
-from fedpriv.methods.states import parameters
-from fedpriv.uploads import Classifier, Message
+from fedpriv.methods.shared import feature_generator, global_head, personal_model
+from fedpriv.wire.payloads import Classifier, Message
+from fedpriv.wire.sizes import Facts, Item
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import torch
 
-from fedpriv.communication import Facts, Item
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import feature_generator, fedavg, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.states import parameters
-from fedpriv.uploads import Message, Model
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import parameters
+from fedpriv.methods import fedavg
+from fedpriv.methods.shared import feature_generator, personal_model
+from fedpriv.wire.payloads import Message, Model
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedpriv.communication import Facts, Item, labels
-from fedpriv.methods import global_head, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.global_head import HeadTraining
-from fedpriv.methods.local_training import class_means, represent
-from fedpriv.uploads import Message, Prototypes
+from fedpriv.federation.local_training import class_means, represent
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.shared import global_head, personal_model
+from fedpriv.methods.shared.global_head import HeadTraining
+from fedpriv.wire.payloads import Message, Prototypes
+from fedpriv.wire.sizes import Facts, Item, labels
 
 
 @dataclass(frozen=True)

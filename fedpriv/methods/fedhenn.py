@@ -3,7 +3,7 @@
 Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Neural Networks, ICML 2022, algorithm 2
 and equation 6. The server keeps every client's newest weights, so that the reference of a round covers all N clients,
 also those that did not take part: K_ref = 1/N sum_j K_j over that round's public images. Nothing is averaged but
-kernels; with weight 0 clients train alone. See :mod:`fedpriv.methods.alignment` for the term itself, and
+kernels; with weight 0 clients train alone. See :mod:`fedpriv.methods.shared.alignment` for the term itself, and
 :mod:`fedpriv.methods.fedhenn_kernel` for a variant in which no weights leave the client.
 """
 
@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedpriv.communication import Facts, Item
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import personal_model
-from fedpriv.methods.alignment import (
+from fedpriv.federation.local_training import train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import inner, outer, parameters, put, take
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.alignment import (
     Options,
     aligned_loss,
     coefficient,
@@ -27,12 +28,11 @@ from fedpriv.methods.alignment import (
     rad_images,
     sample_images,
 )
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.local_training import train
-from fedpriv.methods.states import inner, outer, parameters, put, take
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.uploads import Coefficient, Kernel, Message, Model, PublicImages, part
+from fedpriv.wire.payloads import Coefficient, Kernel, Message, Model, PublicImages, part
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
 
 ROUND = "round"
 

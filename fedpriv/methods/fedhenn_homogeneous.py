@@ -2,7 +2,7 @@
 
 Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Neural Networks, ICML 2022, algorithm 1
 and equation 5. K_ref is the kernel of the global model that the client just received, over the round's public images;
-the client computes it itself. With weight 0 this is FedAvg. See :mod:`fedpriv.methods.alignment` for the term.
+the client computes it itself. With weight 0 this is FedAvg. See :mod:`fedpriv.methods.shared.alignment` for the term.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 import torch
 
-from fedpriv.communication import Facts, Item
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import fedavg, personal_model
-from fedpriv.methods.alignment import (
+from fedpriv.federation.local_training import train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import parameters, put, take
+from fedpriv.methods import fedavg
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.alignment import (
     Options,
     aligned_loss,
     coefficient,
@@ -24,10 +26,9 @@ from fedpriv.methods.alignment import (
     rad_images,
     sample_images,
 )
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.local_training import train
-from fedpriv.methods.states import parameters, put, take
-from fedpriv.uploads import Coefficient, Message, Model, PublicImages, part
+from fedpriv.wire.payloads import Coefficient, Message, Model, PublicImages, part
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
 
 ROUND = "round"
 

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 
 import torch
 
-from fedpriv.communication import Facts, Item
-from fedpriv.methods import personal_model
-from fedpriv.methods.alignment import (
+from fedpriv.federation.local_training import classification_loss, train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import put, take
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.alignment import (
     Options,
     aligned_loss,
     coefficient,
@@ -25,10 +27,8 @@ from fedpriv.methods.alignment import (
     rad_images,
     sample_images,
 )
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.local_training import classification_loss, train
-from fedpriv.methods.states import put, take
-from fedpriv.uploads import Coefficient, Kernel, Message, PublicImages, optional_part, part
+from fedpriv.wire.payloads import Coefficient, Kernel, Message, PublicImages, optional_part, part
+from fedpriv.wire.sizes import Facts, Item
 
 ROUND, IMAGES = "round", "images"
 

@@ -12,7 +12,7 @@ With ``parity`` the losses are HtFLlib's: nothing is held constant and KL is als
 ways the gradient of mentor, mentee and bridge is clipped to a norm each, because 1 / D grows without bound as a client
 comes to fit its data; D itself is kept above 0.001.
 
-Up and down travel the mentee's parameters as truncated singular value decompositions (:mod:`fedpriv.low_rank`, which
+Up and down travel the mentee's parameters as truncated singular value decompositions (:mod:`fedpriv.algebra.low_rank`, which
 names the departures from the reference library). The share of energy kept is T_start in the first round, then T_start +
 (i + 1) / R (T_end - T_start) in round i of 0..R-1; the server announces it with every broadcast. The server recovers
 the mentees, takes the plain mean, and compresses it at the share of the round. The mentor predicts.
@@ -29,14 +29,13 @@ from annotated_types import Gt, Le
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, mse_loss
 
-from fedpriv.communication import Facts, Item
-from fedpriv.known_loss import KnownLoss
-from fedpriv.low_rank import compress, recover
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
-from fedpriv.methods.local_training import train
-from fedpriv.methods.mutual import clip_each, divergence
-from fedpriv.methods.small_model import (
+from fedpriv.algebra.low_rank import compress, recover
+from fedpriv.federation.local_training import train
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.mutual import clip_each, divergence
+from fedpriv.methods.shared.small_model import (
     AUTO,
     buffers,
     check_small,
@@ -46,10 +45,11 @@ from fedpriv.methods.small_model import (
     small_blueprint,
     small_scratch,
 )
-from fedpriv.methods.states import outer, parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
-from fedpriv.seeds import derive_seed, global_seed
-from fedpriv.uploads import Energy, LowRankModel, Message, part
+from fedpriv.util.seeds import derive_seed, global_seed
+from fedpriv.wire.payloads import Energy, LowRankModel, Message, part
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
 
 LEAST_DIVISOR = 1e-3
 DONE = "rounds-done"

@@ -25,15 +25,13 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.communication import Facts, Item, labels
-from fedpriv.data.types import as_unit
-from fedpriv.errors import UserError
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.datasets.types import as_unit
+from fedpriv.federation.local_training import EVALUATION_BATCH, train
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.states import parameters, put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
-from fedpriv.methods.local_training import EVALUATION_BATCH, train
-from fedpriv.methods.personal_model import draw_seed
-from fedpriv.methods.small_model import (
+from fedpriv.methods.shared.personal_model import draw_seed
+from fedpriv.methods.shared.small_model import (
     AUTO,
     broadcast_small,
     check_small,
@@ -45,11 +43,13 @@ from fedpriv.methods.small_model import (
     start_small,
     uploaded,
 )
-from fedpriv.methods.states import parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.seeds import derive_seed, global_seed
-from fedpriv.uploads import Message, SampleCount, SmallModel, part
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import derive_seed, global_seed
+from fedpriv.wire.payloads import Message, SampleCount, SmallModel, part
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item, labels
 
 
 @dataclass(frozen=True)

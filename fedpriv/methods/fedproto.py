@@ -19,12 +19,12 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.communication import INTEGER, Facts, Item, labels
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.local_training import class_means, represent, train
-from fedpriv.methods.states import put, take
-from fedpriv.uploads import Message, Prototypes, optional_part, part
+from fedpriv.federation.local_training import class_means, represent, train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import put, take
+from fedpriv.methods.shared import personal_model
+from fedpriv.wire.payloads import Message, Prototypes, optional_part, part
+from fedpriv.wire.sizes import INTEGER, Facts, Item, labels
 
 FEATURES, KNOWN = "prototypes.features", "prototypes.known"
 

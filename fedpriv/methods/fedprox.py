@@ -20,12 +20,13 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import fedavg, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, State
-from fedpriv.methods.local_training import train
-from fedpriv.methods.states import parameters, put, take
-from fedpriv.uploads import Message, Model
+from fedpriv.federation.local_training import train
+from fedpriv.federation.method import ClientSetup, Method, State
+from fedpriv.federation.states import parameters, put, take
+from fedpriv.methods import fedavg
+from fedpriv.methods.shared import personal_model
+from fedpriv.wire.payloads import Message, Model
+from fedpriv.wire.public_loss import KnownLoss
 
 
 @dataclass(frozen=True)

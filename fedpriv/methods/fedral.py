@@ -31,17 +31,17 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
-from fedpriv.communication import Facts, Item, labels
-from fedpriv.errors import UserError
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.algebra.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
+from fedpriv.federation.local_training import represent, train
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.states import put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
-from fedpriv.methods.local_training import represent, train
-from fedpriv.methods.states import put, take, weighted_mean
+from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
-from fedpriv.seeds import generator
-from fedpriv.uploads import AngleMatrix, Message, SampleCount, part
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, part
+from fedpriv.wire.sizes import Facts, Item, labels
 
 ANGLE = "angle"
 

@@ -14,13 +14,13 @@ from typing import Literal
 
 import torch
 
-from fedpriv.communication import Facts, Item
-from fedpriv.entanglement import WEIGHTS, Distribution, Mechanism, Normalisation, entangle, sample_weights
-from fedpriv.methods import global_head, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.global_head import HeadTraining
-from fedpriv.methods.local_training import represent
-from fedpriv.uploads import Entangled, Message, part
+from fedpriv.algebra.entanglement import WEIGHTS, Distribution, Mechanism, Normalisation, entangle, sample_weights
+from fedpriv.federation.local_training import represent
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.methods.shared import global_head, personal_model
+from fedpriv.methods.shared.global_head import HeadTraining
+from fedpriv.wire.payloads import Entangled, Message, part
+from fedpriv.wire.sizes import Facts, Item
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from fedpriv.communication import Facts, Item, labels
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, LocalTraining, Method, ServerSetup, State
+from fedpriv.federation.local_training import train
+from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup, State
+from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
-from fedpriv.methods.local_training import train
-from fedpriv.methods.side_generator import side_generator
-from fedpriv.methods.states import outer, parameters, put, take, weighted_mean
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.side_generator import side_generator
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.uploads import Extractor, Message, SampleCount, part
+from fedpriv.wire.payloads import Extractor, Message, SampleCount, part
+from fedpriv.wire.sizes import Facts, Item, labels
 
 
 @dataclass(frozen=True)

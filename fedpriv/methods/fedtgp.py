@@ -22,13 +22,14 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
-from fedpriv.communication import INTEGER, Facts, Item, labels
-from fedpriv.methods import fedproto, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, ServerSetup, State
-from fedpriv.methods.local_training import class_means, represent
-from fedpriv.methods.states import take
-from fedpriv.seeds import global_seed
-from fedpriv.uploads import Message, Prototypes, part
+from fedpriv.federation.local_training import class_means, represent
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.states import take
+from fedpriv.methods import fedproto
+from fedpriv.methods.shared import personal_model
+from fedpriv.util.seeds import global_seed
+from fedpriv.wire.payloads import Message, Prototypes, part
+from fedpriv.wire.sizes import INTEGER, Facts, Item, labels
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,12 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.communication import Facts, Item
-from fedpriv.known_loss import KnownLoss
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, Plan, ServerSetup, State
-from fedpriv.methods.local_training import train
-from fedpriv.methods.mutual import clip_each, divergence
-from fedpriv.methods.small_model import (
+from fedpriv.federation.local_training import train
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.states import parameters, put, take, weighted_mean
+from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.mutual import clip_each, divergence
+from fedpriv.methods.shared.small_model import (
     AUTO,
     broadcast_small,
     buffers,
@@ -43,9 +42,10 @@ from fedpriv.methods.small_model import (
     start_small,
     uploaded,
 )
-from fedpriv.methods.states import parameters, put, take, weighted_mean
 from fedpriv.models.build import build_model
-from fedpriv.uploads import Message, SmallModel, part
+from fedpriv.wire.payloads import Message, SmallModel, part
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
 
 PARITY_CLIP = 10.0
 

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import torch
 
-from fedpriv.communication import Facts, Item, labels
-from fedpriv.methods import global_head, personal_model
-from fedpriv.methods.contract import ClientSetup, Method, NoOptions, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, State
+from fedpriv.federation.states import outer, parameters, weighted_mean
 from fedpriv.methods.fedavg import sample_count
-from fedpriv.methods.states import outer, parameters, weighted_mean
-from fedpriv.uploads import Classifier, Message, SampleCount, part
+from fedpriv.methods.shared import global_head, personal_model
+from fedpriv.wire.payloads import Classifier, Message, SampleCount, part
+from fedpriv.wire.sizes import Facts, Item, labels
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from fedpriv.methods import personal_model
-from fedpriv.methods.contract import ClientSetup, Method, NoOptions, State
-from fedpriv.methods.local_training import classification_loss, train
-from fedpriv.methods.states import put, take
-from fedpriv.uploads import Message
+from fedpriv.federation.local_training import classification_loss, train
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, State
+from fedpriv.federation.states import put, take
+from fedpriv.methods.shared import personal_model
+from fedpriv.wire.payloads import Message
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:

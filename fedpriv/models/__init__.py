@@ -6,7 +6,7 @@ This module holds names only and imports no torch. ``MODELS`` maps a name to the
 
 from __future__ import annotations
 
-from fedpriv.errors import unknown_name
+from fedpriv.util.errors import unknown_name
 
 MODELS: dict[str, str] = {
     "cnn4": "fedpriv.models.cnn:cnn4",

@@ -7,15 +7,15 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from fedpriv.errors import UserError
 from fedpriv.models import MAPPINGS, MODELS
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.models.group_norm import batch_norms, with_group_norm
 from fedpriv.models.lenet import start_uniform
 from fedpriv.models.shapes import ImageShape, UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.registry import resolve
-from fedpriv.seeds import derive_seed, global_seed
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import resolve
+from fedpriv.util.seeds import derive_seed, global_seed
 
 
 def build_model(blueprint: Blueprint, seed: int) -> SplitModel:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, laid_out, normalise
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 _SLOPE = 0.2
 """Negative slope of every LeakyReLU."""
@@ -71,7 +71,7 @@ def levels_that_fit(height: int, width: int) -> int:
 
 
 class DeepImagePrior:
-    """The generators of N rows: a prior for :func:`fedpriv.attacks.fitting.fit`.
+    """The generators of N rows: a prior for :func:`fedpriv.attacks.optim.fitting.fit`.
 
     Args:
         generators: N CPU generators, one a row; each draws its row's weights, input and noise.

@@ -61,7 +61,7 @@ class PixelSettings:
 
 
 class PixelPrior:
-    """The pixels of N rows: a prior for :func:`fedpriv.attacks.fitting.fit`.
+    """The pixels of N rows: a prior for :func:`fedpriv.attacks.optim.fitting.fit`.
 
     Args:
         generators: N CPU generators, one a row; each draws its row's start and jitter.

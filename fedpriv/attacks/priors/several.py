@@ -13,8 +13,8 @@ from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 class SeveralImages:
     """M deep image priors for each of N rows, all N x M networks computed as one.
 
-    For :func:`fedpriv.attacks.fitting.fit` a row is one picture ``(M * c, h, w)``, its M images one after the other along
-    the channels, so that the row has one objective, one stop rule and one running mean.
+    For :func:`fedpriv.attacks.optim.fitting.fit` a row is one picture ``(M * c, h, w)``, its M images one after the
+    other along the channels, so that the row has one objective, one stop rule and one running mean.
 
     Args:
         generators: N lists of M CPU generators, one an image.

@@ -13,12 +13,12 @@ from fedpriv.cli.federation_options import run_config
 from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.cli.study.shapes import slug
 from fedpriv.cli.study.toml_lines import Path as Keys
-from fedpriv.config import plain
-from fedpriv.errors import UserError
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.federation import Federation
-    from fedpriv.runs import RunConfig
+    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.run_directory import RunConfig
 
 DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public")
 """Fields of a run's configuration that, with the seed, say which client holds which images."""
@@ -39,8 +39,8 @@ class Cell:
         plans: one an attack of the study.
         named: whether the study names its attacks.
         division: cells of one seed and one division have the same clients with the same images.
-        scalars: a settled round's communication before any defense (see :func:`fedpriv.cost.communication`), or why it
-            is not known.
+        scalars: a settled round's communication before any defense (see
+            :func:`fedpriv.federation.planned_traffic.communication`), or why it is not known.
     """
 
     name: str
@@ -138,7 +138,7 @@ def _prepared(config: RunConfig, execution: Execution) -> Federation:
     import torch
 
     from fedpriv.defenses import build_defenses
-    from fedpriv.federation import prepare
+    from fedpriv.federation.rounds import prepare
 
     defenses = build_defenses(config.defenses)
     return prepare(config, torch.device("cpu"), download=execution.download, defenses=defenses)
@@ -166,7 +166,7 @@ def _outlook(
     entries = _fitting(study, method, target, notes)
     card = study.card
     if card.attacker_data == "other_domain":
-        from fedpriv.eval.foreign import refuse_foreign
+        from fedpriv.evidence.foreign import refuse_foreign
 
         with source.at(("knowledge",)):
             refuse_foreign(card, config)
@@ -239,7 +239,7 @@ def _is_of_use(study: Study, attack: str) -> bool:
     """Whether some method of a study may upload what an attack is on."""
     from fedpriv.attacks import TARGETS
     from fedpriv.methods import METHODS
-    from fedpriv.registry import resolve
+    from fedpriv.util.registry import resolve
 
     methods = [resolve("method", entry.name, METHODS) for entry in study.methods]
     mixing = any(choice.name == "entangle" for entry in all_defenses(study) for choice in entry.choices)
@@ -275,7 +275,7 @@ def _refuse_property(
     study: Study, method: MethodEntry, entries: tuple[AttackEntry, ...], federation: Federation, target: str
 ) -> None:
     """Check that a property inference that the study names will have something to go by."""
-    from fedpriv.attacks.said_in_clear import TELLING
+    from fedpriv.attacks.read.disclosed_labels import TELLING
 
     silent = federation.shield.server_view == "sum" or not set(TELLING) & set(federation.uploads)
     if not silent or target == "kernel" or study.card.attacker_data == "same_domain":
@@ -298,8 +298,8 @@ def _fits_nobody(attack: str, cells: list[Cell]) -> str:
 
 
 def _scalars(federation: Federation) -> Mapping[str, Any] | str:
-    from fedpriv.communication import Facts
-    from fedpriv.cost import communication, held, with_models
+    from fedpriv.federation.planned_traffic import communication, held, with_models
+    from fedpriv.wire.sizes import Facts
 
     config = federation.config
     sizes = held(federation.data)
@@ -328,7 +328,7 @@ def _plans(
     study: Study, config: RunConfig, outlook: _Outlook, seed: int, execution: Execution
 ) -> tuple[RunConfig, tuple[AttackPlan, ...]]:
     """Return a plan for each attack, and the configuration that keeps what they need of earlier stages."""
-    from fedpriv.eval.stages import planned_rounds, rounds_to_keep
+    from fedpriv.evidence.stages import planned_rounds, rounds_to_keep
 
     stages: dict[Any, int] = {}
     if study.stages:

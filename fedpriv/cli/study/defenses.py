@@ -12,7 +12,7 @@ from fedpriv.cli.study.grammar import parse_chain
 from fedpriv.cli.study.shapes import as_entry, own_label, with_values
 from fedpriv.cli.study.source import Source
 from fedpriv.cli.study.toml_lines import Path as Keys
-from fedpriv.config import plain
+from fedpriv.util.config import plain
 
 META = ("name", "label")
 
@@ -57,7 +57,7 @@ def _axes(source: Source, keys: Keys, table: Mapping[str, Any]) -> dict[str, lis
     Where an option takes a list itself, only a list of lists is a grid.
     """
     from fedpriv.defenses import DEFENSES
-    from fedpriv.registry import resolve
+    from fedpriv.util.registry import resolve
 
     with source.at((*keys, "name")):
         kind = resolve("defense", table["name"], DEFENSES)
@@ -102,7 +102,7 @@ def _point(
     label: str | None,
 ) -> DefenseEntry:
     from fedpriv.defenses import build_defenses
-    from fedpriv.runs import DefenseChoice
+    from fedpriv.federation.run_directory import DefenseChoice
 
     choices = []
     for place, table, options in zip(places, tables, chosen, strict=True):

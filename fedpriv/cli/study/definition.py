@@ -23,8 +23,8 @@ from fedpriv.cli.study.shapes import (
 )
 from fedpriv.cli.study.source import Source
 from fedpriv.cli.study.toml_lines import Path as Keys
-from fedpriv.config import plain
-from fedpriv.errors import unknown_name
+from fedpriv.util.config import plain
+from fedpriv.util.errors import unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
@@ -94,9 +94,9 @@ def parse_study(source: Source) -> Study:
 
 def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
     from fedpriv.attacks import TARGET_NAMES
-    from fedpriv.config import parse
     from fedpriv.methods import METHODS
-    from fedpriv.registry import resolve
+    from fedpriv.util.config import parse
+    from fedpriv.util.registry import resolve
 
     table = as_entry(source, keys, entry, "method")
     with source.at((*keys, "name")):
@@ -178,8 +178,8 @@ def _attacks(source: Source, keys: Keys, written: Any) -> tuple[AttackEntry, ...
 
 def _attack(source: Source, keys: Keys, entry: Any) -> AttackEntry:
     from fedpriv.attacks import ATTACKS
-    from fedpriv.config import parse
-    from fedpriv.registry import resolve
+    from fedpriv.util.config import parse
+    from fedpriv.util.registry import resolve
 
     table = as_entry(source, keys, entry, "attack")
     with source.at((*keys, "name")):
@@ -220,7 +220,7 @@ def _card(source: Source, written: Any, keys: Keys) -> KnowledgeCard:
 
 
 def _seeds(source: Source, written: Any, keys: Keys) -> tuple[int, ...]:
-    from fedpriv.data.federated import MAX_LEGACY_SEED
+    from fedpriv.datasets.federated import MAX_LEGACY_SEED
 
     listed = as_list(source, keys, written if isinstance(written, list) else [written])
     for place, seed in enumerate(listed):

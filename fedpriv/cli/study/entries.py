@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli.study.source import Source
 from fedpriv.cli.study.toml_lines import Path as Keys
-from fedpriv.config import plain
+from fedpriv.util.config import plain
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.eval.stages import Stage
-    from fedpriv.runs import DefenseChoice
+    from fedpriv.evidence.stages import Stage
+    from fedpriv.federation.run_directory import DefenseChoice
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.cli.attack_plan import AttackPlan
 from fedpriv.cli.study.cells import Cell
-from fedpriv.config import plain
-from fedpriv.errors import UserError
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.cli.attack_execution import Ground
-    from fedpriv.federation import Federation
+    from fedpriv.federation.rounds import Federation
 
 SMALL_BUDGETS = (2, 10)
 REHEARSED_CLIENTS = 2
@@ -136,11 +136,11 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     import torch
 
     from fedpriv.defenses import build_defenses
-    from fedpriv.engines.local import run_clients
-    from fedpriv.federation import prepare, run
-    from fedpriv.ledger import count
-    from fedpriv.protection import Shield
-    from fedpriv.runs import RunDirectory
+    from fedpriv.federation.defense import Shield
+    from fedpriv.federation.engines.local import run_clients
+    from fedpriv.federation.rounds import prepare, run
+    from fedpriv.federation.run_directory import RunDirectory
+    from fedpriv.wire.ledger import count
 
     defenses = build_defenses(cell.config.defenses)
     period = Shield(defenses).period()
@@ -172,7 +172,7 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
 
 def _with_few_clients(federation: Federation) -> Federation:
     """Return a federation of which only the clients nearest the median size ever take part."""
-    from fedpriv.federation import Federation
+    from fedpriv.federation.rounds import Federation
 
     sizes = [len(setup.train) for setup in federation.clients]
     order = sorted(range(len(sizes)), key=sizes.__getitem__)

@@ -13,7 +13,7 @@ from fedpriv.cli.federation_options import data_options, training_options
 from fedpriv.cli.study.definition import FEDERATION
 from fedpriv.cli.study.grammar import split_entries
 from fedpriv.cli.study.source import Source, overridden, read_source
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

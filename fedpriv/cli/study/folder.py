@@ -13,11 +13,11 @@ from typing import IO, Any
 from fedpriv.cli import common
 from fedpriv.cli.study.cells import Cell
 from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, Study, all_defenses
-from fedpriv.config import plain
-from fedpriv.errors import UserError
-from fedpriv.eval import study_files
-from fedpriv.eval.study_files import CELLS, STUDY
-from fedpriv.files import write_json, write_text
+from fedpriv.pages import study_files
+from fedpriv.pages.study_files import CELLS, STUDY
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_json, write_text
 
 FORMAT = 1
 LOCK = ".lock"
@@ -33,7 +33,7 @@ def described(study: Study) -> dict[str, Any]:
     """Return a study as ``study.json`` holds it, without how and when it was made."""
     from fedpriv.defenses import DEFENSES
     from fedpriv.methods import METHODS
-    from fedpriv.registry import resolve
+    from fedpriv.util.registry import resolve
 
     def attacks(entries: tuple[AttackEntry, ...] | None) -> Any:
         if entries is None:
@@ -258,7 +258,7 @@ def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
     Raises:
         UserError: for the first that was not, naming what differs.
     """
-    from fedpriv.runs import RunDirectory
+    from fedpriv.federation.run_directory import RunDirectory
 
     for cell in cells:
         run = path / "runs" / cell.run
@@ -285,15 +285,15 @@ def _named(changed: Sequence[str]) -> str:
 
 def _about(place: Path) -> dict[str, Any]:
     """Return what a result says of how it was made."""
-    from fedpriv.eval.score_records import holds_scores, load_scores
-    from fedpriv.eval.storage import load_about
+    from fedpriv.scoring.score_records import holds_scores, load_scores
+    from fedpriv.scoring.storage import load_about
 
     return load_scores(place) if holds_scores(place) else load_about(place)
 
 
 def is_result(path: Path) -> bool:
     """Whether a folder holds a result that came to its end."""
-    from fedpriv.eval.score_records import holds_scores
-    from fedpriv.eval.storage import is_attack_directory
+    from fedpriv.scoring.score_records import holds_scores
+    from fedpriv.scoring.storage import is_attack_directory
 
     return is_attack_directory(path) or holds_scores(path)

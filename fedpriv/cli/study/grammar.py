@@ -10,7 +10,7 @@ import re
 import tomllib
 from typing import Any
 
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 _BEHIND = re.compile(r"\+(?=[A-Za-z])")
 """The plus between two defenses; the plus of 1e+3 is followed by a digit."""

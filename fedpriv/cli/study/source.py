@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpriv.cli.study.toml_lines import Path as Keys
 from fedpriv.cli.study.toml_lines import line_numbers
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 ALIASES = {"learning_rate": "lr", "max_steps": "local_steps", "partition.name": "partition"}
 """Fields of a run's configuration whose flags have other names."""

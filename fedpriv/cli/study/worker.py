@@ -15,11 +15,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.errors import UserError
+from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.cli.attack_plan import AttackPlan
-    from fedpriv.runs import RunConfig
+    from fedpriv.federation.run_directory import RunConfig
 
 Say = Callable[..., None]
 """Called with (event, cell, ...); the events are those of :func:`fedpriv.cli.study.execution.carry_out`."""

@@ -1,0 +1,253 @@
+"""Deep leakage from gradients: find the batch whose gradient is the client's.
+
+DLG: Zhu, Liu and Han, "Deep Leakage from Gradients" (NeurIPS 2019). iDLG: Zhao, Mopuri and Bilen, "iDLG: Improved Deep
+Leakage from Gradients" (2020), for the label of a single image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, SeveralSteps
+from fedpriv.attacks.gradients.step_problems import (
+    MATCHING,
+    MATCHING_ON,
+    StepProblem,
+    bytes_of_matching,
+    caveat,
+    read_problem,
+)
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
+from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
+from fedpriv.attacks.read.sent_entries import GradientMatch
+from fedpriv.attacks.read.updates import Weights
+from fedpriv.util.errors import UserError
+
+_FIRST_GAIN = 0.1
+"""A start is redrawn unless the first call of the optimiser brings the loss below this share of where it began."""
+
+_WIDTHS = 4
+"""How many widths of start there are, each twice the one before: starts near mid-grey are much alike."""
+
+
+@dataclass(frozen=True)
+class DeepLeakage:
+    """Gradient matching by L-BFGS in the squared L2 distance, without prior and without clamping on the way.
+
+    A target is an upload as a whole; its images are the n of the batch, in no particular order.
+
+    Departs from the paper in where it starts: close to mid-grey, because sigmoids saturate far from it and L-BFGS then
+    stalls. The variables are ``u`` with ``x = 0.5 + spread u`` and ``u ~ N(0, 1)``, which scales its first steps too.
+
+    Attributes:
+        outer_steps: calls of L-BFGS, 20 steps each.
+        restarts: rows a target; the one with the lowest objective is kept.
+        redraws: how often a row may draw a new start when the first call has not reduced the loss tenfold. Each is
+            twice as wide as the one before, four times in all, then begins anew.
+        spread: standard deviation of the first start around mid-grey.
+        labels: ``auto`` takes given labels where the card grants them and else infers them from the last layer;
+            ``joint`` optimises soft labels together with the images, as DLG does.
+        learning_rate: step size of L-BFGS.
+        line_search: ``none``, as in the paper, or ``strong-wolfe``: fewer steps that lead astray, at more evaluations each.
+        several_steps: see :class:`fedpriv.attacks.gradients.inverting_gradients.InvertingGradients`.
+        stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
+            gradient falls below.
+        ignore: see :class:`fedpriv.attacks.gradients.inverting_gradients.InvertingGradients`.
+        match: see there too.
+    """
+
+    outer_steps: Annotated[int, Ge(1)] = 100
+    restarts: Annotated[int, Ge(1)] = 1
+    redraws: Annotated[int, Ge(0)] = 8
+    spread: Annotated[float, Gt(0)] = 0.1
+    labels: Literal["auto", "joint"] = "auto"
+    learning_rate: Annotated[float, Gt(0)] = 1.0
+    line_search: Literal["none", "strong-wolfe"] = "none"
+    several_steps: SeveralSteps = "unrolled"
+    stop_below: Annotated[float, Ge(0)] = 1e-9
+    ignore: str = ""
+    match: GradientMatch = "all"
+
+    name = "dlg"
+    targets = TARGETS["dlg"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "outer_steps"
+    needs = MATCHING
+    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Recover the batch of each target; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
+        """
+        if self.labels not in ("auto", "joint"):
+            raise UserError(f"attack {self.name!r}: labels={self.labels!r}; expected 'auto' or 'joint'")
+        self.needs.refuse(self.name, knowledge.card)
+        joint = self.labels == "joint"
+        problem = read_problem(
+            self.name,
+            observations,
+            targets,
+            knowledge,
+            device,
+            labels_known=not joint,
+            ignore=self.ignore,
+            match=self.match,
+        )
+        matcher = Matcher(
+            problem.model, knowledge.image_shape, problem.facts, self.several_steps, device, knowledge.loss.proximal
+        )
+        shape = (problem.labels.shape[1], *knowledge.image_shape)
+        points = _Points(shape, knowledge.n_classes, self.spread, joint)
+
+        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+            return self._solve(problem, matcher, points, rows, None if joint else knowledge.n_classes, seed, tick)
+
+        best = solve_rows(
+            targets,
+            solve,
+            restarts=self.restarts,
+            iterations=self.outer_steps,
+            # Beside what matching takes, two histories of 100 vectors.
+            bytes_per_row=4 * 200 * points.width + bytes_of_matching(problem, knowledge, matcher),
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+        return best.reconstruction(targets)
+
+    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+        """Return in words why the true images need not be what is searched for; empty where they are."""
+        return caveat(
+            self.name,
+            observations,
+            targets,
+            knowledge,
+            labels_known=self.labels != "joint",
+            ignore=self.ignore,
+            match=self.match,
+        )
+
+    def _solve(
+        self,
+        problem: StepProblem,
+        matcher: Matcher,
+        points: _Points,
+        rows: Sequence[Row],
+        n_classes: int | None,
+        seed: int,
+        tick: Callable[[int], None],
+    ) -> Solved:
+        steps, counts, labels = problem.of(rows)
+        scale = torch.stack([_square_norm(step.gradient) for step in steps])
+        evaluate = points.evaluator(
+            matcher.against(steps, counts), None if n_classes is None else problem.probabilities(rows, n_classes)
+        )
+        settings = LbfgsSettings(
+            self.outer_steps,
+            learning_rate=self.learning_rate,
+            line_search=None if self.line_search == "none" else self.line_search,
+        )
+        start = self._start(evaluate, points.width, [row.generator(seed) for row in rows], settings, labels.device)
+        found = minimise(evaluate, start, settings, scale * self.stop_below, tick)
+        best = points.clamped(found.best)
+        images, logits = points.split(best)
+        loss, _ = evaluate(best, torch.arange(len(best), device=best.device))
+        return Solved(
+            images=problem.shown(rows, images.clamp(0, 1)),
+            objective=loss / scale,
+            converged=loss < scale * self.stop_below,
+            labels=problem.shown(rows, logits.argmax(2) if n_classes is None else labels),
+            iterations=int(found.evaluations.max()),
+        )
+
+    def _start(
+        self,
+        evaluate: Evaluate,
+        width: int,
+        generators: Sequence[torch.Generator],
+        settings: LbfgsSettings,
+        device: torch.device,
+    ) -> Tensor:
+        """Return a start ``(N, D)`` from N(0, 1), redrawn where the first call of the optimiser gets nowhere."""
+        start = torch.empty(len(generators), width, device=device)
+        pending = torch.arange(len(generators), device=device)
+        for attempt in range(self.redraws + 1):
+            wider = 2.0 ** (attempt % _WIDTHS)
+            drawn = [wider * torch.randn(width, generator=generators[row]) for row in pending.tolist()]
+            start[pending] = torch.stack(drawn).to(device)
+            if not self.redraws:
+                break
+
+            def of_pending(points: Tensor, rows: Tensor, among: Tensor = pending) -> tuple[Tensor, Tensor]:
+                return evaluate(points, among[rows])
+
+            before, _ = of_pending(start[pending], torch.arange(len(pending), device=device))
+            after = minimise(of_pending, start[pending], replace(settings, outer_steps=1)).loss
+            pending = pending[~(after <= _FIRST_GAIN * before)]
+            if not len(pending):
+                break
+        return start
+
+
+def _square_norm(gradient: Weights) -> Tensor:
+    return torch.stack([value.square().sum() for value in gradient.values()]).sum()
+
+
+class _Points:
+    """The variables of rows: pixels, and soft labels if they are optimised too."""
+
+    def __init__(self, image_shape: tuple[int, ...], n_classes: int, spread: float, joint: bool) -> None:
+        self._shape = image_shape
+        self._classes = n_classes if joint else 0
+        self._spread = spread
+
+    @property
+    def width(self) -> int:
+        """How many variables a row has."""
+        return math.prod(self._shape) + self._shape[0] * self._classes
+
+    def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images ``(N, n, c, h, w)`` and label logits ``(N, n, C)``, empty where labels are known."""
+        pixels = math.prod(self._shape)
+        images = 0.5 + self._spread * points[:, :pixels].reshape(len(points), *self._shape)
+        return images, points[:, pixels:].reshape(len(points), self._shape[0], self._classes)
+
+    def clamped(self, points: Tensor) -> Tensor:
+        """Return the points whose images are in [0, 1], the nearest to ``points``."""
+        pixels = math.prod(self._shape)
+        reach = 0.5 / self._spread
+        return torch.cat([points[:, :pixels].clamp(-reach, reach), points[:, pixels:]], 1)
+
+    def evaluator(self, matching: Matching, probabilities: Tensor | None) -> Evaluate:
+        """Return what :func:`minimise` needs, for rows with these label probabilities ``(N, n, C)`` (None: optimised)."""
+
+        def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            points = points.detach().requires_grad_()
+            images, logits = self.split(points)
+            labels = logits.softmax(2) if probabilities is None else probabilities[rows]
+            losses = matching.squared(images, labels, rows)
+            (gradients,) = torch.autograd.grad(losses.sum(), points)
+            return losses.detach(), gradients
+
+        return evaluate

@@ -1,0 +1,237 @@
+"""How far N rows' candidate images are from the updates they are to explain, whatever the model and the steps.
+
+One step's gradient is matched as it is. An update that sums up S steps of SGD is matched either unrolled, by letting the
+candidates take the same S steps, or approximately, as if it were S times one gradient at the broadcast weights (the
+first-order term of the same sum, exact only as the learning rate goes to zero).
+
+Unrolling: Geiping et al., "Inverting Gradients" (NeurIPS 2020), section 6; Dimitrov et al., "Data Leakage in Federated
+Averaging" (TMLR 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn import functional
+
+from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, Weights, same_weights, stacked
+from fedpriv.attacks.gradients.row_gradients import FormedGradient, LayerGradient, RowGradients, cosine_distance
+from fedpriv.attacks.observation import BatchFacts
+from fedpriv.attacks.read.sent_entries import SentEntries
+from fedpriv.attacks.read.updates import Tangent, stacked_projection
+
+Distance = Callable[[Sequence[LayerGradient], Mapping[str, Tensor], Tensor], Tensor]
+"""(candidates' gradients by layer, wanted ones ``(R, ...)`` by name, their norms ``(R,)``) -> ``(R,)``."""
+
+SeveralSteps = Literal["unrolled", "approximate"]
+"""What to do about an update of several steps."""
+
+Projection = Callable[[Mapping[str, Tensor]], Weights] | None
+"""What can be compared of one gradient; None for everything."""
+
+_LOOPED = 500_000
+"""Parameters from which, on a CPU, rows with weights of their own are faster one after the other than vectorised."""
+
+
+def batch_sizes(count: int, facts: BatchFacts) -> list[int]:
+    """Return the sizes of the batches that a round of ``count`` images was split into, in order.
+
+    Where they are known and of so many images, these. Else batches hold ``facts.batch_size`` images, the last one what is
+    left; where that would make more steps than there were, the tail was joined to the batch before (networks with batch
+    norm cannot train on one image).
+    """
+    if sum(facts.sizes) == count:
+        return list(facts.sizes)
+    sizes = [len(part) for part in torch.arange(count).split(facts.batch_size)]
+    while len(sizes) > max(facts.steps, 1):
+        tail = sizes.pop()
+        sizes[-1] += tail
+    return sizes
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows that began from equal weights, hold equally many images, in equal batches, and have one kind of loss.
+
+    Attributes:
+        rows: ``(R,)`` int64 on the CPU, their numbers among all rows.
+        weights: broadcast parameters by name, without leading axis.
+        fixed: parameters that the loss takes but the client did not send.
+        wanted: observed gradients by name, each ``(R, ...)``.
+        norms: ``(R,)`` their norms.
+        sizes: images of each batch, in order.
+        readout: layer in whose output the loss is linear, or nothing.
+    """
+
+    rows: Tensor
+    weights: Weights
+    fixed: Weights
+    wanted: Weights
+    norms: Tensor
+    sizes: tuple[int, ...]
+    readout: str
+
+    @property
+    def count(self) -> int:
+        """Images a row."""
+        return sum(self.sizes)
+
+
+class Matcher:
+    """Compares what clients would have sent, had they trained on candidate images, with what they sent.
+
+    Args:
+        model: architecture; its weights do not matter.
+        image_shape: (channels, height, width).
+        facts: of the local steps, for those that do not say themselves what their batches were.
+        several_steps: what to do where there are several.
+        device: where to compute.
+        proximal: weight mu of mu / 2 |w - w_broadcast|^2 in the clients' loss, which unrolled steps have too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        image_shape: tuple[int, int, int],
+        facts: BatchFacts,
+        several_steps: SeveralSteps,
+        device: torch.device,
+        proximal: float = 0.0,
+    ) -> None:
+        self.facts = facts
+        self._proximal = proximal
+        self.unrolls = several_steps == "unrolled"
+        self._alone = StepModel(model, device)
+        self._together = RowGradients(model, image_shape, device)
+        size = sum(parameter.numel() for parameter in model.parameters())
+        self._looped = device.type == "cpu" and size >= _LOOPED
+
+    def against(self, steps: Sequence[LocalStep], counts: Sequence[int]) -> Matching:
+        """Return the comparison with these steps, one a row.
+
+        Args:
+            steps: N steps.
+            counts: how many images each row's round had.
+        """
+        groups = []
+        for alike in same_weights(steps):
+            kinds = {
+                row: (steps[row].sizes or tuple(batch_sizes(counts[row], self.facts)), steps[row].readout)
+                for row in alike
+            }
+            for kind in dict.fromkeys(kinds.values()):
+                rows = [row for row in alike if kinds[row] == kind]
+                first, wanted = steps[rows[0]], stacked([steps[row] for row in rows])
+                norms = sum_of_squares(wanted).sqrt()
+                groups.append(_Group(torch.tensor(rows), first.weights, first.fixed, wanted, norms, *kind))
+        return Matching(self, groups, [step.project for step in steps])
+
+    def gradients(
+        self, group: _Group, images: Tensor, labels: Tensor, projection: Tangent | SentEntries | None
+    ) -> list[LayerGradient]:
+        """Return what each row of candidates ``(R, n, c, h, w)``, labels ``(R, n, C)``, leads to.
+
+        That is the gradient of one step; of several unrolled ones, the sum of their gradients.
+        """
+        if not self._unrolled(group) and self._together.supported:
+            layers = self._together(group.weights | group.fixed, images, labels, group.readout)
+        else:
+            layers = [FormedGradient(self._by_row(group, images, labels))]
+        if projection is None:
+            return layers
+        formed = {name: value for layer in layers for name, value in layer.formed().items() if name in group.wanted}
+        return [FormedGradient(projection(formed))]
+
+    def _unrolled(self, group: _Group) -> bool:
+        return self.unrolls and len(group.sizes) > 1
+
+    def _by_row(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
+        if not self._looped:
+            return dict(vmap(lambda *own: self._one(group, *own))(images, labels))
+        pairs = zip(images, labels, strict=True)
+        rows = [self._one(group, own, label) for own, label in pairs]
+        return {name: torch.stack([row[name] for row in rows]) for name in group.weights}
+
+    def _one(self, group: _Group, images: Tensor, labels: Tensor) -> Weights:
+        weights, fixed, sizes = group.weights, group.fixed, group.sizes
+        if not self._unrolled(group):
+            return self._alone.gradient(weights, images, labels, fixed, group.readout)
+        now, total = weights, {name: torch.zeros_like(value) for name, value in weights.items()}
+        for batch, own in zip(images.split(sizes), labels.split(sizes), strict=True):
+            gradient = self._alone.gradient(now, batch, own, fixed)
+            if self._proximal:
+                gradient = {name: gradient[name] + self._proximal * (now[name] - weights[name]) for name in gradient}
+            total = {name: total[name] + gradient[name] for name in total}
+            now = {name: now[name] - self.facts.learning_rate * gradient[name] for name in now}
+        return total
+
+
+class Matching:
+    """N rows' candidates against N observed updates; see :class:`Matcher`."""
+
+    def __init__(self, matcher: Matcher, groups: Sequence[_Group], projections: Sequence[Projection]) -> None:
+        self._matcher = matcher
+        self._groups = groups
+        self._projections = projections
+
+    def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        """Return one minus the cosine between the update and the candidates' update, for some of the rows.
+
+        Args:
+            images: ``(R, M, c, h, w)``; a row's images beyond its own count have no part.
+            labels: probabilities ``(R, M, C)``.
+            rows: ``(R,)`` int64, which rows.
+
+        Returns:
+            ``(R,)`` in [0, 2].
+        """
+        return self._over_groups(images, labels, rows, cosine_distance)
+
+    def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        """Return the squared L2 distance, summed over all parameters (DLG, Zhu et al. 2019, equation 4).
+
+        Arguments and result as in :meth:`cosine`.
+        """
+        return self._over_groups(images, labels, rows, _squared_distance)
+
+    def _over_groups(self, images: Tensor, labels: Tensor, rows: Tensor, distance: Distance) -> Tensor:
+        found = images.new_zeros(len(rows))
+        there = rows.cpu()
+        for group in self._groups:
+            # Where in the group each row is, and which of the asked rows are in it.
+            match = there.unsqueeze(1) == group.rows
+            places = match.any(1).nonzero().flatten()
+            if not len(places):
+                continue
+            member = match.int().argmax(1)[places]
+            asked, member = places.to(images.device), member.to(images.device)
+            projection = stacked_projection([self._projections[row] for row in there[places].tolist()])
+            whole = len(asked) == len(group.rows) and bool((member == torch.arange(len(member)).to(member)).all())
+            wanted = group.wanted if whole else {name: value[member] for name, value in group.wanted.items()}
+            all_rows = len(asked) == len(rows)
+            own_images = (images if all_rows else images[asked])[:, : group.count]
+            own_labels = (labels if all_rows else labels[asked])[:, : group.count]
+            layers = self._matcher.gradients(group, own_images, own_labels, projection)
+            value = distance(layers, wanted, group.norms if whole else group.norms[member])
+            found = value if all_rows else found.index_copy(0, asked, value)
+        return found
+
+
+def _squared_distance(layers: Sequence[LayerGradient], wanted: Mapping[str, Tensor], norms: Tensor) -> Tensor:
+    formed = {name: value for layer in layers for name, value in layer.formed().items()}
+    return torch.stack([(formed[name] - value).square().flatten(1).sum(1) for name, value in wanted.items()]).sum(0)
+
+
+def sum_of_squares(gradients: Mapping[str, Tensor]) -> Tensor:
+    """Return the sum over all parameters ``(R,)`` of gradients ``(R, ...)`` by name."""
+    return torch.stack([value.square().flatten(1).sum(1) for value in gradients.values()]).sum(0)
+
+
+def one_hot(labels: Tensor, n_classes: int) -> Tensor:
+    """Return labels ``(R, M)`` as probabilities ``(R, M, C)``; a label of -1 has none."""
+    return functional.one_hot(labels.clamp_min(0), n_classes).float() * (labels >= 0).unsqueeze(2)

@@ -1,0 +1,268 @@
+"""Inverting gradients: match the direction of the client's update, pixel by pixel, under total variation.
+
+Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
+learning?" (NeurIPS 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Gt, Le, MinLen
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
+from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, SeveralSteps
+from fedpriv.attacks.gradients.step_problems import (
+    MATCHING,
+    MATCHING_ON,
+    StepProblem,
+    bytes_of_matching,
+    caveat,
+    read_problem,
+)
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
+from fedpriv.attacks.read.sent_entries import GradientMatch
+
+_DROPS = (3 / 8, 5 / 8, 7 / 8)
+"""Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
+
+_FLAT = 0.02
+"""Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
+
+Weight = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class InvertingGradients:
+    """Gradient matching in the cosine distance, with total variation, by Adam in the box of valid images.
+
+    A target is an upload as a whole; its images are all those of its local steps, in the order of the steps. Of several
+    steps the candidates' own steps are unrolled.
+
+    The variables are ``u`` with ``x = 0.5 + scale u``, the space of images normalised to a standard deviation of
+    ``scale``, in which the paper's step size and start are meant. Departs from the paper in that the weight of total
+    variation falls together with the step size, from what finds coarse shapes to what leaves fine ones alone. The images
+    returned are those, among all iterates under the last weight, with the lowest sum of distance and weighted variation,
+    each evaluated as it stands after clamping. Between a target's rows, which were weighted differently, the product of
+    distance and squared variation decides, which is the objective reported: it prefers neither the noisy image that fits a
+    little better nor the smooth one that fits a little worse.
+
+    Attributes:
+        iterations: steps of a row.
+        restarts: starts a target under each weight of total variation; the row with the lowest objective is kept.
+        total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down; one, or
+            several. No weight suits all: images of few pixels behind smooth networks come back exactly under a small one,
+            larger images and networks with ReLU only under a large one, and the objective tells which is which.
+        variation_decay: what that weight is multiplied by wherever the step size falls; 1 is the paper's.
+        learning_rate: step size of Adam in u; falls to a tenth after 3/8, 5/8 and 7/8 of the iterations.
+        signed: whether Adam is given the gradient's signs only, as in the paper; one answer, or several, which the weights
+            of total variation take in turn. Signs go far through kinks and plateaus; the gradient itself follows the long
+            curved valleys that smooth networks with large weights leave.
+        scale: what one unit of u is in pixel values.
+        start_noise: standard deviation of the start in u, around mid-grey; 1 is the paper's.
+        median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
+        several_steps: ``unrolled``, or ``approximate``: as if the steps were one gradient, which is faster and wrong by
+            as much as the weights moved on the way.
+        tolerance: a row has converged when its distance is below.
+        ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
+            names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
+        match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), or
+            their ``signs`` (the answer to ``sign``); see :mod:`fedpriv.attacks.read.sent_entries`.
+        statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
+            has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
+            :mod:`fedpriv.attacks.gradients.batch_statistics`.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 2000
+    restarts: Annotated[int, Ge(1)] = 1
+    total_variation: Weight | Annotated[tuple[Weight, ...], MinLen(1)] = (0.06, 0.06, 0.001)
+    variation_decay: Annotated[float, Ge(0), Le(1)] = 0.2
+    learning_rate: Annotated[float, Gt(0)] = 0.1
+    signed: bool | Annotated[tuple[bool, ...], MinLen(1)] = (True, False, True)
+    scale: Annotated[float, Gt(0)] = 0.5
+    start_noise: Annotated[float, Ge(0)] = 0.2
+    median_every: Annotated[int, Ge(0)] = 0
+    several_steps: SeveralSteps = "unrolled"
+    tolerance: Annotated[float, Ge(0)] = 1e-3
+    ignore: str = ""
+    match: GradientMatch = "all"
+    statistics_weight: Annotated[float, Ge(0)] = 0.01
+
+    name = "inverting-gradients"
+    targets = TARGETS["inverting-gradients"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
+    needs = MATCHING
+    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
+
+    @property
+    def ways(self) -> tuple[tuple[float, bool], ...]:
+        """First weight of total variation and whether signs are taken; a target's rows take one after the other."""
+        weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
+        signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
+        return tuple((weight, signs[place % len(signs)]) for place, weight in enumerate(weights))
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Recover the images of each target; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        problem = read_problem(
+            self.name, observations, targets, knowledge, device, ignore=self.ignore, match=self.match
+        )
+        shape, proximal = knowledge.image_shape, knowledge.loss.proximal
+        matcher = Matcher(problem.model, shape, problem.facts, self.several_steps, device, proximal)
+        batch = (problem.labels.shape[1], *shape)
+
+        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+            draws = [torch.randn(batch, generator=row.generator(seed)) for row in rows]
+            return self._solve(problem, matcher, rows, knowledge.n_classes, torch.stack(draws).to(device), tick)
+
+        best = solve_rows(
+            targets,
+            solve,
+            restarts=self.restarts * len(self.ways),
+            iterations=self.iterations,
+            bytes_per_row=bytes_of_matching(problem, knowledge, matcher),
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+        fields = {
+            name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")
+        }
+        return Reconstruction(targets=targets, **fields)
+
+    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+        """Return in words why the true images need not be what is searched for; empty where they are."""
+        return caveat(self.name, observations, targets, knowledge, ignore=self.ignore, match=self.match)
+
+    def _solve(
+        self,
+        problem: StepProblem,
+        matcher: Matcher,
+        rows: Sequence[Row],
+        n_classes: int,
+        draws: Tensor,
+        tick: Callable[[int], None],
+    ) -> Solved:
+        _, _, labels = problem.of(rows)
+        matching = matching_of(problem, matcher, rows, self.statistics_weight)
+        ways = [self.ways[row.restart % len(self.ways)] for row in rows]
+        known = problem.probabilities(rows, n_classes)
+        search = _Search(self, matching, known, draws, ways)
+        for step in range(self.iterations):
+            search.advance(step)
+            tick(step + 1)
+        search.look()
+        return Solved(
+            images=problem.shown(rows, search.images),
+            objective=search.distance.clamp_min(0) * (_FLAT + absolute_variation(search.images)).square(),
+            converged=explained(matching, search.images, known, search.distance) < self.tolerance,
+            labels=problem.shown(rows, labels),
+            iterations=self.iterations,
+        )
+
+
+class _Search:
+    """N rows on their way, and the best that each has seen.
+
+    Attributes:
+        images: ``(N, M, c, h, w)`` in [0, 1], each row's best so far.
+        distance: ``(N,)`` the distance of exactly these images.
+    """
+
+    def __init__(
+        self,
+        attack: InvertingGradients,
+        matching: Matching,
+        labels: Tensor,
+        draws: Tensor,
+        ways: Sequence[tuple[float, bool]],
+    ) -> None:
+        self._attack = attack
+        self._matching = matching
+        self._labels = labels
+        self._rows = torch.arange(len(draws), device=draws.device)
+        self._reach = 0.5 / attack.scale
+        self._point = (attack.start_noise * draws).clamp_(-self._reach, self._reach).requires_grad_()
+        self._optimiser = torch.optim.Adam([self._point], lr=attack.learning_rate, fused=True)
+        self._first_weights = self._weights = draws.new_tensor([weight for weight, _ in ways])
+        self._signed = torch.tensor([signed for _, signed in ways], device=draws.device).view(-1, 1, 1, 1, 1)
+        self._passed = 0
+        self._lowest = draws.new_full((len(draws),), torch.inf)
+        self.images = self._images().detach().clone()
+        self.distance = torch.full_like(self._lowest, torch.inf)
+
+    def _images(self) -> Tensor:
+        return 0.5 + self._attack.scale * self._point
+
+    def look(self) -> Tensor:
+        """Evaluate the present images, remember those of rows that never had a lower objective, return the sum."""
+        images = self._images()
+        distance = self._matching.cosine(images, self._labels, self._rows)
+        objective = distance + self._weights * absolute_variation(images)
+        with torch.no_grad():
+            better = objective < self._lowest
+            self._lowest = torch.where(better, objective, self._lowest)
+            self.distance = torch.where(better, distance, self.distance)
+            self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
+        return objective.sum()
+
+    def advance(self, step: int) -> None:
+        """Look, then take a step back into the box."""
+        attack = self._attack
+        passed = sum(step >= share * attack.iterations for share in _DROPS)
+        if passed != self._passed:  # objectives under another weight cannot be compared
+            self._passed = passed
+            self._weights = self._first_weights * attack.variation_decay**passed
+            self._lowest = torch.full_like(self._lowest, torch.inf)
+        (gradient,) = torch.autograd.grad(self.look(), self._point)
+        # A row that is not finite stays where it is; the others go on.
+        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+        self._point.grad = torch.where(self._signed, gradient.sign(), gradient)
+        self._optimiser.param_groups[0]["lr"] = attack.learning_rate * 0.1**passed
+        self._optimiser.step()
+        with torch.no_grad():
+            if attack.median_every and (step + 1) % attack.median_every == 0 and step + 1 < attack.iterations:
+                self._point.copy_(median_filtered(self._point))
+            self._point.clamp_(-self._reach, self._reach)
+
+
+def absolute_variation(images: Tensor) -> Tensor:
+    """Return the mean of ``|right - here|`` plus the mean of ``|below - here|`` over all images of each row.
+
+    Args:
+        images: ``(N, M, c, h, w)``.
+
+    Returns:
+        ``(N,)``.
+    """
+    across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
+    down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
+    return across + down
+
+
+def median_filtered(images: Tensor) -> Tensor:
+    """Return images ``(N, M, c, h, w)`` whose pixels are the medians of 3 x 3; the border is repeated outwards."""
+    padded = functional.pad(images.flatten(0, 1), (1, 1, 1, 1), mode="replicate")
+    return padded.unfold(2, 3, 1).unfold(3, 3, 1).flatten(4).median(4).values.view_as(images)

@@ -1,0 +1,165 @@
+"""What goes into a network's first fully connected layer, as a function of the image, with weights that were broadcast."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from fedpriv.util.errors import UserError
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_PROBES = 3
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``inputs = scale * pixels + shift``, the pixels in row-major order."""
+
+    scale: float
+    shift: float
+
+
+PREFIX = "network."
+"""What the names of a network's parameters begin with in :class:`UpToLayer`."""
+
+
+class _Reached(Exception):
+    """The layer was reached; holds what went in."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+
+
+class _Stop(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        """End the pass here."""
+        raise _Reached(inputs)
+
+
+class UpToLayer(nn.Module):
+    """A network that ends where a layer begins: images ``(n, c, h, w)`` to what goes into it ``(n, k)``.
+
+    In evaluation mode: what it does to one image does not depend on others.
+
+    Args:
+        model: the whole network; it is copied.
+        name: of the layer.
+        image_shape: (channels, height, width).
+        padded: whether to append a zero to every row.
+    """
+
+    def __init__(self, model: nn.Module, name: str, image_shape: tuple[int, int, int], *, padded: bool = False) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(model).eval().requires_grad_(False)
+        self._padded = padded
+        self.network.set_submodule(name, _Stop())
+        reached: set[str] = set()
+        hooks = [
+            module.register_forward_pre_hook(lambda module, given, own=own: reached.add(own))
+            for own, module in self.network.named_modules()
+        ]
+        self(torch.zeros(1, *image_shape, device=next(model.parameters()).device))
+        for hook in hooks:
+            hook.remove()
+        for own, module in list(self.network.named_modules()):
+            if own not in reached and any(True for _ in module.parameters(recurse=False)):
+                self.network.set_submodule(own, nn.Identity())  # never used
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the layer's inputs."""
+        try:
+            self.network(images)
+        except _Reached as found:
+            return functional.pad(found.inputs, (0, 1)) if self._padded else found.inputs
+        raise RuntimeError("the layer was not reached")
+
+
+class LayerInputs:
+    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by given weights.
+
+    Args:
+        model: architecture; it is copied.
+        weights: broadcast parameters by name; those behind the layer have no part.
+        name: of the layer.
+        image_shape: (channels, height, width).
+        device: where to compute.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: Mapping[str, Tensor],
+        name: str,
+        image_shape: tuple[int, int, int],
+        device: torch.device,
+    ) -> None:
+        self._model = UpToLayer(model, name, image_shape).to(device)
+        used = [own.removeprefix(PREFIX) for own, _ in self._model.named_parameters()]
+        self.weights = {own: weights[own].to(device) for own in used}
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the layer's inputs, differentiable in the images."""
+        named = {PREFIX + name: value for name, value in self.weights.items()}
+        found: Tensor = functional_call(self._model, named, (images,))
+        return found
+
+
+def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
+    """Return the name of the first linear layer with bias that takes one vector an image and whose weights are uploaded.
+
+    Args:
+        model: architecture.
+        image_shape: (channels, height, width).
+        sent: names of uploaded parameters.
+
+    Raises:
+        UserError: when there is none, or batch normalisation stands before it (then what goes in depends on the batch).
+    """
+    probe = copy.deepcopy(model).eval()
+    passed: list[tuple[str, bool]] = []
+    normalised: list[str] = []
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        def hook(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if isinstance(layer, _NORMS):
+                normalised.append(name)
+            else:
+                passed.append((name, given[0].dim() == 2 and not normalised))
+
+        return hook
+
+    for name, layer in probe.named_modules():
+        if isinstance(layer, (nn.Linear, *_NORMS)):
+            layer.register_forward_pre_hook(note(name))
+    with torch.no_grad():
+        probe(torch.zeros(2, *image_shape, device=next(probe.parameters()).device))
+    names = [name for name, _ in passed]
+    for name, usable in passed:
+        if usable and names.count(name) == 1 and {f"{name}.weight", f"{name}.bias"} <= set(sent):
+            return name
+    raise UserError(
+        "attack 'linear-layer' needs an uploaded fully connected layer with bias that takes one vector an image"
+        + (f", without batch normalisation before it ({normalised[0]})" if normalised else "")
+        + "; use inverting-gradients for this network"
+    )
+
+
+def as_affine(inputs: LayerInputs, image_shape: tuple[int, int, int], device: torch.device) -> Affine | None:
+    """Return how the layer's inputs follow from pixels where each is one pixel, scaled and shifted; else None."""
+    draw = torch.Generator().manual_seed(0)
+    dark, light = torch.zeros(1, *image_shape), torch.ones(1, *image_shape)
+    with torch.no_grad():
+        found = inputs(torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)]).to(device)).cpu()
+    size = found.shape[1]
+    if size != dark.numel():
+        return None
+    shift, scale = float(found[0].mean()), float((found[1] - found[0]).mean())
+    draw = torch.Generator().manual_seed(0)
+    pixels = torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)]).flatten(1)
+    return Affine(scale, shift) if scale and torch.allclose(found, scale * pixels + shift, atol=1e-5) else None

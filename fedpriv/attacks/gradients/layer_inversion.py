@@ -1,0 +1,203 @@
+"""Invert what went into a fully connected layer, through the broadcast weights before it.
+
+Beside the representation a the update holds the gradients of the layers before it. With the derivative D of the loss at the
+layer's outputs known for each image, they are sum_i J(x_i)^T W^T D_i, whatever the loss behind the layer was, so a candidate
+can be asked to lead to them as well: that tells apart images that pooling and ReLUs make alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
+from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, UpToLayer
+from fedpriv.attacks.gradients.local_step import LocalStep
+from fedpriv.attacks.invert.inversion import bytes_of_generator
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Progress, TargetId
+from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.attacks.optim.rows import Chosen, Row, Solved, solve_rows
+from fedpriv.attacks.priors.dip import Hourglass
+from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.read.updates import Tangent, Weights
+from fedpriv.util import seeds
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What is known of one target's layer and of the layers before it.
+
+    Attributes:
+        view: images to the layer's inputs, by the broadcast weights; one object for targets of equal weights.
+        inputs: ``(n, k)`` what went in, one row an image.
+        pulls: ``(n, k)`` derivative of the loss at the inputs; empty where it is not known.
+        weights: broadcast parameters before the layer, by name.
+        gradient: their gradients.
+        project: what can be compared of such gradients; None for everything.
+    """
+
+    view: LayerInputs
+    inputs: Tensor
+    pulls: Tensor
+    weights: Weights
+    gradient: Weights
+    project: Tangent | None
+
+    @property
+    def matchable(self) -> bool:
+        """Whether candidates can be asked for the gradients of the layers before."""
+        return len(self.pulls) == len(self.inputs) and bool(self.gradient)
+
+
+def invert_layers(
+    model: nn.Module,
+    name: str,
+    layers: Sequence[Layer],
+    targets: tuple[TargetId, ...],
+    knowledge: Knowledge,
+    schedule: Schedule,
+    *,
+    share: float,
+    restarts: int,
+    labels: Tensor,
+    seed: int,
+    device: torch.device,
+    chunk_rows: int | None,
+    progress: Progress | None,
+) -> Chosen:
+    """Invert every target's inputs under one deep image prior an image.
+
+    The objective of a row is the relative squared distance of the inputs, mean over its images, and ``share`` times the
+    cosine distance of the gradients of the layers before, where those can be matched.
+
+    Args:
+        model: the architecture.
+        name: of the layer.
+        layers: T layers.
+        targets: T targets.
+        knowledge: card and grants.
+        schedule: how to optimise.
+        share: see above.
+        restarts: rows a target.
+        labels: ``(T, M)``, M the largest number of images of a target; passed through.
+        seed: the run's seed.
+        device: where to compute.
+        chunk_rows: rows at a time.
+        progress: called as the work goes on.
+    """
+    count = labels.shape[1]
+    shape = Hourglass()
+    matcher = None
+    if share and any(layer.matchable for layer in layers):
+        upto = UpToLayer(model, name, knowledge.image_shape, padded=True)
+        matcher = Matcher(upto, knowledge.image_shape, BatchFacts(count, 1.0, 1), "approximate", device)
+
+    def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+        known = [layers[row.position] for row in rows]
+        features = _Features(known, count)
+        gradients = None if matcher is None else _Gradients(known, count, matcher)
+
+        def distance(pictures: Tensor, which: Tensor) -> Tensor:
+            images = pictures.unflatten(1, (count, -1))
+            value = features.distance(images, which)
+            return value if gradients is None else value + share * gradients.distance(images, which)
+
+        draws = [
+            [seeds.generator(seed, r.target.round, r.target.client, r.target.index, r.restart, i) for i in range(count)]
+            for r in rows
+        ]
+        fitted = fit(SeveralImages(draws, knowledge.image_shape, shape, device), distance, schedule, tick)
+        images = fitted.images.unflatten(1, (count, -1))
+        # A batch of fewer images shows them again, and again.
+        shown = [own[torch.arange(count) % len(one.inputs)] for own, one in zip(images, known, strict=True)]
+        return Solved(
+            images=torch.stack(shown),
+            objective=fitted.objective,
+            converged=fitted.objective < schedule.tolerance,
+            labels=labels[[row.position for row in rows]].to(device),
+            iterations=fitted.iterations,
+        )
+
+    _, height, width = knowledge.image_shape
+    return solve_rows(
+        targets,
+        solve,
+        restarts=restarts,
+        iterations=schedule.iterations,
+        bytes_per_row=count * (bytes_of_generator(shape, knowledge.image_shape) + 4 * 1000 * height * width),
+        device=device,
+        chunk_rows=chunk_rows,
+        progress=progress,
+    )
+
+
+class _Features:
+    """How far candidates' inputs are from the known ones."""
+
+    def __init__(self, known: Sequence[Layer], count: int) -> None:
+        self._views = [layer.view for layer in known]
+        self._wanted = torch.stack([_filled(layer.inputs, count) for layer in known])
+        places = torch.arange(count, device=self._wanted.device)
+        self._own = torch.stack([places < len(layer.inputs) for layer in known]).float()
+
+    def distance(self, images: Tensor, which: Tensor) -> Tensor:
+        """Return the mean over each row's own images ``(R, M, c, h, w)``: ``(R,)``."""
+        rows = which.tolist()
+        found = images.new_zeros(len(rows))
+        for view in dict.fromkeys(self._views[row] for row in rows):
+            mine = [place for place, row in enumerate(rows) if self._views[row] is view]
+            there = [rows[place] for place in mine]
+            inputs = view(images[mine].flatten(0, 1)).unflatten(0, (len(mine), -1))
+            apart = relative_feature_distance(inputs.flatten(0, 1), self._wanted[there].flatten(0, 1))
+            own = self._own[there]
+            value = (apart.view_as(own) * own).sum(1) / own.sum(1)
+            found = found.index_copy(0, torch.tensor(mine, device=found.device), value)
+        return found
+
+
+class _Gradients:
+    """How far the gradients of the layers before are from those that candidates lead to.
+
+    The loss is linear in the layer's inputs, <D W, a>. That is a cross-entropy of ``(a, 0)`` with "labels" ``(-D W, sum
+    D W)``, which sum to zero, so the matcher of cross-entropies computes it.
+    """
+
+    def __init__(self, known: Sequence[Layer], count: int, matcher: Matcher) -> None:
+        self._mine = torch.tensor([place for place, layer in enumerate(known) if layer.matchable])
+        chosen = [known[place] for place in self._mine.tolist()]
+        self._labels = torch.stack([_filled(_as_labels(layer.pulls), count) for layer in chosen])
+        steps = [LocalStep(_named(one.weights), _named(one.gradient), {}, _tangent(one.project)) for one in chosen]
+        self._matching: Matching = matcher.against(steps, [len(layer.inputs) for layer in chosen])
+
+    def distance(self, images: Tensor, which: Tensor) -> Tensor:
+        """Return the cosine distances ``(R,)``, zero for rows whose gradients cannot be matched."""
+        match = which[:, None] == self._mine
+        asked = match.any(1).nonzero().squeeze(1)
+        if not len(asked):
+            return images.new_zeros(len(which))
+        member = match.int().argmax(1)[asked]
+        there = asked.to(images.device)
+        value = self._matching.cosine(images[there], self._labels[member.to(images.device)], member)
+        return images.new_zeros(len(which)).index_copy(0, there, value)
+
+
+def _filled(values: Tensor, count: int) -> Tensor:
+    """Return rows ``(n, k)`` as ``(count, k)``, the first again where there are too few; they have no part."""
+    return values[torch.arange(count) % len(values)]
+
+
+def _as_labels(pulls: Tensor) -> Tensor:
+    # The matcher takes the mean over the n images; pulls are of the sum.
+    return len(pulls) * torch.cat([-pulls, pulls.sum(1, keepdim=True)], 1)
+
+
+def _named(values: Weights) -> Weights:
+    return {PREFIX + name: value for name, value in values.items()}
+
+
+def _tangent(project: Tangent | None) -> Tangent | None:
+    return None if project is None else Tangent(_named(dict(project.left)), _named(dict(project.right)))

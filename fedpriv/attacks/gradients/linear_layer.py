@@ -1,0 +1,284 @@
+"""The attack on the first fully connected layer of an uploaded network: read off what went in, without searching.
+
+Where that layer comes first, what went in is the image itself. Where convolutions come before it, what went in is a
+representation that the broadcast weights map images to; it is inverted under a deep image prior. Nothing behind the layer
+matters: neither the loss, nor a private head or a teacher, nor labels. Of a low-rank model the layer's truncated factors
+do, as long as they keep at least as many dimensions as the batch has images.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
+from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
+from fedpriv.attacks.gradients.layer_inputs import Affine, LayerInputs, as_affine, first_linear
+from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
+from fedpriv.attacks.gradients.local_step import LocalStep, private_head
+from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
+from fedpriv.attacks.gradients.step_problems import moved_besides
+from fedpriv.attacks.observation import (
+    BatchFacts,
+    Cost,
+    Knowledge,
+    Needs,
+    Observation,
+    Progress,
+    Reconstruction,
+    TargetId,
+    Unit,
+)
+from fedpriv.attacks.optim.fitting import Schedule
+from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.read.updates import Tangent, Update, Weights, read_update
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+
+_EXPLAINED = 1e-2
+"""A batch is explained when what it leaves of the layer's gradient is below this share."""
+
+
+_SUMMED = (
+    "The layer stands behind others that moved in every local step, so what went into it in later steps is not what the "
+    "broadcast weights make of an image: the fewer steps, the more this attack says."
+)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What was read off one layer.
+
+    Attributes:
+        inputs: ``(n, k)`` float32, what went in, one row an image.
+        errors: ``(m, n)`` float32 derivative of the loss at the outputs, or None where not all images were told apart.
+        unexplained: share of the layer's gradient that the inputs leave unexplained.
+    """
+
+    inputs: Tensor
+    errors: Tensor | None
+    unexplained: float
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """Solve for what went into the first fully connected layer; invert that where it is not the image.
+
+    A target is an upload as a whole; its images are those of the batch, in no particular order.
+
+    Attributes:
+        iterations: most steps of a row of the inversion; like all that follows but the last two it has no effect where
+            the layer takes the image itself.
+        restarts: rows a target of the inversion; the one with the lowest objective is kept.
+        learning_rate: Adam's step size in the inversion.
+        earlier: weight of the cosine distance of the earlier layers' gradient in the inversion; 0 leaves it out.
+        draws: sets of outputs that are tried to tell the images of a batch apart.
+        separable: batches of more images are not told apart by trying, which grows like 2^n; of them only images that
+            some output saw alone are found.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 800
+    restarts: Annotated[int, Ge(1)] = 4
+    learning_rate: Annotated[float, Gt(0)] = 1e-2
+    earlier: Annotated[float, Ge(0)] = 0.1
+    draws: Annotated[int, Ge(1)] = 20_000
+    separable: Annotated[int, Ge(1)] = 12
+
+    name = "linear-layer"
+    targets = TARGETS["linear-layer"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
+    needs = Needs(batch=True)
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Recover the batch of each target; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the architecture or the batch facts are missing, or the network has no such layer.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        began = time.perf_counter()
+        facts = [known for known in (knowledge.facts_of(target.client) for target in targets) if known is not None]
+        if knowledge.model is None or len(facts) < len(targets):
+            raise UserError(f"attack {self.name!r} needs the shared architecture and the batch facts")
+        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
+        updates = [read_update(observation_of(observations, target), shapes, device) for target in targets]
+        layer = first_linear(knowledge.model, knowledge.image_shape, updates[0].before.keys())
+        own_labels = [_labels(knowledge, *known) for known in zip(facts, targets, updates, strict=True)]
+        most = max(len(own) for own in own_labels)
+        # A batch of fewer images shows them again, and again.
+        shown = [torch.arange(most) % len(own) for own in own_labels]
+        labels = torch.stack([own[place] for own, place in zip(own_labels, shown, strict=True)])
+        found = [
+            self._solve(update, layer, len(own), generator(seed, target.round, target.client, "linear-layer"))
+            for target, update, own in zip(targets, updates, own_labels, strict=True)
+        ]
+        views = _views(knowledge, updates, layer, device)
+        left_over = torch.tensor([one.unexplained for one in found])
+        sound = torch.tensor([one.errors is not None and one.unexplained < _EXPLAINED for one in found])
+        affine = as_affine(views[0], knowledge.image_shape, device)
+        if affine is not None:
+            images = [_pixels(one.inputs, affine, knowledge.image_shape) for one in found]
+            return Reconstruction(
+                targets=targets,
+                images=torch.stack([own[place] for own, place in zip(images, shown, strict=True)]),
+                objective=left_over[:, None],
+                chosen=torch.zeros(len(targets), dtype=torch.int64),
+                labels=labels,
+                cost=Cost(time.perf_counter() - began, 1, len(targets), str(device)),
+                converged=sound,
+            )
+        best = invert_layers(
+            knowledge.model,
+            layer,
+            [
+                self._problem(view, update, one, layer, own, device)
+                for view, update, one, own in zip(views, updates, found, facts, strict=True)
+            ],
+            targets,
+            knowledge,
+            Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4),
+            share=self.earlier,
+            restarts=self.restarts,
+            labels=labels,
+            seed=seed,
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+        solved = best.reconstruction(targets)
+        return replace(
+            solved,
+            objective=solved.objective + left_over[:, None].to(solved.objective.device),
+            converged=solved.converged & sound.to(solved.converged.device),
+            cost=replace(solved.cost, seconds=time.perf_counter() - began),
+        )
+
+    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+        """Return in words what else moved the layer than its inputs; empty for nothing."""
+        loss = knowledge.loss
+        known = [knowledge.facts_of(target.client) for target in targets]
+        several = any(facts is not None and facts.steps > 1 for facts in known)
+        told = moved_besides([loss.besides, loss.later if several else ""])
+        if not several or knowledge.model is None:
+            return told
+        device = torch.device("cpu")
+        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
+        update = read_update(observation_of(observations, targets[0]), shapes, device)
+        layer = first_linear(knowledge.model, knowledge.image_shape, update.before.keys())
+        view = _views(knowledge, [update], layer, device)[0]
+        if as_affine(view, knowledge.image_shape, device) is not None:
+            return told
+        return f"{told} {_SUMMED}".strip()
+
+    def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
+        change = update.gradient(1.0)
+        name = f"{layer}.weight"
+        weight, bias = change[name].double().cpu(), change[f"{layer}.bias"].double().cpu()
+        tangent = update.project if isinstance(update.project, Tangent) else Tangent()
+        left, right = tangent.left.get(name), tangent.right.get(name)
+        onto = None if right is None else right.double().cpu().T
+        # Of a truncated layer all rows are known along V, and all columns along U.
+        rows = weight if onto is None else weight @ onto
+        parts = separate(rows, bias, count, draw, self.draws if count <= self.separable else 0)
+        inputs = inputs_of(parts.errors, weight, left)
+        apart = parts.attested == count
+        if len(inputs) < count:
+            lone, _ = lone_inputs(rows, bias)
+            lone = lone if onto is None else lone @ onto.T
+            inputs = torch.cat([inputs, _others(lone, inputs, count - len(inputs))])
+        if not len(inputs):  # no output was touched: the update is zero
+            inputs = weight.new_zeros(1, weight.shape[1])
+        seen = inputs if onto is None else inputs @ onto
+        left_over = rows - rows @ torch.linalg.pinv(seen) @ seen
+        return Solution(
+            inputs=inputs[torch.arange(count) % len(inputs)].float(),
+            errors=parts.errors.float() if apart else None,
+            unexplained=float(left_over.norm() / rows.norm().clamp(min=1e-300)),
+        )
+
+    def _problem(
+        self, view: LayerInputs, update: Update, one: Solution, layer: str, facts: BatchFacts, device: torch.device
+    ) -> Layer:
+        inputs = one.inputs.to(device)
+        project = update.project if isinstance(update.project, Tangent) else None
+        if one.errors is None or facts.steps != 1:
+            return Layer(view, inputs, inputs[:0], {}, {}, project)
+        pulls = one.errors.T.to(device) @ update.before[f"{layer}.weight"]
+        change = update.gradient(1.0)
+        earlier = {name: change[name] for name in view.weights}
+        return Layer(view, inputs, pulls, view.weights, earlier, project)
+
+
+def _views(knowledge: Knowledge, updates: Sequence[Update], layer: str, device: torch.device) -> list[LayerInputs]:
+    """Return each update's map from images to the layer's inputs, the same object where weights are equal."""
+    assert knowledge.model is not None
+    made: list[tuple[Update, LayerInputs]] = []
+    found = []
+    for update in updates:
+        view = next((own for other, own in made if _equal(other.before, update.before)), None)
+        if view is None:
+            view = LayerInputs(knowledge.model, update.before, layer, knowledge.image_shape, device)
+            made.append((update, view))
+        found.append(view)
+    return found
+
+
+def _equal(first: Weights, second: Weights) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def _labels(knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: Update) -> Tensor:
+    """Return the labels ``(n,)`` of a target's images, -1 each where nothing tells them."""
+    given = knowledge.labels.get((target.round, target.client))
+    if given is not None:
+        return given.cpu()
+    count = facts.images
+    model, head = knowledge.model, knowledge.heads.get(target.client)
+    assert model is not None
+    if update.before.keys() == {name for name, _ in model.named_parameters()}:
+        return infer_labels(*last_layer(update.gradient(facts.learning_rate), knowledge.n_classes), count).cpu()
+    if head is None:
+        return torch.full((count,), -1)
+    step = LocalStep(update.before, update.gradient(facts.learning_rate), private_head(head, update.before))
+    return infer_labels_through_head(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
+
+
+def _pixels(inputs: Tensor, affine: Affine, image_shape: tuple[int, int, int]) -> Tensor:
+    return ((inputs - affine.shift) / affine.scale).clamp(0, 1).reshape(len(inputs), *image_shape)
+
+
+def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:
+    """Return up to ``number`` candidates that are neither among the chosen ones nor mixtures of them."""
+    found = list(chosen)
+    for one in candidates:
+        if len(found) == len(chosen) + number:
+            break
+        if found:
+            # Mixtures have weights that sum to one, so they lie in the plane through what they mix.
+            base = torch.stack(found)
+            offsets = base[1:] - base[0]
+            away = one - base[0]
+            if len(offsets):
+                away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
+            if float(away.norm()) < _EXPLAINED * float(one.norm()):
+                continue
+        found.append(one)
+    return torch.stack(found[len(chosen) :]) if len(found) > len(chosen) else chosen[:0]

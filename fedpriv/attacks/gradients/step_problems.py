@@ -1,0 +1,322 @@
+"""What every attack on updates starts from: each target's step, how many images it took, and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
+from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
+from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
+from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
+from fedpriv.attacks.gradients.readout import last_readable, readable_layers
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, Statistics, TargetId
+from fedpriv.attacks.optim.rows import Row
+from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
+from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.read.updates import HEAD
+from fedpriv.util.errors import UserError
+from fedpriv.wire.public_loss import KnownLoss
+
+MATCHING = Needs(batch=True)
+"""What matching gradients takes: how many images, at which learning rate."""
+
+MATCHING_ON: Mapping[str, Needs] = {"extractor": Needs(extractor=("white_box",), batch=True)}
+"""What it takes besides on some kinds of upload: an extractor was trained through a head, which stayed private."""
+
+
+@dataclass(frozen=True)
+class StepProblem:
+    """T updates to explain.
+
+    Attributes:
+        model: the architecture whose gradients are matched.
+        facts: of the local steps; of targets that differ, of the one with the most steps.
+        steps: T steps.
+        counts: T numbers of images, over all steps of each.
+        labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
+            unknown.
+        derivatives: T derivatives ``(O,)`` of the loss at the output of the step's ``readout``; None where labels say it.
+        statistics: T clients' statistics before batch norms, or nothing.
+        misfit: in words, why the true images need not be the best explanation; empty where they are.
+        sources: ``(T, M)`` int64, which of its images a target shows in each place: its own ones, then the same again.
+    """
+
+    model: nn.Module
+    facts: BatchFacts
+    steps: tuple[LocalStep, ...]
+    counts: tuple[int, ...]
+    labels: Tensor
+    sources: Tensor
+    derivatives: tuple[Tensor | None, ...]
+    misfit: str
+    statistics: tuple[Statistics, ...] = ()
+
+    def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
+        """Return the steps, counts and labels ``(N, M)`` of N rows."""
+        places = [row.position for row in rows]
+        return [self.steps[place] for place in places], [self.counts[place] for place in places], self.labels[places]
+
+    def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
+        """Return what stands for the labels of N rows ``(N, M, K)``: one-hot labels, or the derivatives of the readout."""
+        places = [row.position for row in rows]
+        known = one_hot(self.labels[places], n_classes)
+        found = [self.derivatives[place] for place in places]
+        missing = max((len(one) for one in found if one is not None), default=0) - n_classes
+        known = functional.pad(known, (0, max(0, missing)))
+        for row, one in zip(known, found, strict=True):
+            if one is not None:
+                row.zero_()[0, : len(one)] = one
+        return known
+
+    def shown(self, rows: Sequence[Row], values: Tensor) -> Tensor:
+        """Return values ``(N, M, ...)`` of N rows, repeated in turn where a row has fewer images than M."""
+        sources = self.sources[[row.position for row in rows]]
+        return torch.stack([row[source] for row, source in zip(values, sources, strict=True)])
+
+
+def read_problem(
+    attack: str,
+    observations: Sequence[Observation],
+    targets: Sequence[TargetId],
+    knowledge: Knowledge,
+    device: torch.device,
+    *,
+    labels_known: bool = True,
+    ignore: str = "",
+    match: GradientMatch = "all",
+) -> StepProblem:
+    """Return what is to be explained, and with how many images of which labels.
+
+    Args:
+        attack: its name, for messages.
+        observations: what the server saw.
+        targets: T targets.
+        knowledge: card and grants.
+        device: where to put it.
+        labels_known: whether to look labels up or infer them; else the attack finds them itself.
+        ignore: patterns of parameters whose gradients are not compared, joined by +; they still tell labels.
+        match: which entries of the gradients are compared, and whether only by sign.
+
+    Raises:
+        UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
+    """
+    known = [batch_facts(attack, knowledge, target.client) for target in targets]
+    model, own_facts = known[0][0], [facts for _, facts in known]
+    steps = [
+        local_step(
+            observation_of(observations, target), model, facts.learning_rate, device, knowledge.heads.get(target.client)
+        )
+        for target, facts in zip(targets, own_facts, strict=True)
+    ]
+    found = [
+        known_labels(attack, target, step, knowledge, facts).cpu() if labels_known else torch.full((facts.images,), -1)
+        for target, step, facts in zip(targets, steps, own_facts, strict=True)
+    ]
+    counts = tuple(len(own) for own in found)
+    left = [
+        replace(_without_head(without(attack, step, ignore), knowledge.loss), sizes=tuple(batch_sizes(count, facts)))
+        for step, count, facts in zip(steps, counts, own_facts, strict=True)
+    ]
+    read = _readouts(model, left, steps, knowledge) if labels_known and match == "all" else [None] * len(left)
+    if not labels_known and knowledge.loss.through == "logits":  # soft labels are found with the images
+        misfit = misfit_of(replace(knowledge.loss, through="cross_entropy"), left, read)
+    else:
+        misfit = misfit_of(knowledge.loss, left, read)
+    compared = tuple(
+        restricted(attack, step if one is None else one[0], match) for step, one in zip(left, read, strict=True)
+    )
+    derivatives = tuple(None if one is None else one[1] for one in read)
+    labels = torch.full((len(targets), max(counts)), -1)
+    for row, own in zip(labels, found, strict=True):
+        row[: len(own)] = own
+    sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
+    most = max(own_facts, key=lambda facts: facts.steps)
+    granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
+    statistics = tuple(one for one in granted if one)
+    return StepProblem(
+        model,
+        most,
+        compared,
+        counts,
+        labels.to(device),
+        sources.to(device),
+        derivatives,
+        misfit,
+        statistics if len(statistics) == len(targets) else (),
+    )
+
+
+def caveat(
+    attack: str,
+    observations: Sequence[Observation],
+    targets: Sequence[TargetId],
+    knowledge: Knowledge,
+    *,
+    labels_known: bool = True,
+    ignore: str = "",
+    match: GradientMatch = "all",
+) -> str:
+    """Return why the true images need not be what is searched for, in words; empty where they are."""
+    return read_problem(
+        attack,
+        observations,
+        targets,
+        knowledge,
+        torch.device("cpu"),
+        labels_known=labels_known,
+        ignore=ignore,
+        match=match,
+    ).misfit
+
+
+Read = tuple[LocalStep, Tensor] | None
+"""A step whose loss is known by a layer's output alone, with the derivative there; None where it is not."""
+
+
+def _readouts(
+    model: nn.Module, compared: Sequence[LocalStep], whole: Sequence[LocalStep], knowledge: Knowledge
+) -> list[Read]:
+    """Return, for each step whose loss labels do not tell, how it is known all the same."""
+    through = knowledge.loss.through
+    if through == "cross_entropy":
+        return [None] * len(compared)
+    layers = readable_layers(model, knowledge.image_shape)
+    found: list[Read] = []
+    for step, sent in zip(compared, whole, strict=True):
+        name = last_readable(layers, step.gradient.keys(), head=False)
+        if not name and through == "logits":  # the head's bias tells it too, but leaves more to be searched through
+            name = last_readable(layers, step.gradient.keys(), head=True)
+        if not name or step.sizes != (1,):
+            found.append(None)
+            continue
+        gradient = {own: value for own, value in step.gradient.items() if own in layers[name]}
+        found.append((replace(step, gradient=gradient, readout=name), sent.gradient[f"{name}.bias"]))
+    return found
+
+
+def _without_head(step: LocalStep, loss: KnownLoss) -> LocalStep:
+    if not loss.head_apart:
+        return step
+    return replace(step, gradient={own: value for own, value in step.gradient.items() if not own.startswith(HEAD)})
+
+
+def misfit_of(loss: KnownLoss, steps: Sequence[LocalStep], read: Sequence[Read]) -> str:
+    """Return why the true images need not minimise what is compared, in words; empty where they do.
+
+    Args:
+        loss: what the protocol tells.
+        steps: T steps.
+        read: of each, how its loss is known though labels do not tell it; None where it is not.
+    """
+    reasons = [loss.besides]
+    if any(len(step.sizes) > 1 for step in steps):
+        reasons.append(loss.later)
+    if loss.through != "cross_entropy" and any(one is None for one in read):
+        by = {"logits": "logits", "representation": "representations"}[loss.through]
+        reasons.append(
+            f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
+            "where one step used one image and a fully connected layer stands before them"
+        )
+    return moved_besides(reasons)
+
+
+def moved_besides(reasons: Sequence[str]) -> str:
+    """Return a sentence of what else moved the weights than what attacks follow; empty for nothing."""
+    stated = "; ".join(reason for reason in reasons if reason)
+    return f"The true images need not be the best fit: {stated}." if stated else ""
+
+
+def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
+    """Return a step whose gradient lacks the parameters that a pattern names.
+
+    Args:
+        attack: its name, for messages.
+        step: the step.
+        ignore: patterns as of ``fnmatch``, joined by +; empty for none.
+
+    Raises:
+        UserError: when a pattern names no parameter, or nothing is left.
+    """
+    patterns = ignore.split("+") if ignore else []
+    names = ", ".join(step.gradient)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in step.gradient):
+            raise UserError(
+                f"attack {attack!r}: ignore={pattern}: no uploaded parameter is named so; there are: {names}"
+            )
+    kept = {
+        name: value
+        for name, value in step.gradient.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not kept:
+        raise UserError(f"attack {attack!r}: ignore={ignore} leaves nothing to compare; there are: {names}")
+    return replace(step, gradient=kept)
+
+
+def restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep:
+    """Return a step of which only the entries that the client sent, or their signs, are compared.
+
+    Raises:
+        UserError: when the upload is truncated: what of it was sent is known already.
+    """
+    if match != "all" and step.project is not None:
+        raise UserError(
+            f"attack {attack!r}: match={match}: a low-rank upload is not pruned entry by entry; drop the option"
+        )
+    entries = sent_entries(step.gradient, match)
+    return step if entries is None else replace(step, project=entries)
+
+
+def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:
+    """Return the labels ``(M,)`` of all images of a target's steps: given ones where the card grants them, else inferred.
+
+    Inferred labels say nothing of their order, so they are dealt out over the steps in turn.
+
+    Raises:
+        UserError: when labels were granted but not handed over, or are more than the steps can have used.
+    """
+    most = facts.batch_size * facts.steps
+    if knowledge.card.labels == "inferred":
+        return dealt(_inferred(step, knowledge, facts.images), batch_sizes(facts.images, facts))
+    where = f"client {target.client} in round {target.round}"
+    given = knowledge.labels.get((target.round, target.client))
+    if given is None:
+        raise UserError(
+            f"attack {attack!r}: the knowledge card gives labels, but none were handed over for {where}; "
+            "pass --knowledge labels=inferred"
+        )
+    if not 0 < len(given) <= most + facts.steps:  # a step may have taken a tail of one image along
+        raise UserError(
+            f"attack {attack!r}: {len(given)} labels for {where}, expected 1 to {most}: {facts.steps} step(s) of a "
+            f"batch of {facts.batch_size}"
+        )
+    return given
+
+
+def dealt(labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return labels ``(n,)`` in the order of batches of these sizes, dealt out one to each batch that has room, in turn."""
+    turns = sorted((turn, batch) for batch, size in enumerate(sizes) for turn in range(size))
+    order = sorted(range(len(turns)), key=lambda place: (turns[place][1], turns[place][0]))
+    return labels[torch.tensor(order, device=labels.device)]
+
+
+def _inferred(step: LocalStep, knowledge: Knowledge, count: int) -> Tensor:
+    if step.fixed and knowledge.model is not None:  # the head, whose gradient says it, was not sent
+        return infer_labels_through_head(step, knowledge.model, count, knowledge.n_classes, knowledge.image_shape)
+    return infer_labels(*last_layer(step.gradient, knowledge.n_classes), count)
+
+
+def bytes_of_matching(problem: StepProblem, knowledge: Knowledge, matcher: Matcher) -> int:
+    """Estimate the memory of a row while its images are matched."""
+    channels, height, width = knowledge.image_shape
+    pixels = problem.labels.shape[1] * channels * height * width
+    weights = sum(parameter.numel() for parameter in problem.model.parameters())
+    # Candidate and wanted gradients with what their derivatives need, for every step that is unrolled; activations.
+    return 4 * (8 * weights * (problem.facts.steps if matcher.unrolls else 1) + 400 * pixels)

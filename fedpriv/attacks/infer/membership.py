@@ -1,0 +1,211 @@
+"""Membership inference: was this very image among those that a client's upload was computed from?
+
+It returns no image but a score for each candidate, higher for likelier members, from the upload and the client's
+extractor g. The scores are plain distances; no shadow federation is trained:
+
+- prototypes: -||g(x) - p_y||^2 / ||p_y||^2, with p_y the uploaded prototype of the candidate's class
+  (or the cosine between them);
+- representations: the same with the nearest uploaded row of the class; zero for a member;
+- an entangled vector: the same with the one vector, for classes that its label encoding gives weight;
+- class outputs: -KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
+- a kernel over public images: the self-similarity that ridge regression over pixels extrapolates to x from the kernel's
+  diagonal. The kernel holds nothing computed from private images, so this is expected to tell nothing;
+- trained weights (models, extractors, classifiers, angle matrices): how much training lowered the candidate's loss, or how
+  much the update resembles its gradient; see :mod:`fedpriv.attacks.infer.membership_update`.
+
+A candidate of a class that the upload does not speak of cannot be a member: minus infinity. Which classes a client holds is
+read off by :func:`held_classes`, exactly, wherever an upload carries ids, counts or weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.infer.membership_update import TRAINED, Judge, update_scores
+from fedpriv.attacks.observation import Knowledge, Needs, Observation
+from fedpriv.attacks.read.class_outputs import is_distribution
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import (
+    ClassLogits,
+    Entangled,
+    Kernel,
+    LabelCounts,
+    Message,
+    Prototypes,
+    PublicImages,
+    Representations,
+    optional_part,
+)
+
+BATCH = 256
+_RIDGE = 1e-2
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Images of which some were a client's training images; which, is not said.
+
+    Attributes:
+        client: whose members are looked for.
+        images: ``(n, c, h, w)`` in [0, 1].
+        labels: ``(n,)`` their classes, which the attacker knows.
+    """
+
+    client: int
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class MembershipInference:
+    """Score candidates by how near they are to what was uploaded.
+
+    Attributes:
+        candidates: how many members, and as many non-members, are tried for each client at most.
+        score: nearness of vectors: minus the relative squared distance, or the cosine of the angle. Trained weights, class
+            outputs and kernels have no such choice.
+        judge: of trained weights: the ``gradient`` that the update resembles, or the ``loss`` that fell.
+    """
+
+    candidates: Annotated[int, Ge(1)] = 100
+    score: Literal["distance", "cosine"] = "distance"
+    judge: Judge = "gradient"
+
+    name = "membership"
+    targets = TARGETS["membership"]
+    needs = Needs(extractor=("white_box", "query"))
+    needs_on: ClassVar[Mapping[str, Needs]] = {
+        **dict.fromkeys(("kernel", "model", "small-model", "low-rank-model"), Needs()),
+        **dict.fromkeys(("logits", "extractor", "angle-matrix"), Needs(extractor=("white_box",))),
+    }
+    budget: ClassVar[str | None] = None
+
+    def run(
+        self, observation: Observation, candidates: Candidates, knowledge: Knowledge, kind: str | None = None
+    ) -> Tensor:
+        """Return scores ``(n,)``, float64 on the CPU; minus infinity where membership is ruled out.
+
+        Args:
+            observation: the client's upload, or the permuted control.
+            candidates: what to score.
+            knowledge: card and grants.
+            kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
+
+        Raises:
+            UserError: when a grant is missing, or the upload holds nothing to compare with.
+        """
+        if kind in TRAINED:
+            return update_scores(
+                observation, candidates.client, candidates.images, candidates.labels, knowledge, self.judge
+            )
+        kernel = optional_part(observation.upload, Kernel) if kind in (None, "kernel") else None
+        if kernel is not None:
+            return _from_kernel(kernel, observation, candidates)
+        features = _represent(knowledge, candidates)
+        rows, classes = _anchors(observation)
+        if optional_part(observation.upload, ClassLogits) is None:
+            return _by_nearness(features, candidates.labels, rows, classes, self.score)
+        if candidates.client not in knowledge.heads:
+            raise UserError(
+                "attack 'membership' on class outputs needs the client's head too; pass --knowledge extractor=white_box"
+            )
+        weight, bias = (value.double().cpu() for value in knowledge.heads[candidates.client])
+        return _by_divergence((features @ weight.T + bias).log_softmax(1), candidates.labels, rows, classes)
+
+
+@torch.no_grad()
+def _represent(knowledge: Knowledge, candidates: Candidates) -> Tensor:
+    if candidates.client not in knowledge.extractors:
+        raise UserError(f"no extractor of client {candidates.client} was handed over")
+    extractor = knowledge.extractors[candidates.client]
+    return torch.cat([extractor(part).double().cpu() for part in candidates.images.split(BATCH)])
+
+
+def _anchors(observation: Observation) -> tuple[Tensor, Tensor]:
+    """Return what an upload compares with: vectors ``(k, width)`` and the class of each ``(k,)``."""
+    upload = observation.upload
+    for payload in upload:
+        if isinstance(payload, Representations):
+            return payload.features.double().cpu(), payload.labels.cpu()
+        if isinstance(payload, Prototypes):
+            return payload.features.double().cpu(), payload.classes.cpu()
+        if isinstance(payload, ClassLogits):
+            return payload.values.double().cpu(), payload.classes.cpu()
+        if isinstance(payload, Entangled):
+            classes = (payload.label_encoding.cpu().abs() > 0).nonzero().squeeze(1)
+            return payload.feature.double().cpu().expand(len(classes), -1), classes
+    kinds = ", ".join(payload.kind for payload in upload) or "nothing"
+    raise UserError(
+        f"upload of client {observation.client} in round {observation.round} holds {kinds}; attack 'membership' compares "
+        f"with one of {', '.join(TARGETS['membership'])}"
+    )
+
+
+def _by_nearness(features: Tensor, labels: Tensor, rows: Tensor, classes: Tensor, score: str) -> Tensor:
+    if score == "cosine":
+        return -_nearest(1 - normalize(features) @ normalize(rows).T, labels, classes)
+    squares = torch.cdist(features, rows).square() / rows.square().sum(1).clamp(min=1e-12)
+    return -_nearest(squares, labels, classes)
+
+
+def _by_divergence(logs: Tensor, labels: Tensor, rows: Tensor, classes: Tensor) -> Tensor:
+    uploaded = rows if is_distribution(rows) else rows.softmax(1)
+    own = (uploaded * uploaded.clamp(min=1e-30).log()).sum(1)
+    return -_nearest(own - logs @ uploaded.T, labels, classes)
+
+
+def _nearest(distances: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
+    """Return the least distance ``(n,)`` to an anchor of the candidate's own class; infinite where there is none."""
+    other = labels.cpu()[:, None] != classes
+    return distances.masked_fill(other, torch.inf).amin(1)
+
+
+def _from_kernel(kernel: Kernel, observation: Observation, candidates: Candidates) -> Tensor:
+    sent = optional_part(observation.broadcast, PublicImages)
+    if sent is None:
+        raise UserError(f"broadcast of round {observation.round}: holds no public images; a kernel is about some")
+    size = len(kernel.matrix)
+    public = sent.images[-size:].flatten(1).double().cpu()
+    wanted = kernel.matrix.diagonal().double().cpu()
+    pixels = candidates.images.flatten(1).double().cpu()
+    scale = public.var(0).sum().clamp(min=1e-12)
+    among = torch.exp(-torch.cdist(public, public).square() / scale)
+    across = torch.exp(-torch.cdist(pixels, public).square() / scale)
+    eye = torch.eye(size, dtype=torch.float64)
+    scores: Tensor = across @ torch.linalg.solve(among + _RIDGE * eye, wanted - wanted.mean())
+    return scores
+
+
+def held_classes(upload: Message) -> tuple[int, ...] | None:
+    """Return the classes that an upload says its client holds, ascending; None where it says nothing of classes."""
+    for payload in upload:
+        if isinstance(payload, (Prototypes, ClassLogits)):
+            return tuple(sorted(payload.classes.tolist()))
+        if isinstance(payload, Representations):
+            return tuple(sorted(payload.labels.unique().tolist()))
+        if isinstance(payload, Entangled):
+            return tuple((payload.label_encoding.abs() > 0).nonzero().squeeze(1).tolist())
+        if isinstance(payload, LabelCounts):
+            return tuple((payload.counts > 0).nonzero().squeeze(1).tolist())
+    return None
+
+
+def class_counts(upload: Message) -> dict[int, int] | None:
+    """Return how many training images of each class an upload says its client holds, or None where it does not."""
+    for payload in upload:
+        if isinstance(payload, Prototypes) and payload.counts is not None:
+            return dict(zip(payload.classes.tolist(), payload.counts.tolist(), strict=True))
+        if isinstance(payload, LabelCounts):
+            return {label: count for label, count in enumerate(payload.counts.tolist()) if count > 0}
+        if isinstance(payload, Representations):
+            labels, counts = payload.labels.unique(return_counts=True)
+            return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    return None

@@ -1,0 +1,101 @@
+"""What an upload says about each class, as a few numbers that mean the same for every client.
+
+Clients' representation spaces differ, so coordinates of one are worth nothing for another. What carries over are lengths,
+angles to the classifier that everybody was sent, and how a class stands among the client's own classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from fedpriv.attacks.infer.membership import held_classes
+from fedpriv.attacks.observation import Observation
+from fedpriv.attacks.read.class_outputs import is_distribution
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes, optional_part
+
+_TINY = 1e-12
+
+
+def describe(observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Return the classes ``(k,)`` that may be asked about, and numbers ``(k, f)`` on each, float64.
+
+    The classes are those that the upload names, ascending, or all where it names none. f depends on the kind of upload and
+    on whether a classifier was broadcast, not on the client.
+
+    Args:
+        observation: a client's upload and what it answers.
+        n_classes: C.
+
+    Raises:
+        UserError: when the upload holds nothing that is described here.
+    """
+    named = held_classes(observation.upload)
+    classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
+    found = _numbers(observation, classes)
+    if found is None:
+        kinds = ", ".join(payload.kind for payload in observation.upload) or "nothing"
+        raise UserError(
+            f"upload of client {observation.client} in round {observation.round} holds {kinds}; attack 'property' reads "
+            "prototypes, entangled vectors, class outputs and classifiers"
+        )
+    own = torch.stack(found, 1).double()
+    beside = (own - own.mean(0)) / own.std(0, unbiased=False).clamp_min(1e-9)
+    crowd = torch.full((len(classes), 1), 1 / max(1, len(classes)), dtype=torch.float64)
+    return classes, torch.cat([own, beside.where(own.std(0, unbiased=False) > 1e-9, 0.0), crowd], 1)
+
+
+def _numbers(observation: Observation, classes: Tensor) -> list[Tensor] | None:
+    head = optional_part(observation.broadcast, Classifier)
+    for payload in observation.upload:
+        if isinstance(payload, Prototypes):
+            order = payload.classes.cpu().argsort()
+            return _of_prototypes(payload.features.cpu()[order], classes, head)
+        if isinstance(payload, ClassLogits):
+            order = payload.classes.cpu().argsort()
+            return _of_outputs(payload.values.cpu()[order], classes)
+        if isinstance(payload, Entangled):
+            weights = payload.label_encoding.cpu()[classes]
+            return [weights, *_by_head(payload.feature.cpu().expand(len(classes), -1), classes, head)]
+        if isinstance(payload, Classifier) and head is not None:
+            return _of_update(payload, head)
+    return None
+
+
+def _of_prototypes(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
+    lengths = rows.norm(dim=1)
+    centre = rows.mean(0)
+    apart = torch.cdist(rows, rows)
+    nearest = (apart + torch.diag(torch.full((len(rows),), torch.inf))).amin(1)
+    nearest = nearest.where(nearest.isfinite(), lengths) / lengths.mean().clamp_min(_TINY)
+    from_centre = (rows - centre).norm(dim=1) / lengths.mean().clamp_min(_TINY)
+    return [lengths.clamp_min(_TINY).log(), nearest, from_centre, *_by_head(rows, classes, head)]
+
+
+def _by_head(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
+    """Return what the broadcast classifier says of vectors ``(k, d)`` as images of their classes."""
+    if head is None:
+        return []
+    weight, bias = head.state["weight"].cpu(), head.state["bias"].cpu()
+    logits = rows @ weight.T + bias
+    own = logits.gather(1, classes[:, None])[:, 0]
+    certain = logits.log_softmax(1).gather(1, classes[:, None])[:, 0]
+    return [own - logits.mean(1), certain, cosine_similarity(rows, weight[classes])]
+
+
+def _of_outputs(values: Tensor, classes: Tensor) -> list[Tensor]:
+    shares = values if is_distribution(values) else values.softmax(1)
+    own = shares.gather(1, classes[:, None])[:, 0]
+    entropy = -(shares * shares.clamp_min(_TINY).log()).sum(1)
+    column = shares[:, classes]
+    # How much of the class leaks into the client's other classes: a common class draws mistakes.
+    drawn = (column.sum(0) - own) / max(1, len(classes) - 1)
+    return [own, (1 - own).clamp_min(1e-6).log(), entropy, drawn, drawn.clamp_min(1e-6).log()]
+
+
+def _of_update(sent: Classifier, head: Classifier) -> list[Tensor]:
+    weight = (sent.state["weight"] - head.state["weight"]).cpu()
+    bias = (sent.state["bias"] - head.state["bias"]).cpu()
+    return [bias, weight.norm(dim=1), weight.mean(1), (weight * head.state["weight"].cpu()).sum(1)]

@@ -1,0 +1,210 @@
+"""Inversion of vectors: find an image whose representation is the one that was uploaded.
+
+``||g(x') - r||^2 / ||r||^2`` is minimised over images x' under a prior, with the client's extractor g in hand (white
+box) or a substitute of the attacker's own (shadow). A prototype or an entangled vector is fitted as if it were one
+image's; that is what published evaluations do, and it understates what such an upload gives away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Protocol
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.optim.fitting import Prior, Schedule, fit
+from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.read.extractors import represent_rows, require_extractors
+from fedpriv.attacks.read.target_features import target_feature
+
+_NEEDS = Needs(extractor=("white_box", "shadow"))
+
+
+class VectorInversion(Protocol):
+    """What inversions of one vector share: everything but the prior and the schedule."""
+
+    restarts: int
+    name: str
+    match: Match
+
+    @property
+    def schedule(self) -> Schedule:
+        """How a row is optimised."""
+        ...
+
+    def prior(
+        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
+    ) -> Prior:
+        """Return a prior over as many images as there are generators."""
+        ...
+
+    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+        """Estimate the memory that a row takes."""
+        ...
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
+        """
+        _NEEDS.refuse(self.name, knowledge.card)
+        require_extractors(knowledge, targets)
+        vectors = [target_feature(observations, target).to(device) for target in targets]
+        schedule, apart = self.schedule, DISTANCES[self.match]
+
+        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+            wanted = torch.stack([vectors[row.position] for row in rows])
+            owners = torch.tensor([row.target.client for row in rows])
+
+            def distance(images: Tensor, which: Tensor) -> Tensor:
+                features = represent_rows(knowledge, images, owners[which])
+                return apart(features, wanted[which.to(device)])
+
+            prior = self.prior([row.generator(seed) for row in rows], knowledge.image_shape, device)
+            fitted = fit(prior, distance, schedule, tick)
+            return Solved(
+                images=fitted.images.unsqueeze(1),
+                objective=fitted.objective,
+                converged=fitted.objective < schedule.tolerance,
+                labels=torch.tensor([[row.target.label] for row in rows], device=device),
+                iterations=fitted.iterations,
+            )
+
+        return solve_rows(
+            targets,
+            solve,
+            restarts=self.restarts,
+            iterations=schedule.iterations,
+            bytes_per_row=self.bytes_per_row(knowledge.image_shape),
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        ).reconstruction(targets, torch.stack(vectors))
+
+
+@dataclass(frozen=True)
+class DipInversion(VectorInversion):
+    """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images).
+
+    Attributes:
+        iterations: most steps of a row.
+        learning_rate: Adam's step size.
+        restarts: rows a target; the one with the lowest objective is kept.
+        average: decay of the running mean of the images.
+        tolerance: relative feature distance below which a row is finished, and converged.
+        patience: steps without 1 % gain after which a row is finished.
+        match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
+            :data:`fedpriv.attacks.invert.feature_matching.Match`.
+        generator: shape of the generator network.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 800
+    learning_rate: Annotated[float, Gt(0)] = 5e-3
+    restarts: Annotated[int, Ge(1)] = 1
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tolerance: Annotated[float, Ge(0)] = 2e-4
+    patience: Annotated[int, Ge(1)] = 300
+    match: Match = "vector"
+    generator: Hourglass = Hourglass()
+
+    name = "dip"
+    targets = TARGETS["dip"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
+    needs = _NEEDS
+
+    @property
+    def schedule(self) -> Schedule:
+        """Adam with a running mean of the images, until a row is near enough or stands still."""
+        return Schedule(
+            self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
+        )
+
+    def prior(
+        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
+    ) -> Prior:
+        """Return generator networks, one an image."""
+        return DeepImagePrior(generators, image_shape, self.generator, device)
+
+    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+        """Estimate the memory of one generator network while it is fitted."""
+        return bytes_of_generator(self.generator, image_shape)
+
+
+def bytes_of_generator(shape: Hourglass, image_shape: tuple[int, int, int]) -> int:
+    """Estimate the memory that one image's generator takes while it is fitted."""
+    _, height, width = image_shape
+    # Weights with gradient and Adam's moments, and every map once forward and once backward.
+    weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in _pairs(shape.channels))
+    maps = 2 * 12 * height * width * (shape.input_channels + shape.channels[0])
+    return 4 * (weights + maps)
+
+
+def _pairs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(zip((*channels[1:], channels[-1]), channels, strict=True))
+
+
+@dataclass(frozen=True)
+class PixelInversion(VectorInversion):
+    """Inversion over pixels with total variation (Mahendran and Vedaldi 2015): the control without a learned prior.
+
+    Attributes:
+        iterations: steps of a row.
+        learning_rate: Adam's first step size; it falls to zero along half a cosine.
+        restarts: rows a target; the one with the lowest objective is kept.
+        tolerance: relative feature distance plus penalties below which a row is finished, and converged.
+        patience: steps without 1 % gain after which a row is finished.
+        match: what of the vector is believed; see :class:`DipInversion`.
+        pixels: what holds pixels back.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 800
+    learning_rate: Annotated[float, Gt(0)] = 0.05
+    restarts: Annotated[int, Ge(1)] = 1
+    tolerance: Annotated[float, Ge(0)] = 5e-4
+    patience: Annotated[int, Ge(1)] = 300
+    match: Match = "vector"
+    pixels: PixelSettings = PixelSettings()
+
+    name = "pixels"
+    targets = TARGETS["pixels"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
+    needs = _NEEDS
+
+    @property
+    def schedule(self) -> Schedule:
+        """Adam with a step size that falls to zero, until a row is near enough or stands still."""
+        return Schedule(
+            self.iterations, self.learning_rate, anneal=True, tolerance=self.tolerance, patience=self.patience
+        )
+
+    def prior(
+        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
+    ) -> Prior:
+        """Return pixels that total variation holds back."""
+        return PixelPrior(generators, image_shape, self.pixels, device)
+
+    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+        """Estimate the memory of one image's way through an extractor and back."""
+        channels, height, width = image_shape
+        return 4 * 200 * max(channels, 16) * height * width

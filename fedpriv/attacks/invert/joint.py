@@ -1,0 +1,226 @@
+"""Joint inversion of prototypes: as many images as the prototype is a mean of, found together.
+
+``||mean_j g(x_j) - p||^2 / ||p||^2`` is minimised over M images x_1 .. x_M, each under a deep image prior of its own, with
+the client's extractor g in hand. Inverting a mean of two representations as if it were one image's fails, because no
+image has that representation; the two images together do.
+
+How many images went in is uploaded by most methods that upload prototypes. Where it is not, the objective gives it away: a
+number too small cannot reach the objective that the right one reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
+from fedpriv.attacks.invert.inversion import bytes_of_generator
+from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.optim.rows import Chosen, Row, Solved, solve_rows
+from fedpriv.attacks.priors.dip import Hourglass
+from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.read.extractors import represent_rows, require_extractors
+from fedpriv.attacks.read.target_features import observation_of, target_feature
+from fedpriv.util import seeds
+from fedpriv.wire.payloads import Prototypes, optional_part
+
+
+@dataclass(frozen=True)
+class JointInversion:
+    """Invert each prototype by as many images as it is a mean of.
+
+    Every target gets ``most`` images, because a reconstruction holds the same number for all: one of M < ``most`` images
+    repeats them in turn, so the first M are all there is.
+
+    Attributes:
+        iterations: most steps of a row.
+        restarts: rows a target; the one with the lowest objective is kept.
+        most: largest number of images M; a prototype of more images is inverted by ``most``.
+        fits: relative feature distance at which a number of images counts as enough. Where the upload hides the count,
+            M = 1, 2, .. are tried and the first that reaches it is kept; if none does, the one with the lowest distance.
+        learning_rate: Adam's step size.
+        average: decay of the running mean of the images.
+        tolerance: relative feature distance below which a row is finished, and converged.
+        patience: steps without 1 % gain after which a row is finished.
+        match: what of the prototype is believed; see :class:`fedpriv.attacks.invert.inversion.DipInversion`.
+        generator: shape of the generator networks.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 1000
+    restarts: Annotated[int, Ge(1)] = 1
+    most: Annotated[int, Ge(1)] = 4
+    fits: Annotated[float, Gt(0)] = 3e-3
+    learning_rate: Annotated[float, Gt(0)] = 5e-3
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tolerance: Annotated[float, Ge(0)] = 5e-4
+    patience: Annotated[int, Ge(1)] = 300
+    match: Match = "vector"
+    generator: Hourglass = Hourglass()
+
+    name = "joint"
+    targets = TARGETS["joint"]
+    unit: ClassVar[Unit] = "upload"
+    budget: ClassVar[str | None] = "iterations"
+    needs = Needs(extractor=("white_box", "shadow"))
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Invert the prototypes of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        require_extractors(knowledge, targets)
+        vectors = [target_feature(observations, target, "prototype").to(device) for target in targets]
+        counts = [uploaded_count(observations, target) for target in targets]
+        best: dict[int, _Attempt] = {}
+        spent: list[Cost] = []
+        for number in range(1, self.most + 1):
+            waiting = [
+                place
+                for place, count in enumerate(counts)
+                if (min(count, self.most) == number if count is not None else not self._settled(best.get(place)))
+            ]
+            if not waiting:
+                continue
+
+            def within(done: int, planned: int, number: int = number) -> None:
+                if progress is not None:
+                    progress((number - 1) * planned + done, self.most * planned)
+
+            solved = self._solve(
+                [targets[place] for place in waiting],
+                [vectors[place] for place in waiting],
+                number,
+                knowledge,
+                seed,
+                device,
+                chunk_rows,
+                within,
+            )
+            spent.append(solved.cost)
+            for position, place in enumerate(waiting):
+                attempt = _Attempt(solved, position)
+                if place not in best or attempt.lowest < best[place].lowest:
+                    best[place] = attempt
+        return self._gather(targets, vectors, [best[place] for place in range(len(targets))], spent)
+
+    def _settled(self, attempt: _Attempt | None) -> bool:
+        return attempt is not None and attempt.lowest <= self.fits
+
+    def _solve(
+        self,
+        targets: Sequence[TargetId],
+        vectors: Sequence[Tensor],
+        number: int,
+        knowledge: Knowledge,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None,
+        progress: Progress,
+    ) -> Chosen:
+        schedule = Schedule(
+            self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
+        )
+
+        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+            wanted = torch.stack([vectors[row.position] for row in rows])
+            owners = torch.tensor([row.target.client for row in rows])
+
+            def distance(pictures: Tensor, which: Tensor) -> Tensor:
+                images = pictures.unflatten(1, (number, -1)).flatten(0, 1)
+                features = represent_rows(knowledge, images, owners[which].repeat_interleave(number))
+                means = features.unflatten(0, (-1, number)).mean(1)
+                return DISTANCES[self.match](means, wanted[which.to(device)])
+
+            draws = [[_generator(seed, row, image) for image in range(number)] for row in rows]
+            prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)
+            fitted = fit(prior, distance, schedule, tick)
+            labels = torch.tensor([row.target.label for row in rows], device=device)
+            return Solved(
+                images=fitted.images.unflatten(1, (number, -1)),
+                objective=fitted.objective,
+                converged=fitted.objective < schedule.tolerance,
+                labels=labels.unsqueeze(1).expand(-1, number),
+                iterations=fitted.iterations,
+            )
+
+        return solve_rows(
+            targets,
+            solve,
+            restarts=self.restarts,
+            iterations=self.iterations,
+            bytes_per_row=number * bytes_of_generator(self.generator, knowledge.image_shape),
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+
+    def _gather(
+        self, targets: tuple[TargetId, ...], vectors: list[Tensor], best: list[_Attempt], spent: list[Cost]
+    ) -> Reconstruction:
+        def rows(name: str) -> list[Tensor]:
+            return [getattr(attempt.solved, name)[attempt.position] for attempt in best]
+
+        def in_turn(values: Tensor) -> Tensor:
+            return values[torch.arange(self.most, device=values.device) % len(values)]
+
+        return Reconstruction(
+            targets=targets,
+            images=torch.stack([in_turn(images) for images in rows("images")]),
+            objective=torch.stack(rows("objective")),
+            chosen=torch.stack(rows("chosen")),
+            labels=torch.stack([in_turn(labels) for labels in rows("labels")]),
+            cost=Cost(
+                seconds=sum(cost.seconds for cost in spent),
+                iterations=max(cost.iterations for cost in spent),
+                rows=sum(cost.rows for cost in spent),
+                device=spent[0].device,
+            ),
+            converged=torch.stack(rows("converged")),
+            features=torch.stack(vectors),
+        )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One target solved with some number of images: which row of what was solved together."""
+
+    solved: Chosen
+    position: int
+
+    @property
+    def lowest(self) -> float:
+        """The objective of the chosen restart; infinite where all failed."""
+        value = self.solved.objective[self.position, self.solved.chosen[self.position]]
+        return float(value.nan_to_num(nan=torch.inf))
+
+
+def uploaded_count(observations: Sequence[Observation], target: TargetId) -> int | None:
+    """Return how many images a prototype says it is a mean of, at least one; None where the upload hides it."""
+    means = optional_part(observation_of(observations, target).upload, Prototypes)
+    if means is None or means.counts is None:
+        return None
+    return max(1, int(means.counts[target.index]))
+
+
+def _generator(seed: int, row: Row, image: int) -> torch.Generator:
+    target = row.target
+    return seeds.generator(seed, target.round, target.client, target.index, row.restart, "image", image)

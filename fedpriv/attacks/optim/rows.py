@@ -1,0 +1,183 @@
+"""The rows engine: an attack works on a batch of rows, a row being one target with one restart.
+
+Every row draws from its own generator, so what becomes of it does not depend on which rows it is computed with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Cost, Progress, Reconstruction, TargetId
+from fedpriv.util import seeds
+from fedpriv.util.errors import UserError
+
+_CPU_CHUNK_BYTES = 1 << 30
+"""Memory a chunk may take on a CPU. Larger chunks gain no speed there."""
+
+_GPU_SHARE = 0.5
+"""Share of a graphics card's free memory that a chunk may take."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One target with one restart.
+
+    Attributes:
+        target: which private thing the row tries to recover.
+        position: the target's place among the attack's targets, 0..T-1.
+        restart: 0..R-1.
+    """
+
+    target: TargetId
+    position: int
+    restart: int
+
+    def generator(self, seed: int) -> torch.Generator:
+        """Return the row's own CPU generator, derived from (seed, round, client, index, restart)."""
+        return seeds.generator(seed, self.target.round, self.target.client, self.target.index, self.restart)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What became of a chunk of N rows.
+
+    Attributes:
+        images: ``(N, M, c, h, w)`` in [0, 1].
+        objective: ``(N,)`` final objective of exactly these images, lower is better; not finite for a row that failed.
+        converged: ``(N,)`` bool, whether the row met the attack's convergence rule.
+        labels: ``(N, M)`` int64 labels that the row used or recovered, or -1.
+        iterations: iterations of the row that took most.
+    """
+
+    images: Tensor
+    objective: Tensor
+    converged: Tensor
+    labels: Tensor
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best restart of each of T targets.
+
+    Attributes:
+        images: ``(T, M, c, h, w)`` in [0, 1].
+        objective: ``(T, R)`` of every restart.
+        chosen: ``(T,)`` int64, the restart with the lowest objective.
+        converged: ``(T,)`` bool of the chosen restart.
+        labels: ``(T, M)`` int64 of the chosen restart.
+        cost: what it took.
+    """
+
+    images: Tensor
+    objective: Tensor
+    chosen: Tensor
+    converged: Tensor
+    labels: Tensor
+    cost: Cost
+
+    def reconstruction(self, targets: tuple[TargetId, ...], features: Tensor | None = None) -> Reconstruction:
+        """Return it as an attack's result.
+
+        Args:
+            targets: the T targets.
+            features: ``(T, d)`` vectors that the images were fitted to, or None.
+        """
+        return Reconstruction(
+            targets=targets,
+            images=self.images,
+            objective=self.objective,
+            chosen=self.chosen,
+            labels=self.labels,
+            cost=self.cost,
+            converged=self.converged,
+            features=features,
+        )
+
+
+Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
+"""Solves a chunk of rows; the second argument is to be called with the number of iterations done."""
+
+
+def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
+    """Return targets x restarts, the restarts of a target side by side."""
+    return tuple(Row(target, place, again) for place, target in enumerate(targets) for again in range(restarts))
+
+
+def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
+    """Return how many rows to compute at a time by an estimate of their memory, at least one."""
+    budget = _CPU_CHUNK_BYTES
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        budget = int(free * _GPU_SHARE)
+    return max(1, budget // max(1, bytes_per_row))
+
+
+def solve_rows(
+    targets: Sequence[TargetId],
+    solve: Solver,
+    *,
+    restarts: int,
+    iterations: int,
+    bytes_per_row: int,
+    device: torch.device,
+    chunk_rows: int | None = None,
+    progress: Progress | None = None,
+) -> Chosen:
+    """Solve every row in chunks and keep the restart with the lowest objective of each target.
+
+    Args:
+        targets: T targets, at least one.
+        solve: solves one chunk.
+        restarts: R, rows per target.
+        iterations: iterations planned for a row, for progress.
+        bytes_per_row: estimate of a row's memory, from which the chunk size follows where ``chunk_rows`` is None.
+        device: where the rows are computed; recorded.
+        chunk_rows: rows at a time, at least 1.
+        progress: called with (iterations done, iterations planned) over all chunks.
+
+    Raises:
+        UserError: for no target, fewer than one restart, or a chunk of fewer than one row.
+    """
+    if not targets:
+        raise UserError("no targets: the observations hold nothing of the kind to attack; expected at least one")
+    if restarts < 1:
+        raise UserError(f"restarts={restarts}: expected at least 1")
+    if chunk_rows is not None and chunk_rows < 1:
+        raise UserError(f"chunk_rows={chunk_rows}: expected at least 1")
+    rows = rows_of(targets, restarts)
+    size = chunk_rows or rows_that_fit(bytes_per_row, device)
+    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+    planned = iterations * len(chunks)
+    started = time.perf_counter()
+    solved: list[Solved] = []
+    for number, chunk in enumerate(chunks):
+
+        def tick(done: int, offset: int = number * iterations) -> None:
+            if progress is not None:
+                progress(offset + done, planned)
+
+        solved.append(solve(chunk, tick))
+        tick(iterations)
+    return _choose(solved, len(targets), restarts, time.perf_counter() - started, device)
+
+
+def _choose(solved: Sequence[Solved], n_targets: int, restarts: int, seconds: float, device: torch.device) -> Chosen:
+    objective = torch.cat([part.objective for part in solved]).view(n_targets, restarts)
+    # A row that failed has no finite objective and must not win: NaN would, in an argmin.
+    chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
+    best = torch.arange(n_targets, device=chosen.device) * restarts + chosen
+    cost = Cost(seconds, max(part.iterations for part in solved), n_targets * restarts, str(device))
+    return Chosen(
+        images=torch.cat([part.images for part in solved])[best],
+        objective=objective,
+        chosen=chosen,
+        converged=torch.cat([part.converged for part in solved])[best],
+        labels=torch.cat([part.labels for part in solved])[best],
+        cost=cost,
+    )

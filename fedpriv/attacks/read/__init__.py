@@ -1,0 +1,1 @@
+"""What an upload says by itself, before anything is attacked."""

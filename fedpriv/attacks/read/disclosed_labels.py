@@ -1,0 +1,52 @@
+"""What a client's uploads say in clear of the images that it holds: their classes, and how many of each.
+
+A protocol may say it once: a label histogram travels with a client's first upload only, and a mixture of one class a round
+names another class in every round. So all messages of a client are asked, not its newest alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fedpriv.attacks.infer.membership import class_counts, held_classes
+from fedpriv.wire.payloads import Entangled, Message, optional_part
+
+TELLING = ("representation", "prototype", "entangled", "logits", "label-counts")
+"""Kinds of payload that name classes."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a client said.
+
+    Attributes:
+        classes: that it holds, ascending; None where no message names classes.
+        counts: class -> number of training images; None where no message counts them.
+    """
+
+    classes: tuple[int, ...] | None
+    counts: Mapping[int, int] | None
+
+
+def said(messages: Iterable[Message]) -> Said:
+    """Return what a client's messages say together.
+
+    The newest message that counts images settles both. Otherwise classes are those of the newest message that names some,
+    and of mixtures, which need not hold every class, all that ever had weight.
+
+    Args:
+        messages: of one client, the oldest first.
+    """
+    counts: Mapping[int, int] | None = None
+    newest: tuple[int, ...] | None = None
+    mixed: set[int] = set()
+    for message in messages:
+        found, named = class_counts(message), held_classes(message)
+        counts = counts if found is None else found
+        newest = newest if named is None else named
+        if named is not None and optional_part(message, Entangled) is not None:
+            mixed |= set(named)
+    if counts is not None:
+        return Said(tuple(sorted(label for label, count in counts.items() if count > 0)), counts)
+    return Said(tuple(sorted(mixed)) if mixed else newest, None)

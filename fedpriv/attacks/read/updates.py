@@ -1,0 +1,195 @@
+"""What a client's training did to the weights that it uploads, whatever kind of upload they travel in.
+
+A whole model, a small model and an extractor are uploaded as they are. Of a low-rank model only truncated factors
+arrive, and of its gradient only what :class:`Tangent` keeps can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
+from fedpriv.attacks.observation import Observation
+from fedpriv.attacks.read.sent_entries import SentEntries, stacked_entries
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Extractor, LowRankModel, Message, Model, Payload, SmallModel, optional_part
+
+Weights = dict[str, Tensor]
+
+WHOLE: tuple[type[Model] | type[SmallModel] | type[Extractor], ...] = (Model, SmallModel, Extractor)
+
+WEIGHTY: tuple[str, ...] = ("model", "small-model", "extractor", "low-rank-model")
+"""Kinds of upload that hold the weights of a network, from whose update a gradient is read."""
+
+HEAD = "head."
+"""What the names of a model's head begin with; an extractor travels without it."""
+
+
+@dataclass(frozen=True)
+class Tangent:
+    """What a truncated matrix tells of the gradient that led to it.
+
+    A client starts from W, takes a step to W' = W - lr G and uploads the leading singular triples of W', W'_t = U S V. As
+    U^T W' = S V and W' V^T = U S, the server knows U^T G and G V^T exactly, but nothing of what is orthogonal to both:
+
+        G - (I - U U^T) G (I - V^T V)
+
+    is the orthogonal projection onto the tangent space of the matrices of rank t at W'_t. Applied to W - W'_t it gives the
+    same as applied to lr G, so candidates that are projected likewise can be compared without error. The same holds of a
+    sum of steps. Convolution kernels are projected slice by slice, as they are truncated.
+
+    Attributes:
+        left: name -> U ``(..., a, t)`` with orthonormal or zero columns; parameters that are not named pass unchanged.
+        right: name -> V ``(..., t, b)`` with orthonormal or zero rows.
+    """
+
+    left: Mapping[str, Tensor] = field(default_factory=dict)
+    right: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __call__(self, gradient: Mapping[str, Tensor]) -> Weights:
+        """Return the projection of ``gradient``; leading axes of a stack are kept."""
+        return {name: self._project(name, value) if name in self.left else value for name, value in gradient.items()}
+
+    def _project(self, name: str, value: Tensor) -> Tensor:
+        left, right = self.left[name], self.right[name]
+        beside = value - left @ (left.mT @ value)
+        return value - (beside - (beside @ right.mT) @ right)
+
+    def coverage(self, shapes: Mapping[str, torch.Size]) -> float:
+        """Return the dimensions of what is kept as a share of all parameters, in (0, 1].
+
+        Args:
+            shapes: of all parameters, by name.
+        """
+        kept = 0
+        for name, shape in shapes.items():
+            size = shape.numel()
+            if name in self.left:
+                *_, rows, columns = shape
+                rank = self.left[name].shape[-1]
+                size = size // (rows * columns) * rank * (rows + columns - rank)
+            kept += size
+        return kept / sum(shape.numel() for shape in shapes.values())
+
+
+@dataclass(frozen=True)
+class Update:
+    """Weights before and after a client's training.
+
+    Attributes:
+        before: broadcast parameters by name.
+        after: uploaded parameters by the same names; of a low-rank model the recovered ones.
+        project: what can be compared of ``before - after``; None for everything.
+    """
+
+    before: Weights
+    after: Weights
+    project: Callable[[Mapping[str, Tensor]], Weights] | None = None
+
+    def gradient(self, learning_rate: float) -> Weights:
+        """Return ``(before - after) / learning rate``, projected where the upload is truncated.
+
+        That is the gradient of one step of plain SGD, the sum of the gradients of several.
+        """
+        change = {name: (value - self.after[name]) / learning_rate for name, value in self.before.items()}
+        return change if self.project is None else self.project(change)
+
+
+def weighty_part(message: Message) -> Payload | None:
+    """Return the payload of a message that holds a network's weights, or None."""
+    found = (optional_part(message, kind) for kind in (*WHOLE, LowRankModel))
+    return next((payload for payload in found if payload is not None), None)
+
+
+def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: torch.device) -> Update:
+    """Return what a client's training did to the weights that it uploads.
+
+    Args:
+        seen: broadcast and upload of one client.
+        shapes: the parameters of the architecture, by name. Those of an extractor leave out the head.
+        device: where to put the weights.
+
+    Raises:
+        UserError: when either message holds no weights, or a parameter is missing or shaped otherwise.
+    """
+    where = f"client {seen.client} in round {seen.round}"
+    states: list[Weights] = []
+    tangent: Tangent | None = None
+    for side, message in (("broadcast", seen.broadcast), ("upload", seen.upload)):
+        payload = weighty_part(message)
+        if isinstance(payload, LowRankModel):
+            factors = {name: value.to(device) for name, value in payload.factors.items()}
+            state: Mapping[str, Tensor] = recover(factors)
+            if side == "upload":
+                tangent = _tangent(factors, state)
+        elif isinstance(payload, WHOLE):
+            state = payload.state
+        else:
+            raise UserError(
+                f"{where}: expected the weights of a network ({', '.join(WEIGHTY)}) in the {side}, got "
+                f"{', '.join(sent.kind for sent in message) or 'nothing'}"
+            )
+        if isinstance(payload, Extractor):
+            shapes = {name: shape for name, shape in shapes.items() if not name.startswith(HEAD)}
+        for name, shape in shapes.items():
+            if name not in state or state[name].shape != shape:
+                got = tuple(state[name].shape) if name in state else "nothing"
+                raise UserError(f"{where}: {side} parameter {name!r} should be {tuple(shape)}, got {got}")
+        states.append({name: state[name].to(device) for name in shapes})
+    before, after = states
+    return Update(before, after, tangent)
+
+
+def _tangent(factors: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tangent:
+    left = {name: factors[name + LEFT] for name in state if name + LEFT in factors}
+    return Tangent(left, {name: factors[name + RIGHT] for name in left})
+
+
+def stacked_projection(
+    projections: Sequence[Callable[[Mapping[str, Tensor]], Weights] | None],
+) -> Tangent | SentEntries | None:
+    """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected.
+
+    Ranks differ from client to client, so smaller factors are filled up with zeros, which changes no projection.
+
+    Raises:
+        TypeError: when only some of the updates are projected.
+    """
+    if all(projection is None for projection in projections):
+        return None
+    entries = [projection for projection in projections if isinstance(projection, SentEntries)]
+    if len(entries) == len(projections):
+        return stacked_entries(entries)
+    tangents = [projection for projection in projections if isinstance(projection, Tangent)]
+    if len(tangents) < len(projections):
+        raise TypeError("some updates are projected and some are not; they cannot be stacked")
+    names = dict.fromkeys(name for tangent in tangents for name in tangent.left)
+    left, right = {}, {}
+    for name in names:
+        if not all(name in tangent.left for tangent in tangents):
+            # Sent whole by some client: its factors span everything.
+            tangents = [_with_identity(tangent, name, tangents) for tangent in tangents]
+        rank = max(tangent.left[name].shape[-1] for tangent in tangents)
+        left[name] = torch.stack([_padded(tangent.left[name], rank, -1) for tangent in tangents])
+        right[name] = torch.stack([_padded(tangent.right[name], rank, -2) for tangent in tangents])
+    return Tangent(left, right)
+
+
+def _with_identity(tangent: Tangent, name: str, among: Sequence[Tangent]) -> Tangent:
+    if name in tangent.left:
+        return tangent
+    left, right = next((other.left[name], other.right[name]) for other in among if name in other.left)
+    rows, columns = left.shape[-2], right.shape[-1]
+    whole = torch.eye(rows, dtype=left.dtype, device=left.device).expand(*left.shape[:-2], rows, rows)
+    nothing = right.new_zeros(*right.shape[:-2], rows, columns)
+    return Tangent({**tangent.left, name: whole}, {**tangent.right, name: nothing})
+
+
+def _padded(factor: Tensor, rank: int, axis: int) -> Tensor:
+    missing = rank - factor.shape[axis]
+    return pad(factor, (0, missing) if axis == -1 else (0, 0, 0, missing))

@@ -1,0 +1,147 @@
+"""The attack adapted to noise on rows: average what a client uploads of the same images over rounds, then invert that.
+
+Noise, differentially private or not, and stochastic rounding are drawn anew in every round, while the image behind a row of
+representations, and the images behind a class's prototype, stay the same. See :mod:`fedpriv.attacks.recover.averaging`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.feature_matching import Match
+from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.invert.joint import JointInversion
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.recover.averaging import Averaged, average
+from fedpriv.attacks.recover.unmixing import Family
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Message, Prototypes, Representations, optional_part
+
+Rows = Representations | Prototypes
+
+
+@dataclass(frozen=True)
+class AveragedInversion:
+    """Average a client's rows over all rounds seen, then invert those of the targets.
+
+    A target is a row of the newest upload. Representations are averaged over the rounds whose rows have the same labels in
+    the same order, prototypes over the rounds that hold all classes of the newest; other rounds are left out.
+
+    Attributes:
+        family: which estimators may be chosen; see :mod:`fedpriv.attacks.recover.unmixing`.
+        zeros: ``sent``; or ``missing``: a coordinate that is zero in all rows of a round was not sent (``diagonal``), and
+            rounds that show different coordinates are put together.
+        inversion: of the averaged vector: ``dip``, ``joint`` (prototypes only) or ``decoder`` (needs attacker data).
+        match: what of the averaged vector is believed, by ``dip`` and ``joint``; see
+            :data:`fedpriv.attacks.invert.feature_matching.Match`.
+        iterations: most steps of the inversion.
+        restarts: of the inversion.
+    """
+
+    family: Family = "auto"
+    zeros: Literal["sent", "missing"] = "sent"
+    inversion: Literal["dip", "joint", "decoder"] = "dip"
+    match: Match = "vector"
+    iterations: Annotated[int, Ge(1)] = 800
+    restarts: Annotated[int, Ge(1)] = 1
+
+    name = "average"
+    targets = TARGETS["average"]
+    unit: ClassVar[Unit] = "row"
+    budget: ClassVar[str | None] = "iterations"
+    needs = Needs(extractor=("white_box", "query", "shadow"), min_rounds=2)
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Average and invert; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the card grants too few rounds or not what the inversion needs, or a target is not there.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        newest = {target.client: observation_of(observations, target) for target in targets}
+        averaged = tuple(
+            replace(seen, upload=averaged_upload(observations, seen, self.family, self.zeros == "missing"))
+            for seen in newest.values()
+        )
+        return self._inversion().run(
+            averaged, targets, knowledge, seed=seed, device=device, chunk_rows=chunk_rows, progress=progress
+        )
+
+    def _inversion(self) -> DipInversion | JointInversion | DecoderInversion:
+        if self.inversion == "decoder":
+            return DecoderInversion(iterations=self.iterations, restarts=self.restarts)
+        kind = DipInversion if self.inversion == "dip" else JointInversion
+        return kind(iterations=self.iterations, restarts=self.restarts, match=self.match)
+
+
+def averaged_upload(
+    observations: Sequence[Observation], newest: Observation, family: Family = "auto", missing: bool = False
+) -> Message:
+    """Return the newest upload with its rows averaged over rounds; counts and labels stay.
+
+    Args:
+        observations: what the server saw, of any clients and rounds.
+        newest: the upload to improve; rounds after it have no part.
+        family: which estimators to consider.
+        missing: whether coordinates that are zero in all rows of a round were not sent.
+
+    Raises:
+        UserError: when it holds neither representations nor prototypes.
+    """
+    held = _rows(newest)
+    rows = average_rows(observations, newest, family, missing).rows
+    return tuple(replace(held, features=rows) if payload is held else payload for payload in newest.upload)
+
+
+def average_rows(
+    observations: Sequence[Observation], newest: Observation, family: Family = "auto", missing: bool = False
+) -> Averaged:
+    """Return the rows of the newest upload averaged over rounds; arguments as of :func:`averaged_upload`."""
+    held = _rows(newest)
+    own = sorted(
+        (o for o in observations if o.client == newest.client and o.round <= newest.round), key=lambda o: o.round
+    )
+    versions = [found for seen in own if (found := _same_rows(seen.upload, held)) is not None]
+    stacked = torch.stack(versions)
+    return average(stacked, (stacked != 0).any(1) if missing else None, family)
+
+
+def _rows(seen: Observation) -> Rows:
+    found = optional_part(seen.upload, Representations) or optional_part(seen.upload, Prototypes)
+    if found is not None:
+        return found
+    raise UserError(
+        f"attack 'average': upload of client {seen.client} in round {seen.round} holds "
+        f"{', '.join(payload.kind for payload in seen.upload) or 'nothing'}; expected representation or prototype"
+    )
+
+
+def _same_rows(upload: Message, newest: Rows) -> Tensor | None:
+    """Return another round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
+    if isinstance(newest, Representations):
+        raw = optional_part(upload, Representations)
+        return raw.features if raw is not None and torch.equal(raw.labels, newest.labels) else None
+    means = optional_part(upload, Prototypes)
+    if means is None or not len(means.classes):
+        return None
+    match = newest.classes[:, None] == means.classes[None]
+    return means.features[match.int().argmax(1)] if bool(match.any(1).all()) else None

@@ -1,0 +1,203 @@
+"""What changed between two rounds' uploads of one client: the representation of an image that it gained or lost.
+
+A prototype is a mean, and its count says of how many. While the extractor stays as it is,
+
+    n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed),
+
+so that one added image's representation comes out exactly, however large the class. A prototype that is kept as a running
+mean, p_t = m p_{t-1} + (1 - m) b_t, gives away the newest batch's mean b_t in the same way. Of an entangled upload whose
+weights are 1 / n for every image (VAR) the label encoding holds the shares of classes, from which n follows.
+
+Where the extractor is still trained, its drift is added to the result n times over; how much vectors moved whose data
+stayed as they were says how much that is: prototypes of unchanged classes, or the client's uploads of earlier rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv.wire.payloads import Entangled, Prototypes
+
+_MOST = 8
+_WHOLE = 0.02
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a client gained or lost between two rounds.
+
+    Attributes:
+        vector: ``(d,)`` mean representation of the images.
+        number: how many images; negative if they were removed; 0 where a running mean hides it.
+        label: their class.
+        noise: how large drift of the extractor is expected to be in ``vector``, relative to it; >= 0, infinite where
+            uploads do not tell.
+    """
+
+    vector: Tensor
+    number: int
+    label: int
+    noise: float
+
+
+def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: float | None = None) -> Change | None:
+    """Return what a class gained or lost by its counts; None where nothing changed, or counts are not uploaded.
+
+    Args:
+        before: the earlier upload.
+        after: the later upload.
+        label: the class.
+        usual: drift of rounds before, for where no class stayed as it is (:func:`usual_drift`).
+    """
+    if before.counts is None or after.counts is None:
+        return None
+    old, old_count = _of_class(before, before.counts, label)
+    new, new_count = _of_class(after, after.counts, label)
+    if old_count == new_count:
+        return None
+    gained = (new_count * new - old_count * old) / (new_count - old_count)
+    noise = _noise(drift(before, after), usual, old_count * old.norm(), abs(new_count - old_count) * gained.norm())
+    return Change(gained.float(), new_count - old_count, label, noise)
+
+
+def newest_of_running_mean(
+    before: Prototypes, after: Prototypes, label: int, momentum: float, usual: float | None = None
+) -> Change | None:
+    """Return the newest batch's mean behind a prototype ``p_t = m p_{t-1} + (1 - m) b_t``; None for a new class.
+
+    What comes out is ``p_t + m / (1 - m) (p_t - p_{t-1})``. The noise is what that factor makes of the movement that is
+    usual: of the client's other classes, else of rounds before, else of this class itself. All of it is taken for drift,
+    though in true running means much of it is other batches, so the noise is an upper estimate. It is relative to the
+    prototype: drift so magnified makes the result itself long.
+
+    Args:
+        before: the earlier upload.
+        after: the later upload.
+        label: the class.
+        momentum: m, in [0, 1).
+        usual: movement of rounds before, for a client of one class (:func:`usual_drift`).
+    """
+    places = [(sent.classes == label).nonzero().flatten() for sent in (before, after)]
+    if not all(len(place) for place in places):
+        return None
+    old, new = (sent.features[place[0]].double() for sent, place in zip((before, after), places, strict=True))
+    newest = (new - momentum * old) / (1 - momentum)
+    moved = _median([move for other, move in _moves(before, after).items() if other != label])
+    own = _moves(before, after)[label]
+    noise = _noise(moved, own if usual is None else usual, momentum / (1 - momentum) * new.norm(), new.norm())
+    return Change(newest.float(), 0, label, noise)
+
+
+def change_of_mixture(before: Entangled, after: Entangled, usual: float | None = None) -> Change | None:
+    """Return what a client gained or lost by two uploads with weights 1 / n (VAR); None where they do not fit that.
+
+    The share of the class with new images rises, those of all others fall by one factor n / (n + a). The number a is
+    taken to be the least for which every class count is a whole number. A client of one class tells nothing; with two,
+    the loss of an image can look like a gain in the other class, and is taken for one.
+
+    Args:
+        before: the earlier upload.
+        after: the later upload.
+        usual: drift of rounds before (:func:`usual_drift`); these two uploads alone tell nothing of it.
+    """
+    gained = _growth(before, after)
+    lost = None if gained is not None else _growth(after, before)
+    found = gained or lost
+    if found is None:
+        return None
+    label, total, number = found
+    small, large = (before, after) if gained is not None else (after, before)
+    vector = ((total + number) * large.feature.double() - total * small.feature.double()) / number
+    noise = _noise(None, usual, total * small.feature.double().norm(), number * vector.norm())
+    return Change(vector.float(), number if gained is not None else -number, label, noise)
+
+
+def drift(before: Prototypes, after: Prototypes) -> float | None:
+    """Return how far prototypes of unchanged classes moved, relative to their norm; None where there are none.
+
+    Unchanged is a class whose count is the same; where counts are not uploaded, every class.
+    """
+    moves = _moves(before, after)
+    if before.counts is not None and after.counts is not None:
+        counts = [dict(zip(sent.classes.tolist(), _counts(sent), strict=True)) for sent in (before, after)]
+        moves = {label: move for label, move in moves.items() if counts[0][label] == counts[1][label]}
+    return _median(list(moves.values()))
+
+
+def usual_drift(pairs: Sequence[tuple[Prototypes | Entangled, Prototypes | Entangled]]) -> float | None:
+    """Return the median drift between uploads of earlier rounds whose data stayed as they were; None without such.
+
+    Args:
+        pairs: uploads of one client in consecutive rounds. Mixtures count where their label encodings are equal.
+    """
+    found: list[float] = []
+    for before, after in pairs:
+        moved: float | None = None
+        if isinstance(before, Prototypes) and isinstance(after, Prototypes):
+            moved = drift(before, after)
+        elif isinstance(before, Entangled) and isinstance(after, Entangled):
+            same = torch.allclose(before.label_encoding, after.label_encoding, rtol=0, atol=1e-7)
+            moved = _move(before.feature, after.feature) if same else None
+        found += [] if moved is None else [moved]
+    return _median(found)
+
+
+def _noise(moved: float | None, usual: float | None, times: Tensor | float, found: Tensor) -> float:
+    """Return the drift in ``times`` vectors relative to what was found; infinite where there is some of unknown size."""
+    if not float(times):
+        return 0.0
+    known = usual if moved is None else moved
+    return math.inf if known is None else float(known * times / found.clamp_min(1e-12))
+
+
+def _moves(before: Prototypes, after: Prototypes) -> dict[int, float]:
+    """Return how far the prototype of each class in both uploads moved, relative to its norm."""
+    rows = [dict(zip(sent.classes.tolist(), sent.features, strict=True)) for sent in (before, after)]
+    return {label: _move(rows[0][label], new) for label, new in rows[1].items() if label in rows[0]}
+
+
+def _move(old: Tensor, new: Tensor) -> float:
+    return float((new.double() - old.double()).norm() / new.double().norm().clamp_min(1e-12))
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(torch.tensor(list(values), dtype=torch.float64).median()) if values else None
+
+
+def _counts(sent: Prototypes) -> list[int]:
+    assert sent.counts is not None
+    return [int(count) for count in sent.counts]
+
+
+def _of_class(sent: Prototypes, counts: Tensor, label: int) -> tuple[Tensor, int]:
+    """Return a class's prototype ``(d,)`` in float64 and its count; zeros where the client has none of it."""
+    places = (sent.classes == label).nonzero().flatten()
+    if not len(places):
+        return sent.features.new_zeros(sent.features.shape[1]).double(), 0
+    return sent.features[places[0]].double(), int(counts[places[0]])
+
+
+def _growth(small: Entangled, large: Entangled) -> tuple[int, int, int] | None:
+    """Return the class that grew, the number of images before, and how many were added; None where it does not fit."""
+    old, new = small.label_encoding.double(), large.label_encoding.double()
+    if not bool((old >= 0).all() and (new >= 0).all()):
+        return None
+    grown = (new > old + 1e-7).nonzero().flatten().tolist()
+    rest = (old > 0) & (torch.arange(len(old)) != (grown[0] if grown else -1))
+    if len(grown) != 1 or not bool(rest.any()):
+        return None
+    ratios = new[rest] / old[rest]
+    factor = float(ratios.mean())
+    if not 0 < factor < 1 or float(ratios.max() - ratios.min()) > 1e-3 * (1 - factor):
+        return None
+    for number in range(1, _MOST + 1):
+        total = number * factor / (1 - factor)
+        counts = old * round(total)
+        if abs(total - round(total)) < _WHOLE and bool(((counts - counts.round()).abs() < _WHOLE).all()):
+            return grown[0], round(total), number
+    return None

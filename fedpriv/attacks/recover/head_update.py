@@ -1,0 +1,206 @@
+"""The attack on uploaded heads: solve for the representations behind the update, then invert them.
+
+LG-FedAvg and FedGen keep the extractor and send "only" the classifier. Its change over a round is a matrix of sums of
+representations; see :mod:`fedpriv.attacks.recover.closed_form`. One step on one image gives that image's
+representation exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.attacks import TARGETS
+from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.observation import (
+    BatchFacts,
+    Knowledge,
+    Needs,
+    Observation,
+    Progress,
+    Reconstruction,
+    TargetId,
+    Unit,
+)
+from fedpriv.attacks.recover.closed_form import (
+    ClassMeans,
+    HeadStep,
+    class_shares,
+    means_of_head,
+    single_label,
+    single_representation,
+)
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Classifier, Message, Prototypes, optional_part
+
+HALF_AN_IMAGE = 0.5
+"""A class is taken to be there when the update speaks of at least so many of its images."""
+
+
+@dataclass(frozen=True)
+class HeadUpdate:
+    """Recover class means (or the one representation) from a head's update, then invert each under a deep image prior.
+
+    A target is one class of one client; its ``label`` names the class where labels are given, else its ``index`` counts
+    the classes that the update speaks of, ascending. All rounds handed over are solved together.
+
+    Attributes:
+        iterations: most steps of a row of the inversion.
+        restarts: rows a target of the inversion.
+    """
+
+    iterations: Annotated[int, Ge(1)] = 800
+    restarts: Annotated[int, Ge(1)] = 1
+
+    name = "head-update"
+    targets = TARGETS["head-update"]
+    unit: ClassVar[Unit] = "class"
+    budget: ClassVar[str | None] = "iterations"
+    needs = Needs(extractor=("white_box",), batch=True)
+
+    def run(
+        self,
+        observations: tuple[Observation, ...],
+        targets: tuple[TargetId, ...],
+        knowledge: Knowledge,
+        *,
+        seed: int,
+        device: torch.device,
+        chunk_rows: int | None = None,
+        progress: Progress | None = None,
+    ) -> Reconstruction:
+        """Solve and invert; see :class:`fedpriv.attacks.observation.Attack`.
+
+        Raises:
+            UserError: when the card grants no white-box access or no batch facts, or a message holds no head.
+        """
+        self.needs.refuse(self.name, knowledge.card)
+        clients = sorted({target.client for target in targets})
+        recovered = {client: recover_from_head(observations, client, knowledge) for client in clients}
+        return invert_class_means(
+            recovered,
+            targets,
+            knowledge,
+            DipInversion(iterations=self.iterations, restarts=self.restarts),
+            seed=seed,
+            device=device,
+            chunk_rows=chunk_rows,
+            progress=progress,
+        )
+
+
+Recovered = tuple[ClassMeans, Tensor]
+"""Class means, and the classes ``(m,)`` of their rows."""
+
+
+def recover_from_head(observations: Sequence[Observation], client: int, knowledge: Knowledge) -> Recovered:
+    """Solve for the class means behind one client's head updates."""
+    facts = require_facts("head-update", knowledge, client)
+    own = sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)
+    changes = [_change(seen, facts) for seen in own]
+    shares = []
+    for seen, (_, bias, heads) in zip(own, changes, strict=True):
+        counts = given_counts(knowledge, seen, facts)
+        if counts is None:
+            typical = torch.stack([b for _, b in heads]).mean(0).softmax(0)
+            counts = class_shares(bias, typical, facts.steps)
+            counts = torch.where(counts * facts.batch_size >= HALF_AN_IMAGE, counts, torch.zeros_like(counts))
+        shares.append(counts)
+    if len(own) == 1 and facts.steps == 1 and facts.batch_size == 1:
+        weight, bias, _ = changes[0]
+        found = single_representation(weight, bias)
+        left = float((weight - torch.outer(bias, found)).norm() / weight.norm().clamp(min=1e-30))
+        return ClassMeans(found[None], left, 1.0, True), torch.tensor([single_label(bias)])
+    classes = (torch.stack(shares) > 0).any(0).nonzero().squeeze(1)
+    steps = [
+        HeadStep(weight, bias, heads, part_shares[classes])
+        for (weight, bias, heads), part_shares in zip(changes, shares, strict=True)
+    ]
+    return means_of_head(steps, classes), classes
+
+
+def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
+    """Return the batch facts of a client.
+
+    Raises:
+        UserError: when they were not handed over.
+    """
+    facts = knowledge.facts_of(client)
+    if facts is None:
+        raise UserError(f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were given")
+    return facts
+
+
+def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:
+    """Return the classes' shares of the batches ``(C,)``, summed over steps, from given labels; None where not given."""
+    labels = knowledge.labels.get((seen.round, seen.client))
+    if labels is None:
+        return None
+    sizes = facts.sizes if sum(facts.sizes) == len(labels) else (min(facts.batch_size, len(labels)),) * len(labels)
+    share = torch.cat([torch.full((size,), 1 / size) for size in sizes])[: len(labels)]
+    return torch.zeros(knowledge.n_classes).index_add_(0, labels.cpu(), share)
+
+
+Head = tuple[Tensor, Tensor]
+
+
+def _change(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor, tuple[Head, ...]]:
+    before = _head(seen.broadcast, f"broadcast of round {seen.round}")
+    after = _head(seen.upload, f"upload of client {seen.client} in round {seen.round}")
+    weight, bias = ((old - new) / facts.learning_rate for old, new in zip(before, after, strict=True))
+    # One step was computed at the first head; of several, the last head is as good a guess.
+    return weight, bias, (before,) if facts.steps == 1 else (before, after)
+
+
+def _head(message: Message, where: str) -> Head:
+    sent = optional_part(message, Classifier)
+    if sent is None:
+        raise UserError(f"{where}: holds no classifier; an update cannot be formed")
+    if not {"weight", "bias"} <= sent.state.keys():
+        raise UserError(f"{where}: expected a linear head with weight and bias, got {', '.join(sent.state)}")
+    return sent.state["weight"].cpu().double(), sent.state["bias"].cpu().double()
+
+
+def invert_class_means(
+    recovered: Mapping[int, Recovered],
+    targets: tuple[TargetId, ...],
+    knowledge: Knowledge,
+    inversion: DipInversion,
+    *,
+    seed: int,
+    device: torch.device,
+    chunk_rows: int | None,
+    progress: Progress | None,
+) -> Reconstruction:
+    """Invert recovered class means as if they had been uploaded.
+
+    Args:
+        recovered: client -> class means and their classes.
+        targets: one class of one client each.
+        knowledge: card and grants.
+        inversion: how to invert.
+        seed: the run's seed.
+        device: where to compute.
+        chunk_rows: rows at a time.
+        progress: called as the work goes on.
+    """
+    rows = tuple(replace(target, index=_row(recovered[target.client][1], target)) for target in targets)
+    uploads = {client: Prototypes(found.means.float(), classes.cpu()) for client, (found, classes) in recovered.items()}
+    last = {target.client: target.round for target in targets}
+    seen = tuple(Observation(last[client], client, (sent,), ()) for client, sent in uploads.items())
+    inverted = inversion.run(seen, rows, knowledge, seed=seed, device=device, chunk_rows=chunk_rows, progress=progress)
+    features = torch.stack([uploads[row.client].features[row.index] for row in rows])
+    labels = torch.tensor([[int(uploads[row.client].classes[row.index])] for row in rows])
+    sound = torch.tensor([recovered[row.client][0].settled for row in rows], device=inverted.converged.device)
+    return replace(inverted, targets=targets, features=features, labels=labels, converged=inverted.converged & sound)
+
+
+def _row(classes: Tensor, target: TargetId) -> int:
+    """Return the row of a target: its class's where that was found, else the one of its number."""
+    places = (classes == target.label).nonzero()
+    return int(places[0]) if len(places) else min(target.index, len(classes) - 1)

@@ -1,0 +1,140 @@
+"""From a data set to a federation: who trains on what, who tests on what, and what is public."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedpriv.datasets import PARTITIONS
+from fedpriv.datasets.partition import (
+    dirichlet_partition,
+    iid_partition,
+    least_samples,
+    long_tail_partition,
+    pathological_partition,
+    split_train_test,
+)
+from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, as_unit
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import resolve
+from fedpriv.util.seeds import derive_seed
+
+MAX_LEGACY_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    """How samples are divided among clients.
+
+    Attributes:
+        name: a key of ``fedpriv.datasets.PARTITIONS``: dirichlet, pathological, iid or long_tail.
+        alpha: Dirichlet concentration, above 0 (dirichlet, long_tail).
+        classes_per_client: classes that each client holds (pathological).
+        imbalance: size of the first class over size of the last, at least 1 (long_tail).
+        train_fraction: share of every client's samples that it trains on, above 0 and below 1.
+        balanced: equal parts of a class instead of random ones (pathological).
+    """
+
+    name: str = "dirichlet"
+    alpha: float = 0.1
+    classes_per_client: int = 2
+    imbalance: float = 100.0
+    train_fraction: float = 0.75
+    balanced: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.train_fraction < 1:
+            raise UserError(
+                f"train fraction is {self.train_fraction}: it must be above 0 and below 1, for example 0.75"
+            )
+
+
+Division = Callable[[np.ndarray, int, PartitionOptions, np.random.RandomState], list[np.ndarray]]
+
+
+def by_dirichlet(
+    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
+) -> list[np.ndarray]:
+    """Divide with :func:`fedpriv.datasets.partition.dirichlet_partition`."""
+    least = least_samples(len(labels), n_clients, options.train_fraction) if n_clients > 0 else None
+    return dirichlet_partition(labels, n_clients, options.alpha, rng, least)
+
+
+def by_pathology(
+    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
+) -> list[np.ndarray]:
+    """Divide with :func:`fedpriv.datasets.partition.pathological_partition`."""
+    least = least_samples(len(labels), n_clients, options.train_fraction) if n_clients > 0 else None
+    return pathological_partition(labels, n_clients, options.classes_per_client, rng, options.balanced, least)
+
+
+def by_chance(
+    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
+) -> list[np.ndarray]:
+    """Divide with :func:`fedpriv.datasets.partition.iid_partition`."""
+    return iid_partition(labels, n_clients, rng)
+
+
+def by_long_tail(
+    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
+) -> list[np.ndarray]:
+    """Divide with :func:`fedpriv.datasets.partition.long_tail_partition`."""
+    return long_tail_partition(
+        labels, n_clients, options.imbalance, options.alpha, rng, train_fraction=options.train_fraction
+    )
+
+
+def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: int) -> FederatedData:
+    """Divide a data set among clients and every client's share into training and test part.
+
+    One legacy numpy generator seeded with ``seed`` makes the division and then the splits, so that divisions equal
+    those of PFLlib with the same seed.
+
+    Args:
+        dataset: what is divided; its official training and test parts are treated alike.
+        options: which division.
+        n_clients: number of clients.
+        seed: 0..2**32 - 1.
+
+    Raises:
+        UserError: values out of range, or a client left without a training or a test image.
+    """
+    if not 0 <= seed <= MAX_LEGACY_SEED:
+        raise UserError(f"seed is {seed}: it must be 0..{MAX_LEGACY_SEED}")
+    divide: Division = resolve("partition", options.name, PARTITIONS)
+    rng = np.random.RandomState(seed)
+    shares = divide(dataset.samples.labels.numpy(), n_clients, options, rng)
+    clients = []
+    for number, (train, test) in enumerate(split_train_test(shares, options.train_fraction, rng)):
+        if len(train) == 0 or len(test) == 0:
+            raise UserError(
+                f"client {number} would hold {len(train)} training and {len(test)} test images, at least 1 of each is "
+                "needed; use fewer clients, more images per class or another train fraction"
+            )
+        clients.append(ClientData(train, test))
+    return FederatedData(dataset, tuple(clients))
+
+
+def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:
+    """Set random images aside before anything is divided. No client and no server of a method sees their labels.
+
+    Args:
+        dataset: what images are taken from.
+        n_public: how many, at least 1 and fewer than there are.
+        seed: any integer; the choice is independent of the division with the same seed.
+
+    Returns:
+        The data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` as float in [0, 1] with
+        their labels.
+    """
+    total = len(dataset.samples)
+    if not 1 <= n_public < total:
+        raise UserError(f"number of public images is {n_public}: of {total} images it must be 1..{total - 1}")
+    order = np.random.default_rng(derive_seed("public images", seed)).permutation(total)
+    public, kept = np.sort(order[:n_public]), np.sort(order[n_public:])
+    kept_train = int((kept < dataset.n_official_train).sum())
+    rest = replace(dataset, samples=dataset.samples.subset(kept), n_official_train=kept_train)
+    aside = dataset.samples.subset(public)
+    return rest, Samples(as_unit(aside.images), aside.labels)

@@ -1,0 +1,154 @@
+"""Who holds what: counts, a table and a picture, to be looked at before training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpriv.datasets.types import FederatedData
+from fedpriv.util.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_WRITTEN_CELLS = 400  # above this many cells the numbers would be too small to read
+MAX_TICKS = 25
+
+
+def class_counts(federated: FederatedData) -> np.ndarray:
+    """Return how many training images every client holds of every class, ``(clients, classes)`` int64."""
+    labels = federated.dataset.samples.labels.numpy()
+    n_classes = federated.dataset.n_classes
+    return np.stack([np.bincount(labels[client.train_index], minlength=n_classes) for client in federated.clients])
+
+
+def holdings_table(federated: FederatedData) -> list[dict[str, Any]]:
+    """Return one row per client, of plain Python values.
+
+    Each row has ``client``, ``train`` and ``test`` (images), ``classes`` (with at least one training image),
+    ``largest_class`` (its name), ``largest_share`` (its share of the training images, 0..1) and ``counts`` (training
+    images by class name, classes that the client lacks left out).
+    """
+    names = federated.dataset.class_names
+    rows: list[dict[str, Any]] = []
+    for number, (client, counts) in enumerate(zip(federated.clients, class_counts(federated), strict=True)):
+        largest = int(counts.argmax())
+        rows.append(
+            {
+                "client": number,
+                "train": len(client.train_index),
+                "test": len(client.test_index),
+                "classes": int((counts > 0).sum()),
+                "largest_class": names[largest],
+                "largest_share": float(counts[largest] / max(counts.sum(), 1)),
+                "counts": {names[label]: int(counts[label]) for label in np.flatnonzero(counts)},
+            }
+        )
+    return rows
+
+
+def draw_holdings(federated: FederatedData, path: Path) -> None:
+    """Draw clients by classes, coloured by the logarithm of the number of training images, and each client's total.
+
+    Cells of classes that a client lacks stay white. Small tables have their numbers written in; large ones (100
+    clients, 200 classes) keep square-ish cells and fewer tick labels. The same division gives the same file.
+
+    Args:
+        federated: the division.
+        path: where to write; the suffix, ``.svg`` or ``.png``, chooses the format.
+
+    Raises:
+        UserError: another suffix, or a place that cannot be written.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    path = Path(path)
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in ("svg", "png"):
+        raise UserError(f"cannot draw {path}: the name must end in .svg or .png")
+    counts = class_counts(federated)
+    n_clients, n_classes = counts.shape
+    width = float(np.clip(3.5 + 0.42 * n_classes, 7.0, 18.0))
+    height = float(np.clip(1.6 + 0.3 * n_clients, 3.2, 12.0))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    _draw(figure, federated, counts)
+    metadata = {"Date": None} if kind == "svg" else None  # a date would make every file different
+    try:
+        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}):
+            figure.savefig(path, format=kind, dpi=150, metadata=metadata)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _draw(figure: Figure, federated: FederatedData, counts: np.ndarray) -> None:
+    """Fill the figure: the cells on the left, the totals on the right with the same rows."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.ticker import LogFormatter
+
+    cells, totals = figure.subplots(1, 2, sharey=True, width_ratios=(5, 1))
+    # the palest fifth is left out: a single image must be told from none, which is white
+    colours = ListedColormap(colormaps["YlGnBu"](np.linspace(0.2, 1.0, 256)))
+    shown = np.ma.masked_equal(counts, 0)
+    top = max(int(counts.max()), 2)
+    image = cells.imshow(
+        shown, aspect="auto", cmap=colours, norm=LogNorm(1, top), interpolation="nearest", origin="upper"
+    )
+    if counts.size <= MAX_WRITTEN_CELLS:
+        _write_numbers(cells, counts, top)
+    _ticks(cells, counts.shape, federated.dataset.class_names)
+    cells.set_xlabel("class")
+    cells.set_ylabel("client")
+    pairs = int((counts > 0).sum())
+    cells.set_title(
+        f"{federated.dataset.name}: training images, {len(counts)} clients, {pairs} (client, class) pairs", fontsize=10
+    )
+    train = counts.sum(axis=1)
+    test = np.array([len(client.test_index) for client in federated.clients])
+    rows = np.arange(len(counts))
+    totals.barh(rows, train, color="#31688e", label="train", height=0.8)
+    totals.barh(rows, test, left=train, color="#b5c9d9", label="test", height=0.8)
+    totals.set_xlabel("images")
+    totals.tick_params(axis="x", labelsize=8)
+    totals.locator_params(axis="x", nbins=3)
+    totals.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    for side in ("top", "right"):
+        totals.spines[side].set_visible(False)
+    figure.colorbar(image, ax=totals, location="right", label="training images", fraction=0.15, format=LogFormatter())
+
+
+def _write_numbers(cells: Axes, counts: np.ndarray, top: int) -> None:
+    """Write every count that is not 0 into its cell, white on dark cells."""
+    for client, label in np.argwhere(counts > 0):
+        value = int(counts[client, label])
+        dark = np.log(max(value, 1)) / np.log(top) > 0.5
+        cells.text(label, client, str(value), ha="center", va="center", fontsize=7, color="white" if dark else "black")
+
+
+def _ticks(cells: Axes, shape: tuple[int, int], class_names: tuple[str, ...]) -> None:
+    """Label rows by number and columns by class name, or by class number where names would not fit."""
+    n_clients, n_classes = shape
+    cells.set_yticks(range(0, n_clients, _tick_step(n_clients)))
+    if n_classes <= MAX_TICKS:
+        names = [name if len(name) <= 18 else name[:17] + "…" for name in class_names]
+        turned = max(map(len, names)) > 3
+        cells.set_xticks(range(n_classes), names, rotation=45 if turned else 0, ha="right" if turned else "center")
+    else:
+        cells.set_xticks(range(0, n_classes, _tick_step(n_classes)))
+    cells.tick_params(labelsize=8)
+
+
+def _tick_step(n: int) -> int:
+    """Return the smallest of 1, 2, 5, 10, 20, 50, ... that gives at most ``MAX_TICKS`` ticks."""
+    scale = 1
+    while True:
+        for step in (scale, 2 * scale, 5 * scale):
+            if n <= step * MAX_TICKS:
+                return step
+        scale *= 10

@@ -1,0 +1,259 @@
+"""Dividing labelled samples among clients.
+
+``dirichlet`` and ``pathological`` follow the random draws of PFLlib (Zhang et al., JMLR 2025) in number and order, so
+that one seed of numpy's legacy generator gives the division behind published tables. Functions take labels and return
+one array of positions per client; nothing is lost and nothing is given twice, except that a long tail drops samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpriv.datasets.streams import Random, Stream
+from fedpriv.util.errors import UserError
+
+MAX_DRAWS = 10_000
+PARITY_BATCH = 10  # PFLlib's smallest client must fill one test batch of this size
+
+
+def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) -> int:
+    """Return how many samples PFLlib wants every client to hold: a test batch of 10, or half an equal share."""
+    return int(min(PARITY_BATCH / (1 - train_fraction), n_samples / n_clients / 2))
+
+
+def iid_partition(labels: np.ndarray, n_clients: int, rng: Random) -> list[np.ndarray]:
+    """Return a random division into parts whose sizes differ by at most one.
+
+    Args:
+        labels: ``(n,)`` class numbers; only their number matters.
+        n_clients: number of parts.
+        rng: source of randomness; an integer seeds numpy's legacy generator.
+    """
+    _check(labels, n_clients)
+    return [np.asarray(part) for part in np.array_split(Stream(rng).permutation(len(labels)), n_clients)]
+
+
+def dirichlet_partition(
+    labels: np.ndarray, n_clients: int, alpha: float, rng: Random, least: int | None = None
+) -> list[np.ndarray]:
+    """Return a division in which every class is spread over the clients by a Dirichlet draw.
+
+    Per class in order: shuffle its samples, draw shares from Dirichlet(alpha, ..., alpha), give nothing to clients that
+    already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
+    holds at least ``least`` samples.
+
+    Args:
+        labels: ``(n,)`` class numbers 0..C-1.
+        n_clients: number of clients.
+        alpha: concentration; small values give clients few classes.
+        rng: source of randomness; an integer seeds numpy's legacy generator.
+        least: smallest number of samples of a client; None means :func:`least_samples`.
+
+    Raises:
+        UserError: values out of range, or no acceptable division in ``MAX_DRAWS`` draws.
+    """
+    _check(labels, n_clients)
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise UserError(f"alpha is {alpha}: a Dirichlet division needs a finite number above 0, for example 0.1")
+    wanted = least_samples(len(labels), n_clients) if least is None else least
+    stream = Stream(rng)
+    by_class = _positions_by_class(labels)
+    for _ in range(MAX_DRAWS):
+        drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, stream)
+        if drawn is not None and min(map(len, drawn)) >= wanted:
+            return drawn
+    raise UserError(
+        f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
+        f"least {wanted} samples in {MAX_DRAWS} draws; use a larger alpha or fewer clients"
+    )
+
+
+def _draw_dirichlet(
+    by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, stream: Stream
+) -> list[np.ndarray] | None:
+    """Return one draw of the division, or None where the shares cannot be renormalised."""
+    held = np.zeros(n_clients, dtype=np.int64)
+    pieces: list[list[np.ndarray]] = []
+    for positions in by_class:
+        shuffled = positions.copy()
+        stream.shuffle(shuffled)
+        shares = stream.dirichlet(np.repeat(alpha, n_clients)) * (held < full)
+        total = shares.sum()
+        if not total > 0:  # all clients full, or an alpha so small that every share is 0 or not a number
+            if len(positions):
+                return None
+            continue
+        cuts = (np.cumsum(shares / total) * len(shuffled)).astype(int)[:-1]
+        pieces.append(np.split(shuffled, cuts))
+        held += np.diff(cuts, prepend=0, append=len(shuffled))
+    return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+
+
+def pathological_partition(
+    labels: np.ndarray,
+    n_clients: int,
+    classes_per_client: int,
+    rng: Random,
+    balanced: bool = False,
+    least: int | None = None,
+) -> list[np.ndarray]:
+    """Return a division in which every client holds exactly ``classes_per_client`` classes.
+
+    Classes are handed out in order, each to the first n_clients * classes_per_client / C clients (rounded up) that
+    still lack classes; a class's samples are given in stored order.
+
+    Args:
+        labels: ``(n,)`` class numbers 0..C-1.
+        n_clients: number of clients.
+        classes_per_client: classes that each client holds.
+        rng: source of randomness; an integer seeds numpy's legacy generator.
+        balanced: give the takers of a class equal parts; otherwise each but the last draws its number uniformly from a
+            tenth of an equal part to an equal part, and the last gets the rest.
+        least: a taker's smallest draw is at least this over C; None means :func:`least_samples`.
+
+    Raises:
+        UserError: values out of range, or numbers with which a class or a client would be left over.
+    """
+    _check(labels, n_clients)
+    by_class = _positions_by_class(labels)
+    n_classes = len(by_class)
+    if not 1 <= classes_per_client <= n_classes:
+        raise UserError(
+            f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}"
+        )
+    takers_per_class = _takers_per_class(n_clients, classes_per_client, n_classes)
+    stream = Stream(rng)
+    lowest = (least_samples(len(labels), n_clients) if least is None else least) / n_classes
+    quota = [classes_per_client] * n_clients
+    parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
+    for number, positions in enumerate(by_class):
+        takers = [client for client in range(n_clients) if quota[client] > 0][:takers_per_class]
+        sizes = _sizes(len(positions), len(takers), lowest, balanced, stream, number)
+        for client, part in zip(takers, np.split(positions, np.cumsum(sizes, dtype=int)), strict=True):
+            parts[client].append(part)
+            quota[client] -= 1
+    return [np.concatenate(part) for part in parts]
+
+
+def _sizes(n: int, takers: int, lowest: float, balanced: bool, stream: Stream, number: int) -> list[int]:
+    """Return how many of a class's ``n`` samples each taker but the last gets."""
+    if takers == 1:
+        return []
+    share = n / takers
+    if balanced:
+        low = high = int(share)
+    else:
+        low, high = int(max(share / 10, lowest)), int(share)
+    if high < 1 or (low >= high and not balanced):
+        raise UserError(
+            f"class {number} has {n} samples, too few for {takers} clients; use fewer clients or classes per client"
+        )
+    return [high] * (takers - 1) if balanced else stream.integers(low, high, takers - 1)
+
+
+def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -> int:
+    """Return how many clients share a class, or raise where a class or a client would be left over.
+
+    The same clients take classes until their quotas are used up, then the next ones do: groups of that many clients
+    with ``classes_per_client`` classes each, which must be all classes.
+    """
+    takers = -(-n_clients * classes_per_client // n_classes)
+    groups = -(-n_clients // takers)
+    if groups * classes_per_client == n_classes:
+        return takers
+    if n_classes % classes_per_client:
+        raise UserError(
+            f"classes per client is {classes_per_client}: it must divide the number of classes, which is {n_classes}"
+        )
+    raise UserError(
+        f"{n_clients} clients cannot share {n_classes} classes with {classes_per_client} each: the number of clients "
+        f"must be a multiple of {n_classes // classes_per_client}"
+    )
+
+
+def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.ndarray:
+    """Return the ascending positions of a subset whose class sizes fall exponentially.
+
+    Class c of C keeps floor(n_max * imbalance^(-c / (C - 1))) samples drawn without replacement, where n_max is the
+    size of the largest class, or all it has if that is fewer.
+
+    Args:
+        labels: ``(n,)`` class numbers 0..C-1.
+        imbalance: size of the first class over size of the last, at least 1.
+        rng: source of randomness; an integer seeds numpy's legacy generator.
+
+    Raises:
+        UserError: an imbalance below 1, or one that leaves a class without samples.
+    """
+    if not (math.isfinite(imbalance) and imbalance >= 1):
+        raise UserError(f"imbalance is {imbalance}: it must be a finite number of at least 1, for example 100")
+    _check(labels, 1)
+    stream = Stream(rng)
+    by_class = _positions_by_class(labels)
+    largest = max(map(len, by_class))
+    kept = []
+    for number, positions in enumerate(by_class):
+        # the small term keeps powers that are whole numbers from falling below them by rounding
+        size = math.floor(largest * imbalance ** (-number / max(len(by_class) - 1, 1)) + 1e-9)
+        if size < 1:
+            raise UserError(
+                f"imbalance {imbalance:g} leaves class {number} without samples: the largest class has {largest}, so "
+                f"it must be at most {largest}"
+            )
+        kept.append(positions[stream.permutation(len(positions))[:size]])
+    return np.sort(np.concatenate(kept))
+
+
+def long_tail_partition(
+    labels: np.ndarray, n_clients: int, imbalance: float, alpha: float, rng: Random, train_fraction: float = 0.75
+) -> list[np.ndarray]:
+    """Return a Dirichlet division of a long-tailed subset; see the two functions that it joins.
+
+    The subset has its own number of samples, so the smallest share is derived from ``train_fraction`` here.
+    """
+    _check(labels, n_clients)
+    stream = Stream(rng)
+    kept = long_tail_subset(labels, imbalance, stream.source)
+    _check(kept, n_clients)
+    least = least_samples(len(kept), n_clients, train_fraction)
+    return [kept[part] for part in dirichlet_partition(labels[kept], n_clients, alpha, stream.source, least)]
+
+
+def split_train_test(
+    index_per_client: Sequence[np.ndarray], train_fraction: float, rng: Random
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return (train, test) positions of every client, drawn without regard to class.
+
+    One permutation per client in order; its head is the test part and the rest, floor(train_fraction * n) long, the
+    training part, as scikit-learn's ``train_test_split(train_size=...)`` does.
+
+    Args:
+        index_per_client: one array of positions per client.
+        train_fraction: share of the training part, above 0 and below 1.
+        rng: source of randomness; an integer seeds numpy's legacy generator.
+    """
+    if not 0 < train_fraction < 1:
+        raise UserError(f"train fraction is {train_fraction}: it must be above 0 and below 1, for example 0.75")
+    stream = Stream(rng)
+    parts = []
+    for index in index_per_client:
+        shuffled = index[stream.permutation(len(index))]
+        n_test = len(index) - math.floor(train_fraction * len(index))
+        parts.append((shuffled[n_test:], shuffled[:n_test]))
+    return parts
+
+
+def _check(labels: np.ndarray, n_clients: int) -> None:
+    """Refuse a number of clients that these samples cannot serve."""
+    if n_clients < 1:
+        raise UserError(f"number of clients is {n_clients}: it must be at least 1")
+    if n_clients > len(labels):
+        raise UserError(f"{n_clients} clients cannot share {len(labels)} samples; use at most {len(labels)} clients")
+
+
+def _positions_by_class(labels: np.ndarray) -> list[np.ndarray]:
+    """Return the ascending positions of every class 0..C-1, C being the largest label plus one."""
+    return [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]

@@ -1,0 +1,82 @@
+"""What is done to every data set after loading: fewer images, other channels, another size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.datasets.types import Dataset, Samples
+
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow's conversion to grey
+CHUNK = 4096  # images at a time, so that float copies of a large set never stand in memory at once
+
+
+def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
+    """Return the ascending positions of the first ``per_class`` occurrences of every label.
+
+    Args:
+        labels: ``(n,)`` integers.
+        per_class: how many to keep of each; None keeps all.
+    """
+    if per_class is None:
+        return np.arange(len(labels))
+    kept = [np.flatnonzero(labels == label)[:per_class] for label in np.unique(labels)]
+    return np.sort(np.concatenate(kept)) if kept else np.arange(0)
+
+
+def keep_first_per_class(dataset: Dataset, per_class: int | None) -> Dataset:
+    """Return the data set with the first ``per_class`` images of each class, in unchanged order.
+
+    Classes that hold fewer keep all they have.
+    """
+    index = first_per_class(dataset.samples.labels.numpy(), per_class)
+    if len(index) == len(dataset.samples):
+        return dataset
+    kept_train = int((index < dataset.n_official_train).sum())
+    return replace(dataset, samples=dataset.samples.subset(index), n_official_train=kept_train)
+
+
+def shape_images(dataset: Dataset, channels: int | None, image_size: int | None) -> Dataset:
+    """Return the data set with images of ``channels`` channels and ``image_size`` x ``image_size`` pixels.
+
+    None leaves that property as it is. The number type of the images does not change.
+    """
+    images = dataset.samples.images
+    _, height, width = dataset.image_shape
+    same_channels = channels in (None, images.shape[1])
+    same_size = image_size in (None, height) and image_size in (None, width)
+    if same_channels and same_size:
+        return dataset
+    parts = []
+    for start in range(0, len(images), CHUNK):
+        part = images[start : start + CHUNK]
+        recoloured = part if same_channels or channels is None else _with_channels(part, channels)
+        parts.append(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
+    return replace(dataset, samples=Samples(torch.cat(parts), dataset.samples.labels))
+
+
+def _with_channels(images: Tensor, channels: int) -> Tensor:
+    """Return grey images repeated to three channels, or colour images weighted to one."""
+    if channels == 3:
+        return images.expand(-1, 3, -1, -1).contiguous()
+    grey = torch.einsum("nchw,c->nhw", images.float(), torch.tensor(LUMA)).unsqueeze(1)
+    return _as_stored(grey, images.dtype)
+
+
+def _resized(images: Tensor, size: int) -> Tensor:
+    """Return the largest centred square of the images, scaled bilinearly with anti-aliasing."""
+    height, width = images.shape[2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = images[:, :, top : top + side, left : left + side].float()
+    scaled = functional.interpolate(square, size=(size, size), mode="bilinear", antialias=True)
+    return _as_stored(scaled, images.dtype)
+
+
+def _as_stored(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return float values in the number type of the data set, bytes rounded."""
+    return values.round_().clamp_(0, 255).to(torch.uint8) if dtype == torch.uint8 else values.clamp_(0, 1)

@@ -1,0 +1,125 @@
+"""From a list of image files to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from fedpriv.datasets.shaping import first_per_class
+from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets.types import Dataset, Samples
+from fedpriv.util.errors import UserError
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+GREY_MODES = frozenset({"1", "L", "LA"})
+
+
+@dataclass(frozen=True)
+class LabelledFile:
+    """One image file, the class it belongs to, and whether it is of the source's training part."""
+
+    path: Path
+    label: int
+    official_train: bool
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the image files directly in a folder in order of their names.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+    if not found:
+        raise UserError(f"no images in {folder}: expected files such as .png or .jpg")
+    return found
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder in order of their names, hidden ones left out."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def read_dataset(
+    name: str, files: Sequence[LabelledFile], class_names: Sequence[str], options: SourceOptions, channels: int | None
+) -> Dataset:
+    """Decode files into a data set, training part first.
+
+    Args:
+        name: registry name of the data set.
+        files: what to decode; the training part must come before the rest.
+        class_names: one name per label.
+        options: ``per_class`` is applied before decoding, so that images that are not kept cost nothing.
+        channels: number of channels where the options name none; None means grey if every file is grey, else colour.
+
+    Raises:
+        UserError: a file that cannot be decoded, or files of different sizes when ``options.image_size`` is None.
+    """
+    labels = np.array([file.label for file in files], dtype=np.int64)
+    kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]
+    wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
+    images = _decode([file.path for file in kept], wanted, options.image_size)
+    kept_labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
+    n_train = sum(file.official_train for file in kept)
+    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train)
+
+
+def _decode(paths: Sequence[Path], channels: int, size: int | None) -> Tensor:
+    """Return ``(n, channels, height, width)`` bytes; every image must have the size of the first."""
+    first = _pixels(paths[0], channels, size)
+    images = torch.empty((len(paths), *first.shape), dtype=torch.uint8)
+    for position, path in enumerate(paths):
+        pixels = first if position == 0 else _pixels(path, channels, size)
+        if pixels.shape != first.shape:
+            here, there = (f"{shape[2]}x{shape[1]}" for shape in (pixels.shape, first.shape))
+            raise UserError(f"{path} is {here} pixels but {paths[0]} is {there}; --image-size brings all to one size")
+        images[position] = pixels
+    return images
+
+
+def _pixels(path: Path, channels: int, size: int | None) -> Tensor:
+    """Return one image as ``(channels, height, width)`` bytes."""
+    try:
+        with Image.open(path) as image:
+            _check_depth(image, path)
+            picture = image.convert("L" if channels == 1 else "RGB")
+        if size is not None:
+            picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, DecompressionBombError, ...
+        raise _unreadable(path, error) from error
+    array = np.array(picture, dtype=np.uint8)
+    return torch.from_numpy(array.reshape(*array.shape[:2], channels)).permute(2, 0, 1)
+
+
+def _check_depth(image: Image.Image, path: Path) -> None:
+    """Refuse pixels of more than 8 bits: Pillow would clip them to white without a word."""
+    if image.mode.startswith(("I", "F")):
+        raise UserError(f"{path} has pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits per channel")
+
+
+def _is_grey(path: Path) -> bool:
+    """Whether a file's header says that it has no colour."""
+    try:
+        with Image.open(path) as image:
+            _check_depth(image, path)
+            return image.mode in GREY_MODES
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    """Return the error for a file that is no image, or a broken one."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return UserError(f"cannot read image {path}: {reason}")

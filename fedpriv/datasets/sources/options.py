@@ -1,0 +1,44 @@
+"""What a user may say about a data source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.util.errors import UserError
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Where the data is and what to keep of it.
+
+    Attributes:
+        data_dir: folder that holds the data, or into which it is downloaded; the embedded set needs none.
+        download: fetch the data into ``data_dir`` when it is not there, where the source allows it.
+        image_size: height and width in pixels to which images are brought (centre crop to a square, bilinear).
+        per_class: how many images of each class to keep, the first in stored order of the merged set.
+        channels: 1 for grey (ITU-R 601 luma), 3 for colour, None for what the source has.
+
+    Raises:
+        UserError: a size or number that no image can have.
+    """
+
+    data_dir: Path | None = None
+    download: bool = False
+    image_size: int | None = None
+    per_class: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.image_size is not None and self.image_size < 1:
+            raise UserError(f"image size is {self.image_size}: it must be at least 1 pixel")
+        if self.per_class is not None and self.per_class < 1:
+            raise UserError(f"images per class is {self.per_class}: it must be at least 1")
+        if self.channels not in (None, 1, 3):
+            raise UserError(f"number of channels is {self.channels}: it must be 1 (grey) or 3 (colour)")
+
+    def folder(self, name: str, content: str) -> Path:
+        """Return ``data_dir``, or raise a UserError that says that ``name`` needs one, and what it should hold."""
+        if self.data_dir is None:
+            raise UserError(f"data set {name!r} needs --data-dir, the folder that holds {content}")
+        return Path(self.data_dir)

@@ -1,0 +1,165 @@
+"""What of an upload was computed from images, as tensors that a defense can change and put back.
+
+- *Rows*: representations, prototypes, entangled representations, class outputs, a mean representation. The signal is
+  the tensor itself.
+- *Updates*: heads, extractors, models, small models, angle matrices. The signal is the difference from what the
+  server broadcast, entry by entry; the server knows the rest.
+- *Plain*: kernels and factored models. The signal is every floating-point tensor.
+
+Labels, class ids, label encodings and counts are no signal: no defense of a signal touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
+from fedpriv.federation.defense import ProtectionPlan
+from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import AngleMatrix, Message, Payload
+
+ROWS: dict[str, str] = {
+    "representation": "features",
+    "prototype": "features",
+    "entangled": "feature",
+    "logits": "values",
+    "feature-mean": "mean",
+}
+"""Kinds whose signal is one tensor, and its name."""
+
+UPDATES: tuple[str, ...] = ("model", "small-model", "classifier", "extractor", "angle-matrix")
+PLAIN: dict[str, str] = {"kernel": "matrix", "low-rank-model": "factors"}
+METADATA: tuple[str, ...] = ("sample-count", "label-counts")
+
+Change = Callable[[str, Tensor], Tensor]
+"""(name within the payload, signal) -> signal of the same shape."""
+
+
+def require(defense: str, plan: ProtectionPlan, kinds: tuple[str, ...], behind: tuple[str, ...] = ()) -> None:
+    """Refuse a method whose uploads a defense does not fit.
+
+    Args:
+        defense: its name.
+        plan: the federation.
+        kinds: kinds of payload that it fits; counts pass it unchanged.
+        behind: encoders that it may follow, because what they make of the upload is still what they send.
+
+    Raises:
+        UserError: naming what the method uploads and what would fit.
+    """
+    for encoder in plan.encoded:
+        if encoder not in behind:
+            raise UserError(
+                f"defense {defense!r} behind {encoder!r}: would change what {encoder} put on the wire; give {defense} "
+                "first, or only one of the two"
+            )
+    carried = [kind for kind in plan.uploads if kind not in METADATA]
+    fits = f"it fits uploads of: {', '.join(kinds)}"
+    if not carried:
+        raise UserError(f"defense {defense!r}: clients of method {plan.method!r} upload nothing to protect; {fits}")
+    for kind in carried:
+        if kind not in kinds:
+            raise UserError(f"defense {defense!r} does not fit method {plan.method!r}, which uploads {kind}; {fits}")
+        if kind in UPDATES and kind not in plan.broadcasts:
+            raise UserError(
+                f"defense {defense!r} changes the difference from the broadcast, but method {plan.method!r} broadcasts "
+                f"no {kind}; take a method that does"
+            )
+
+
+def refuse_false_labels(defense: str, plan: ProtectionPlan) -> None:
+    """Refuse a place behind a defense that falsifies the label encodings that this one goes by.
+
+    Raises:
+        UserError: naming both.
+    """
+    if plan.false_labels:
+        raise UserError(
+            f"defense {defense!r} behind {plan.false_labels!r}: goes by the weight of every class in the mixture, which the "
+            f"label encoding does not say any more; give {defense} first"
+        )
+
+
+def encoded(plan: ProtectionPlan, encoder: str) -> ProtectionPlan:
+    """Return the plan behind a defense that decides how uploads are put on the wire."""
+    return replace(plan, encoded=(*plan.encoded, encoder))
+
+
+def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
+    """Return the tensors that were computed from images, by name; empty for counts.
+
+    Raises:
+        KeyError: for an update without a broadcast that it could be a difference from.
+    """
+    if payload.kind in ROWS:
+        name = ROWS[payload.kind]
+        return {name: getattr(payload, name)}
+    if payload.kind in PLAIN:
+        return {name: value for name, value in payload.tensors().items() if value.is_floating_point()}
+    if payload.kind not in UPDATES:
+        return {}
+    before = _reference(payload, broadcast)
+    return {name: value - before[name] for name, value in payload.tensors().items() if value.is_floating_point()}
+
+
+def changed(payload: Payload, broadcast: Message, change: Change) -> Payload:
+    """Return the payload with its signal changed; the payload handed in is left alone."""
+    found = {name: change(name, value) for name, value in signal(payload, broadcast).items()}
+    if not found:
+        return payload
+    if payload.kind in UPDATES:
+        before = _reference(payload, broadcast)
+        found = {name: before[name] + value for name, value in found.items()}
+    values: dict[str, Any] = {}
+    for spec in fields(payload):
+        own = getattr(payload, spec.name)
+        if isinstance(own, Mapping):
+            values[spec.name] = {key: found.get(f"{spec.name}/{key}", entry) for key, entry in own.items()}
+        elif spec.name in found:
+            values[spec.name] = found[spec.name]
+    return replace(payload, **values)
+
+
+def transform(message: Message, broadcast: Message, change: Change) -> Message:
+    """Return a message with the signal of every payload changed; the names handed over are ``kind.name``."""
+
+    def of(payload: Payload) -> Payload:
+        return changed(payload, broadcast, lambda name, value: change(f"{payload.kind}.{name}", value))
+
+    return tuple(of(payload) for payload in message)
+
+
+def is_signal(entry: Entry) -> bool:
+    """Whether a ledger's entry is (still) a floating-point tensor of a signal."""
+    kind, _, name = entry.name.partition(".")
+    field = name.partition("/")[0]
+    if entry.dtype != "float32" or "#" in entry.name:
+        return False
+    if kind in UPDATES:
+        return field == ("blocks" if kind == "angle-matrix" else "state")
+    return field == ROWS.get(kind) or field == PLAIN.get(kind)
+
+
+def rms(value: Tensor) -> float:
+    """Return the root mean square of a tensor's entries; 0 for an empty one."""
+    return float(value.double().square().mean().sqrt()) if value.numel() else 0.0
+
+
+def norm(values: Mapping[str, Tensor]) -> float:
+    """Return the L2 norm of all entries of several tensors together."""
+    return float(sum((value.double().square().sum() for value in values.values()), torch.zeros(()).double()).sqrt())
+
+
+def _reference(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
+    sent = next((other for other in broadcast if other.kind == payload.kind), None)
+    if sent is None:
+        raise KeyError(f"no {payload.kind} in the broadcast")
+    if isinstance(payload, AngleMatrix) and isinstance(sent, AngleMatrix):
+        return {"blocks": diagonal_blocks(dense(sent.blocks), len(payload.blocks))}
+    return sent.tensors()

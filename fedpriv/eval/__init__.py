@@ -1,1 +1,0 @@
-"""Leakage, utility and communication, measured and shown."""

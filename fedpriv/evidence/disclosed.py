@@ -1,0 +1,30 @@
+"""What clients said in clear in all rounds that a run stored, up to the attacked one."""
+
+from __future__ import annotations
+
+from fedpriv.attacks.read.disclosed_labels import TELLING, Said, said
+from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
+
+
+def said_in_clear(run: RunDirectory, federation: Federation, round_: int | None = None) -> dict[int, Said]:
+    """Return what each client's stored uploads say of the images that it holds.
+
+    Empty where no upload of the method names classes, and where the server sees sums of uploads only.
+
+    Args:
+        run: a complete run.
+        federation: the run prepared again from its configuration.
+        round_: the last round that is read; default all.
+    """
+    if federation.shield.server_view == "sum" or not set(TELLING) & set(federation.uploads):
+        return {}
+    paths: dict[int, list[int]] = {}
+    for number, clients in sorted(run.captured_rounds().items()):
+        if round_ is None or number <= round_:
+            for client in clients:
+                paths.setdefault(client, []).append(number)
+    return {
+        client: said(run.message(run.upload_path(number, client)) for number in numbers)
+        for client, numbers in sorted(paths.items())
+    }

@@ -1,0 +1,249 @@
+"""What a knowledge card grants, taken from a finished run: extractors, heads, architectures, labels, batch facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.invert.shadow import shadow_extractor
+from fedpriv.attacks.invert.shadow_outputs import shadow_model
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
+from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.read.updates import WEIGHTY
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.foreign import foreign_images, refuse_foreign
+from fedpriv.evidence.local_rounds import UPDATES, round_batches, round_labels, state_behind
+from fedpriv.evidence.norm_statistics import batch_norms, exact_statistics, running_statistics
+from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.states import put
+from fedpriv.models.build import build_model
+from fedpriv.models.split import SplitModel
+from fedpriv.util.errors import UserError
+from fedpriv.wire.public_loss import KnownLoss
+
+
+def grant(
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    card: KnowledgeCard,
+    round_: int,
+    clients: set[int],
+    observations: Sequence[Observation] = (),
+    seed: int = 0,
+) -> Knowledge:
+    """Hand over what a card grants, and nothing else.
+
+    Args:
+        run: a complete run.
+        federation: the run prepared again.
+        kind: kind of upload to attack.
+        card: the grants.
+        round_: the attacked round.
+        clients: the attacked clients.
+        observations: what the server saw, to which shadow extractors are aligned.
+        seed: of the training of shadow extractors.
+
+    Raises:
+        UserError: when the run does not have what the card names.
+    """
+    if card.attacker_data == "other_domain":
+        refuse_foreign(card, run.config)
+    if card.attacker_data == "same_domain" and federation.server.public is None:
+        raise UserError(
+            f"knowledge attacker_data=same_domain: {run.path} set no public images aside; train it with --public N"
+        )
+    first = federation.clients[0]
+    weighty, updates = kind in WEIGHTY, kind in (*WEIGHTY, *UPDATES)
+    model = _architecture(federation) if weighty else None
+    card = _about_batch_norm(card, model)
+    private = kind in ("angle-matrix", "logits", "extractor")  # uploads that a private head had a part in
+    if kind == "logits" and card.extractor == "shadow":
+        return _shadow_models(federation, card, round_, clients, observations, seed)
+    return Knowledge(
+        card=card,
+        image_shape=first.blueprint.image_shape,
+        n_classes=first.n_classes,
+        extractors={
+            k: _granted_extractor(run, federation, kind, k, round_, card, observations, seed) for k in sorted(clients)
+        }
+        if card.extractor != "none" and not weighty
+        else {},
+        heads={k: _head(run, federation, kind, k, round_) for k in sorted(clients)}
+        if card.extractor == "white_box" and private
+        else {},
+        model=model,
+        batch=_protocol(federation, round_) if card.batch else None,
+        batches={k: _batch_facts(federation, round_, k) for k in sorted(clients)} if card.batch else {},
+        loss=_known_loss(federation, round_),
+        statistics={}
+        if model is None
+        else _statistics(run, federation, model, kind, card, round_, clients, observations),
+        labels={(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
+        if card.labels == "given" and updates
+        else {},
+        public_images=_own_images(federation, card, seed),
+        public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
+    )
+
+
+def _about_batch_norm(card: KnowledgeCard, model: SplitModel | None) -> KnowledgeCard:
+    """Return the card that results carry: without batch norm there is nothing to grant, and cards do not differ in it.
+
+    Args:
+        card: what was asked for.
+        model: the architecture that is uploaded; None where none is.
+
+    Raises:
+        UserError: for statistics of the batch where there are none.
+    """
+    if model is None:
+        if card.batch_norm == "exact":
+            raise UserError("knowledge batch_norm=exact: runs store no batch statistics; use running or none")
+        return card
+    if batch_norms(model):
+        return card
+    if card.batch_norm == "exact":
+        raise UserError(
+            "knowledge batch_norm=exact: the uploaded network has no batch norm, and so no statistics; drop the grant"
+        )
+    return replace(card, batch_norm=KnowledgeCard().batch_norm)
+
+
+def _statistics(
+    run: RunDirectory,
+    federation: Federation,
+    model: SplitModel,
+    kind: str,
+    card: KnowledgeCard,
+    round_: int,
+    clients: set[int],
+    observations: Sequence[Observation],
+) -> dict[tuple[int, int], Statistics]:
+    if card.batch_norm == "none" or not batch_norms(model):
+        return {}
+    found: dict[tuple[int, int], Statistics] = {}
+    for client in sorted(clients):
+        if card.batch_norm == "running":
+            found[round_, client] = running_statistics(run, model, kind, client, round_)
+        else:
+            seen = observation_of(observations, TargetId(round_, client))
+            found[round_, client] = exact_statistics(federation, model, seen)
+    return found
+
+
+def _granted_extractor(
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    client: int,
+    round_: int,
+    card: KnowledgeCard,
+    observations: Sequence[Observation],
+    seed: int,
+) -> Callable[[Tensor], Tensor]:
+    if card.extractor == "shadow":
+        samples = _own_samples(federation, card)
+        return shadow_extractor(observations, client, round_, samples, federation.clients[0].n_classes, seed)
+    own = _extractor(run, federation, kind, client, round_, card)
+    return torch.no_grad()(own) if card.extractor == "query" else own
+
+
+def _shadow_models(
+    federation: Federation,
+    card: KnowledgeCard,
+    round_: int,
+    clients: set[int],
+    observations: Sequence[Observation],
+    seed: int,
+) -> Knowledge:
+    """Hand over whole substitutes, where nothing was seen that an extractor alone could be fitted to."""
+    own, first = _own_samples(federation, card), federation.clients[0]
+    models = {k: shadow_model(observations, k, round_, own, first.n_classes, seed) for k in sorted(clients)}
+    return Knowledge(
+        card=card,
+        image_shape=first.blueprint.image_shape,
+        n_classes=first.n_classes,
+        extractors={k: extractor for k, (extractor, _) in models.items()},
+        heads={k: head for k, (_, head) in models.items()},
+        public_images=own.images,
+        public_labels=own.labels,
+    )
+
+
+def _own_images(federation: Federation, card: KnowledgeCard, seed: int) -> Tensor | None:
+    if card.attacker_data == "other_domain":
+        return foreign_images(card.foreign, federation.clients[0].blueprint.image_shape, seed)
+    return federation.server.public if card.attacker_data == "same_domain" else None
+
+
+def _own_samples(federation: Federation, card: KnowledgeCard) -> Samples:
+    """Return the attacker's own images with labels, which a shadow is trained on."""
+    images, labels = federation.server.public, federation.public_labels
+    if card.attacker_data != "same_domain" or images is None or labels is None:
+        raise UserError(
+            "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
+            "attacker_data=same_domain too"
+        )
+    return Samples(images, labels.to(images.device))
+
+
+def _architecture(federation: Federation) -> SplitModel:
+    """Return the architecture whose weights travel, with weights of no meaning."""
+    first = federation.clients[0]
+    shared = federation.method.shared(first.blueprint, first.options)
+    return build_model(shared, 0).to(federation.server.device).eval()
+
+
+def _batch_facts(federation: Federation, round_: int, client: int) -> BatchFacts:
+    """Return the sizes of the batches of a client's steps; empty ones, which Poisson samples may be, are no steps."""
+    sizes = tuple(len(batch) for batch in round_batches(federation, round_, client) if len(batch))
+    size = max(sizes, default=federation.config.training.batch_size)
+    return BatchFacts(size, federation.config.training.learning_rate, len(sizes) or 1, sizes)
+
+
+def _known_loss(federation: Federation, round_: int) -> KnownLoss:
+    """Return what method and training tell of the loss; momentum and weight decay are not followed by attacks."""
+    training, own = federation.config.training, federation.clients[0].options
+    loss = federation.method.known_loss(own, round_)
+    besides, later = [loss.besides], [loss.later]
+    if training.weight_decay:
+        besides.append("weight decay moves the weights as well")
+    if federation.shield.defenses and not set(federation.method.broadcasts) & set(WEIGHTY):
+        besides.append("the weights that clients began with are known only as they were sent, after their defenses")
+    if training.momentum:
+        later.append("momentum carries gradients on")
+    return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))
+
+
+def _protocol(federation: Federation, round_: int) -> BatchFacts:
+    """Return what holds of every client: the largest batch and the largest number of steps."""
+    each = [_batch_facts(federation, round_, setup.client) for setup in federation.clients]
+    return BatchFacts(
+        batch_size=max(facts.batch_size for facts in each),
+        learning_rate=federation.config.training.learning_rate,
+        steps=max(facts.steps for facts in each),
+    )
+
+
+def _extractor(
+    run: RunDirectory, federation: Federation, kind: str, client: int, round_: int, card: KnowledgeCard
+) -> Callable[[Tensor], Tensor]:
+    model = build_model(federation.clients[client].blueprint, 0)
+    fresh = {name: value.clone() for name, value in model.named_buffers()}
+    put(model, state_behind(run, federation, kind, client, round_), "model")
+    if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
+        with torch.no_grad():
+            for name, value in model.named_buffers():
+                value.copy_(fresh[name])
+    model.to(federation.server.device).eval().requires_grad_(False)
+    return model.represent
+
+
+def _head(run: RunDirectory, federation: Federation, kind: str, client: int, round_: int) -> tuple[Tensor, Tensor]:
+    state = state_behind(run, federation, kind, client, round_)
+    return state["model.head.weight"].cpu(), state["model.head.bias"].cpu()

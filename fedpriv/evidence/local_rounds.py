@@ -1,0 +1,151 @@
+"""What a client trained on in a round, and the model it began or ended with: for truths, and for what a card grants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Observation, TargetId
+from fedpriv.attacks.read.updates import WEIGHTY, weighty_part
+from fedpriv.federation.local_training import has_batch_norm, local_batches
+from fedpriv.federation.method import Method, State, own_architecture
+from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Message, Model
+
+UPDATES = ("classifier", "angle-matrix")
+"""Uploads of one layer, from whose update representations are solved for."""
+
+
+def round_batches(federation: Federation, round_: int, client: int) -> list[Tensor]:
+    """Return the batches of one client step, as indices into its training set."""
+    setup = federation.clients[client]
+    rng = federation.client_rng(round_, client)
+    trained = (setup.model, setup.scratch(federation.method.shared(setup.blueprint, setup.options)))
+    return local_batches(len(setup.train), setup.training, rng, join_single=any(map(has_batch_norm, trained)))
+
+
+def round_labels(federation: Federation, round_: int, client: int) -> Tensor:
+    """Return the labels of all images of all steps of a round ``(n,)``; an image used twice counts twice."""
+    labels: Tensor = federation.clients[client].train.labels
+    return labels[torch.cat(round_batches(federation, round_, client)).to(labels.device)].cpu()
+
+
+def round_classes(federation: Federation, round_: int, client: int, *, given: bool) -> list[TargetId]:
+    """Return one target for each class that a client trained on in a round, ascending.
+
+    Args:
+        federation: the federation.
+        round_: the round.
+        client: the client.
+        given: whether targets name their classes; else only how many there are is told.
+    """
+    classes = round_labels(federation, round_, client).unique().tolist()
+    return [TargetId(round_, client, place, label if given else -1) for place, label in enumerate(classes)]
+
+
+def round_members(federation: Federation, target: TargetId) -> Tensor:
+    """Return the training indices of a class's images that a round's steps used, each once."""
+    labels = federation.clients[target.client].train.labels.cpu()
+    used = torch.cat(round_batches(federation, target.round, target.client)).unique()
+    wanted = labels[used].unique()[target.index]
+    members: Tensor = used[labels[used] == wanted]
+    return members
+
+
+def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> None:
+    """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks.
+
+    Raises:
+        UserError: when they do.
+    """
+    if kind in WEIGHTY and method.shared is own_architecture and len(set(architectures)) > 1:
+        raise UserError(
+            f"--target {kind}: clients of {method.name!r} upload models of different architectures "
+            f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: --models NAME"
+        )
+
+
+def with_known_start(
+    run: RunDirectory, federation: Federation, observations: Sequence[Observation]
+) -> tuple[Observation, ...]:
+    """Return observations whose broadcast holds the weights that a client started from, where the server knows them.
+
+    A method may upload weights and broadcast none, because clients go on from their own (FedHeNN). The server still has what
+    a client uploaded the last time it took part; before that, the initial weights, which it drew itself. These are put in
+    front of the broadcast.
+
+    Raises:
+        UserError: when the upload of the last time was not stored.
+    """
+    return tuple(replace(seen, broadcast=(*_start(run, federation, seen), *seen.broadcast)) for seen in observations)
+
+
+def _start(run: RunDirectory, federation: Federation, seen: Observation) -> Message:
+    sent = weighty_part(seen.upload)
+    if not isinstance(sent, Model) or weighty_part(seen.broadcast) is not None:
+        return ()
+    before = [number for number in range(1, seen.round) if seen.client in federation.participants(number)]
+    if not before:
+        state = federation.initial_state(seen.client)
+        return (Model({name: state[f"model.{name}"] for name in sent.state}),)
+    if seen.client not in run.captured_rounds().get(before[-1], ()):
+        raise UserError(
+            f"{run.path}: clients of {federation.method.name!r} go on from their own weights, which the server knows from "
+            f"the upload before; that of round {before[-1]} is not stored: attack round 1, or train with --capture all"
+        )
+    last = weighty_part(run.message(run.upload_path(before[-1], seen.client)))
+    return () if last is None else (last,)
+
+
+def state_behind(run: RunDirectory, federation: Federation, kind: str, client: int, round_: int) -> State:
+    """Return the client state that an upload was computed with: its extractor, and the head if that stayed private.
+
+    For the update of one layer see :func:`state_of_update`; all else is computed with the state at the end of the round. An
+    extractor too: FedRep trains the head first, then the extractor through that head.
+
+    Raises:
+        UserError: when the run did not keep the checkpoint.
+    """
+    return (state_of_update if kind in UPDATES else _state_at_end)(run, federation, client, round_)
+
+
+def _state_at_end(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:
+    if round_ not in run.checkpointed_rounds():
+        there = ", ".join(str(number) for number in run.checkpointed_rounds()) or "none"
+        raise UserError(
+            f"{run.path}: a white-box extractor of round {round_} needs its checkpoint; kept: {there} "
+            f"(train with --keep {round_})"
+        )
+    return run.client_state(round_, client)
+
+
+def state_of_update(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:
+    """Return the client state whose extractor an update of a layer was computed through.
+
+    That is the state at the start of the round, after its broadcast, where the round was one step; otherwise the
+    extractor moved during the round, and the state at its end stands for it.
+
+    Raises:
+        UserError: when the run did not keep the checkpoint.
+    """
+    single = all(len(round_batches(federation, round_, setup.client)) == 1 for setup in federation.clients)
+    if not single:
+        return _kept(run, round_, round_, client)
+    before = federation.initial_state(client) if round_ == 1 else _kept(run, round_ - 1, round_, client)
+    broadcast = run.message(run.broadcast_path(round_))
+    return federation.method.receive(federation.clients[client], before, broadcast)
+
+
+def _kept(run: RunDirectory, number: int, round_: int, client: int) -> State:
+    if number not in run.checkpointed_rounds():
+        there = ", ".join(str(kept) for kept in run.checkpointed_rounds()) or "none"
+        raise UserError(
+            f"{run.path}: a white-box extractor for the update of round {round_} needs the checkpoint of round "
+            f"{number}; kept: {there} (train with --keep {number})"
+        )
+    return run.client_state(number, client)

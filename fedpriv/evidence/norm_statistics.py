@@ -1,0 +1,84 @@
+"""What a client's batch norms saw: its running statistics after a round, or those of the very batch of its one step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.observation import Observation, Statistics
+from fedpriv.attacks.read.updates import read_update
+from fedpriv.evidence.local_rounds import round_batches
+from fedpriv.federation.method import GuardedTraining
+from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.errors import UserError
+
+
+def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
+    """Return the batch norms of a network by name."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+
+
+def running_statistics(run: RunDirectory, model: nn.Module, kind: str, client: int, round_: int) -> Statistics:
+    """Return the running statistics of the client's copy of an uploaded network at the end of a round.
+
+    Raises:
+        UserError: when the run did not keep the checkpoint.
+    """
+    if round_ not in run.checkpointed_rounds():
+        raise UserError(
+            f"{run.path}: knowledge batch_norm=running: the client's running statistics of round {round_} are in a "
+            f"checkpoint that was not kept; pass --knowledge batch_norm=none, or train with --keep {round_}"
+        )
+    state = run.client_state(round_, client)
+    prefix = "model" if kind in ("model", "extractor") else "small"
+    return {
+        name: (state[f"{prefix}.{name}.running_mean"].cpu(), state[f"{prefix}.{name}.running_var"].cpu())
+        for name in batch_norms(model)
+    }
+
+
+def exact_statistics(federation: Federation, model: nn.Module, seen: Observation) -> Statistics:
+    """Return mean and biased variance of what went into each batch norm in the one step behind an upload.
+
+    Args:
+        federation: the federation.
+        model: the architecture that is uploaded.
+        seen: the upload, beside the weights that the client began with.
+
+    Raises:
+        UserError: when there were several steps, so no one batch, or a defense changed what the step trained on.
+    """
+    setup = federation.clients[seen.client]
+    batches = round_batches(federation, seen.round, seen.client)
+    if len(batches) != 1:
+        raise UserError(
+            f"knowledge batch_norm=exact: client {seen.client} took {len(batches)} steps in round {seen.round}; statistics "
+            "of the very batch are those of one step (train with --local-steps 1), else use running or none"
+        )
+    if isinstance(setup.training, GuardedTraining) and setup.training.guards:
+        raise UserError(
+            "knowledge batch_norm=exact: a defense of local training may change the batch; use running or none"
+        )
+    copied = copy.deepcopy(model).train()
+    device = next(copied.parameters()).device
+    weights = read_update(seen, {name: value.shape for name, value in copied.named_parameters()}, device).before
+    copied.load_state_dict(weights, strict=False)
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, layer in batch_norms(copied).items():
+        layer.register_forward_pre_hook(_noting(name, found))
+    with torch.no_grad():
+        images, _ = setup.train.batch(batches[0].to(setup.train.labels.device))
+        copied(images.to(device))
+    return found
+
+
+def _noting(name: str, found: dict[str, tuple[Tensor, Tensor]]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        variance, mean = torch.var_mean(given[0], (0, 2, 3), correction=0)
+        found[name] = (mean.cpu(), variance.cpu())
+
+    return note

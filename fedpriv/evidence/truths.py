@@ -1,0 +1,119 @@
+"""From a finished run: the private images behind targets. For scorers only; no attack imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.algebra.entanglement import WEIGHTS
+from fedpriv.attacks.observation import TargetId, Unit
+from fedpriv.datasets.types import as_unit
+from fedpriv.defenses.hide_labels import HideLabels
+from fedpriv.evidence.entangled_weights import weights_of_defense
+from fedpriv.evidence.local_rounds import UPDATES, round_batches, round_members, state_behind
+from fedpriv.evidence.truth import Truth
+from fedpriv.federation.local_training import represent
+from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.states import put
+from fedpriv.models.build import build_model
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Entangled, Representations, part
+
+NONMEMBERS = 240
+"""Size of the pool of images that a client's targets had nothing to do with."""
+
+
+def truths(
+    run: RunDirectory,
+    federation: Federation,
+    kind: str,
+    targets: Sequence[TargetId],
+    *,
+    seed: int,
+    unit: Unit = "upload",
+) -> tuple[Truth, ...]:
+    """Look up the private images behind targets, and draw the images that they have nothing to do with.
+
+    The pool of a client's targets is drawn from everything that is not in the client's training set.
+    """
+    pools = {client: _nonmembers(federation, client, seed) for client in sorted({t.client for t in targets})}
+    found = []
+    for target in targets:
+        train = federation.clients[target.client].train.to(torch.device("cpu"))
+        of_class = unit == "class" and kind not in UPDATES
+        recovered = unit in ("class", "row")
+        index, weights = _members(run, federation, "prototype" if of_class else kind, target)
+        found.append(
+            Truth(
+                members=train.images[index],
+                weights=weights,
+                labels=train.labels[index],
+                nonmembers=pools[target.client][0],
+                nonmember_labels=pools[target.client][1],
+                feature=_prototype(run, federation, kind, target, train.images[index]) if recovered else None,
+            )
+        )
+    return tuple(found)
+
+
+def _prototype(run: RunDirectory, federation: Federation, kind: str, target: TargetId, images: Tensor) -> Tensor:
+    """Return the mean representation ``(d,)`` that an attack with linear algebra should have recovered."""
+    model = build_model(federation.clients[target.client].blueprint, 0)
+    put(model, state_behind(run, federation, kind, target.client, target.round), "model")
+    return represent(model, images).mean(0)
+
+
+def _nonmembers(federation: Federation, client: int, seed: int) -> tuple[Tensor, Tensor]:
+    samples = federation.data.dataset.samples
+    outside = np.setdiff1d(np.arange(len(samples)), federation.data.clients[client].train_index)
+    order = torch.randperm(len(outside), generator=generator(seed, "nonmembers", client))[:NONMEMBERS]
+    index = torch.as_tensor(outside)[order]
+    return as_unit(samples.images[index]), samples.labels[index]
+
+
+def _members(run: RunDirectory, federation: Federation, kind: str, target: TargetId) -> tuple[Tensor, Tensor]:
+    labels = federation.clients[target.client].train.labels.cpu()
+    if kind == "representation":
+        index = _uploaded_rows(run, federation, target, labels)[target.index][None]
+    elif kind in ("prototype", "logits"):
+        index = (labels == target.label).nonzero().squeeze(1)
+    elif kind in UPDATES:
+        index = round_members(federation, target)
+    elif kind == "entangled":
+        weights = _entanglement_weights(run, federation, target, labels).abs()  # signed draws count by magnitude
+        index = (weights > 0).nonzero().squeeze(1)
+        return index, weights[index] / weights[index].sum()
+    else:
+        index = torch.cat(round_batches(federation, target.round, target.client))
+    return index, torch.full((len(index),), 1 / len(index), dtype=torch.float64)
+
+
+def _uploaded_rows(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
+    """Return which training image ``(n,)`` is behind each uploaded representation: defenses drop whole classes."""
+    if not federation.shield.defenses:
+        return torch.arange(len(labels))
+    sent = part(run.message(run.upload_path(target.round, target.client)), Representations).labels
+    return torch.isin(labels, sent).nonzero().squeeze(1)
+
+
+def _entanglement_weights(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
+    """Return the sample weights of an upload: drawn again, the client's record, or without checkpoint by class."""
+    drawn = weights_of_defense(federation, target.round, target.client, labels)
+    if drawn is not None:
+        return drawn
+    if target.round in run.checkpointed_rounds():
+        return run.client_state(target.round, target.client)[WEIGHTS].double()
+    if any(isinstance(defense, HideLabels) for defense in federation.shield.defenses):
+        kept = ", ".join(str(number) for number in run.checkpointed_rounds())
+        raise UserError(
+            f"{run.path}: with hide-labels weights are known where a checkpoint is kept (round {kept}), "
+            f"not of round {target.round}; drop --round, or train with --keep {target.round}"
+        )
+    encoding = part(run.message(run.upload_path(target.round, target.client)), Entangled).label_encoding
+    counts = torch.bincount(labels, minlength=len(encoding)).clamp(min=1)
+    return (encoding / counts)[labels].double()

@@ -1,0 +1,1 @@
+"""Plans attacks and studies and carries them out; knows no command line."""

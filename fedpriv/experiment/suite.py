@@ -1,0 +1,126 @@
+"""Run attacks on a run's evidence, piece by piece, so that an interrupt loses one piece at most."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Attack, Knowledge, Observation, Reconstruction, TargetId
+from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
+
+PIECE = 32
+"""Targets attacked between two savings."""
+
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How attacks are run; nothing here changes what they return beyond the last digits.
+
+    Attributes:
+        seed: the attacks' seed.
+        device: where they compute.
+        chunk_rows: rows at a time; None chooses by memory.
+        piece: targets between two savings.
+    """
+
+    seed: int
+    device: torch.device
+    chunk_rows: int | None = None
+    piece: int = PIECE
+
+
+def attack_in_pieces(
+    attack: Attack,
+    observations: tuple[Observation, ...],
+    targets: tuple[TargetId, ...],
+    knowledge: Knowledge,
+    execution: Execution,
+    folder: Path,
+    name: str,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Reconstruction:
+    """Attack all targets, saving finished pieces under ``folder/.partial`` and reading back those that are there.
+
+    Results do not depend on how targets are grouped, because every row has a generator of its own.
+
+    Args:
+        attack: what to run.
+        observations: what the server saw, or the permuted control.
+        targets: T targets.
+        knowledge: card and grants.
+        execution: seed, device, chunking.
+        folder: the attack's directory.
+        name: of the pieces; ``reconstruction`` or ``permuted``.
+        progress: called with (units done, units planned, what) over all pieces.
+    """
+    pieces = [targets[start : start + execution.piece] for start in range(0, len(targets), execution.piece)]
+    found: list[Reconstruction] = []
+    for number, piece in enumerate(pieces):
+        path = folder / PARTIAL / f"{name}-{number:04d}.safetensors"
+        if path.is_file():
+            found.append(load_reconstruction(path))
+            continue
+
+        def within(done: int, planned: int, number: int = number) -> None:
+            if progress is not None:
+                progress(number * planned + done, len(pieces) * planned, f"{name}, targets {len(found)}")
+
+        result = attack.run(
+            observations,
+            piece,
+            knowledge,
+            seed=execution.seed,
+            device=execution.device,
+            chunk_rows=execution.chunk_rows,
+            progress=within,
+        ).to_cpu()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_reconstruction(path, result)
+        found.append(result)
+    return concatenate(found)
+
+
+def forget_pieces(folder: Path) -> None:
+    """Remove the pieces of an attack that is saved as a whole."""
+    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+
+
+def concatenate(parts: Sequence[Reconstruction]) -> Reconstruction:
+    """Return reconstructions of disjoint targets as one.
+
+    Where parts hold different numbers of guesses, as batches of different sizes make them, the targets of the smaller
+    part show their own guesses again: nothing new, so that scores, which leave repeats out, stay as they are.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    most = max(part.images.shape[1] for part in parts)
+
+    def in_turn(values: Tensor) -> Tensor:
+        return values[:, torch.arange(most) % values.shape[1]]
+
+    joined = {name: torch.cat([in_turn(getattr(part, name)) for part in parts]) for name in ("images", "labels")}
+    joined |= {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in ("objective", "chosen", "converged")
+    }
+    features = [part.features for part in parts if part.features is not None]
+    cost = replace(
+        first.cost,
+        seconds=sum(part.cost.seconds for part in parts),
+        iterations=max(part.cost.iterations for part in parts),
+        rows=sum(part.cost.rows for part in parts),
+    )
+    return replace(
+        first,
+        targets=tuple(target for part in parts for target in part.targets),
+        cost=cost,
+        features=torch.cat(features) if len(features) == len(parts) else None,
+        **joined,
+    )

@@ -1,0 +1,1 @@
+"""The contracts of methods and defenses, local training, rounds, and the run directory; names no method and no attack."""

@@ -1,0 +1,95 @@
+"""What a run is worth: accuracy of every client each round, and the summary over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fedpriv.federation.method import State
+from fedpriv.federation.operations import local_training_flops
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.config import plain
+from fedpriv.wire.ledger import Entry, count
+from fedpriv.wire.payloads import Message
+
+if TYPE_CHECKING:
+    from fedpriv.federation.rounds import Federation
+
+
+def accuracy(counts: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs."""
+    return {
+        "pooled": sum(right for right, _ in counts) / sum(total for _, total in counts),
+        "mean_over_clients": sum(right / total for right, total in counts) / len(counts),
+    }
+
+
+def evaluate(
+    federation: Federation, states: Sequence[State], broadcast: Message, known: Mapping[str, Any], changed: set[int]
+) -> dict[str, list[list[int]]]:
+    """Count correct answers of every client, after local training and after the next broadcast.
+
+    A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
+    is not evaluated twice.
+    """
+    method = federation.method
+    predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.also.items()}}
+    found: dict[str, list[list[int]]] = {}
+    for suffix, predict in predictors.items():
+        trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
+        found |= {trained: [], received: []}
+        for setup, test, state in zip(federation.clients, federation.tests, states, strict=True):
+            k = setup.client
+            if trained in known and k not in changed:
+                before = known[trained][k]
+            else:
+                before = _correct(predict(setup, state, test.images), test.labels)
+            updated = method.receive(setup, state, broadcast)
+            alone = bool(suffix) and all(updated[n] is state[n] for n in updated if n.startswith("model."))
+            unchanged = updated is state or alone
+            after = before if unchanged else _correct(predict(setup, updated, test.images), test.labels)
+            found[trained].append(before)
+            found[received].append(after)
+    return found
+
+
+def _correct(scores: Tensor, labels: Tensor) -> list[int]:
+    return [int((scores.argmax(1) == labels).sum()), len(labels)]
+
+
+def summarise(directory: RunDirectory, federation: Federation, privacy: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the summary of a run from its lines, with the guarantees that its defenses account for."""
+    lines, timings = directory.lines("metrics"), directory.lines("timings")
+    rows: list[Entry] = directory.ledger()
+    totals = count(rows)
+    rounds = len(lines)
+    return {
+        "format": 1,
+        "method": federation.method.name,
+        "dataset": federation.config.dataset,
+        "rounds": rounds,
+        "accuracy": {when: _over_rounds(lines, when) for when in lines[-1]["accuracy"]},
+        "communication": {
+            kind: {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
+            | {"total": plain(total)}
+            for kind, total in totals.items()
+        },
+        "privacy": list(privacy),
+        "flops": local_training_flops(federation.clients),
+        "seconds": sum(sum(line["seconds"].values()) for line in timings),
+        "seed": federation.config.seed,
+    }
+
+
+def _over_rounds(lines: Sequence[Mapping[str, Any]], when: str) -> dict[str, Any]:
+    pooled = [line["accuracy"][when]["pooled"] for line in lines]
+    best = max(range(len(pooled)), key=pooled.__getitem__)
+    return {
+        "final": pooled[-1],
+        "best": pooled[best],
+        "best_round": lines[best]["round"],
+        "pooled": pooled[-1],
+        "mean_over_clients": lines[-1]["accuracy"][when]["mean_over_clients"],
+    }

@@ -1,0 +1,33 @@
+"""Which rounds' messages a run keeps, so that they can be attacked, and how they are put away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
+from fedpriv.wire.ledger import entries
+from fedpriv.wire.payloads import Message
+
+
+def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
+    """Whether a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`.
+
+    Args:
+        config: of the run.
+        round_: counted from 1.
+        uploads: (client, message), as they left the clients.
+    """
+    if config.capture == "auto":
+        sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
+        return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds or round_ in config.keep
+    if config.capture == "last":
+        return round_ == config.rounds or round_ in config.keep
+    return config.capture == "all"
+
+
+def capture(directory: RunDirectory, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]) -> None:
+    """Store a round's broadcast and every upload that it was answered with."""
+    directory.capture(directory.broadcast_path(round_), broadcast, {"round": round_, "direction": "broadcast"})
+    for client, upload in uploads:
+        about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
+        directory.capture(directory.upload_path(round_, client), upload, about)

@@ -1,0 +1,326 @@
+"""Where a client can protect itself: hooks that a federation calls, none of which knows a method.
+
+A defense is a frozen dataclass of hyperparameters that overrides some of the hooks of :class:`Defense`; several are
+applied in the order they are given. The core knows this contract only; the defenses themselves are a package above it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.models.split import Blueprint
+from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import Message
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(images (b, c, h, w), labels (b,)) -> scalar."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What local training hands to whoever computes a batch's gradient.
+
+    Attributes:
+        module: what is trained: one model, or several in a list.
+        loss: what is minimised.
+        parameters: what the optimiser moves; not all need to be the module's, nor all of the module's be here.
+        expected: images that a batch holds on average, where that is random (Poisson sampling); None where it is not.
+        rng: generator of the guards, one for the whole round.
+    """
+
+    module: nn.Module
+    loss: Loss
+    parameters: tuple[nn.Parameter, ...]
+    expected: float | None
+    rng: torch.Generator
+
+
+Step = Callable[[Work, Tensor, Tensor], Tensor]
+"""(work, images (b, c, h, w), labels (b,)) -> detached loss; adds the gradient of a batch to the parameters' ``.grad``."""
+
+Guard = Callable[[Step], Step]
+"""Wraps the computation of a batch's gradient in local training."""
+
+
+@dataclass(frozen=True)
+class UploadContext:
+    """What a defense may look at while it changes one upload: what the client itself knows.
+
+    Attributes:
+        round: from 1.
+        client: 0..K-1.
+        n_classes: number of classes C of the federation.
+        class_counts: ``(C,)`` int64, training images of each class that the client holds. Private.
+        broadcast: what the client answered this round.
+        rounds: number of rounds of the run.
+        rng: generator of this (seed, round, client, place of the defense).
+        lasting: generator of this (seed, client, place of the defense): the same draws in every round.
+    """
+
+    round: int
+    client: int
+    n_classes: int
+    class_counts: Tensor
+    broadcast: Message
+    rounds: int
+    rng: torch.Generator
+    lasting: torch.Generator
+
+
+@dataclass(frozen=True)
+class ProtectionPlan:
+    """A federation before it runs, for :meth:`Defense.check`.
+
+    Attributes:
+        method: its name, for error messages.
+        uploads: kinds of payload that the method uploads.
+        accepts: kinds of payload that its server takes in their place.
+        blueprints: one per client.
+        n_clients: number of clients K.
+        rounds: number of rounds.
+        train_sizes: training images per client.
+        batch_size: of local training.
+        epochs: of local training.
+        max_steps: of local training.
+        broadcasts: kinds of payload that the server sends.
+        options: the method's own options.
+        additive: whether the method's server needs no more than weighted means of the uploads.
+        encoded: defenses so far that decide how uploads are put on the wire.
+        trained: every architecture that clients train: their own, and the shared one where that is another.
+        steps: local SGD steps of a round, one number a client.
+        outside: what of local training is computed from images other than by gradients of SGD; empty for nothing.
+        mixing: defenses so far that let one image into the gradient of another.
+        private_gradients: name of the defense that made the gradients differentially private, or empty.
+        reweighed: defenses so far behind which it is not known any more how much of an upload is one image's.
+        false_labels: name of the defense that made label encodings say something else than the mixture, or empty.
+    """
+
+    method: str
+    uploads: tuple[str, ...]
+    accepts: tuple[str, ...]
+    blueprints: tuple[Blueprint, ...]
+    n_clients: int
+    rounds: int
+    train_sizes: tuple[int, ...]
+    batch_size: int
+    epochs: int
+    max_steps: int | None
+    broadcasts: tuple[str, ...] = ()
+    options: Any = None
+    additive: bool = False
+    encoded: tuple[str, ...] = ()
+    trained: tuple[Blueprint, ...] = ()
+    steps: tuple[int, ...] = ()
+    outside: str = ""
+    mixing: tuple[str, ...] = ()
+    private_gradients: str = ""
+    reweighed: tuple[str, ...] = ()
+    false_labels: str = ""
+
+
+class Defense:
+    """A defense: every hook does nothing unless it is overridden. Subclasses are frozen dataclasses.
+
+    Attributes:
+        name: registry name.
+        source: paper, equation, year; or ``derived here``.
+        guarantee: in words: what is guaranteed, for which neighbourhood, in which norm and unit; or ``none``.
+        answer: the adaptive attack of this package that answers it, in words; or ``not evaluated``.
+        server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
+    """
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    guarantee: ClassVar[str] = "none"
+    answer: ClassVar[str] = "not evaluated"
+    server_view: ClassVar[Literal["each", "sum"]] = "each"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse a federation that the defense does not fit.
+
+        Raises:
+            UserError: saying why and what would fit.
+        """
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan as the defenses behind this one find it: with other kinds of upload, say."""
+        return plan
+
+    def keeps_shares(self) -> bool:
+        """Whether one image moves each row of an upload by no more, and no other row, than without this defense.
+
+        A sensitivity that is known from how uploads are made holds behind such defenses only. Whatever changes uploads
+        has to claim it.
+        """
+        return type(self).upload is Defense.upload
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        """Return the architecture that clients use in place of ``blueprint``."""
+        return blueprint
+
+    def guard(self, plan: ProtectionPlan) -> Guard | None:
+        """Return what wraps the computation of gradients in local training, or None."""
+        return None
+
+    def poisson(self) -> bool:
+        """Whether local batches have to be Poisson samples: each image in each of them with one probability."""
+        return False
+
+    def upload(self, message: Message, context: UploadContext) -> Message:
+        """Return what leaves the client instead of ``message``; an empty message is not sent at all."""
+        return message
+
+    def period(self) -> int:
+        """Return the rounds from one upload to the next."""
+        return 1
+
+    def wire(self, entries: list[Entry]) -> list[Entry]:
+        """Return the ledger's entries of one upload as an encoder of this defense would put it on the wire."""
+        return entries
+
+    def privacy(self, plan: ProtectionPlan) -> dict[str, Any] | None:
+        """Return the accounted guarantee over the whole run (epsilon, delta, unit, accountant, ...), or None."""
+        return None
+
+
+@dataclass(frozen=True)
+class Shield:
+    """The defenses of a run in the order in which they are applied. Empty, it changes nothing."""
+
+    defenses: tuple[Defense, ...] = ()
+
+    @property
+    def server_view(self) -> Literal["each", "sum"]:
+        """What the server gets to see of a round's uploads."""
+        return "sum" if any(defense.server_view == "sum" for defense in self.defenses) else "each"
+
+    def check(self, plan: ProtectionPlan) -> None:
+        """Refuse a federation that some defense does not fit.
+
+        Raises:
+            UserError: from the first that refuses.
+        """
+        for defense in self.defenses:
+            defense.check(plan)
+            plan = _behind(defense, plan)
+
+    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
+        """Return the plan behind all defenses; its ``uploads`` are the kinds that leave the clients."""
+        for defense in self.defenses:
+            plan = _behind(defense, plan)
+        return plan
+
+    def blueprint(self, blueprint: Blueprint) -> Blueprint:
+        """Return the architecture that clients use in place of ``blueprint``."""
+        for defense in self.defenses:
+            blueprint = defense.blueprint(blueprint)
+        return blueprint
+
+    def guards(self, plan: ProtectionPlan) -> tuple[Guard, ...]:
+        """Return what wraps the computation of gradients, innermost first."""
+        found: list[Guard] = []
+        for defense in self.defenses:
+            guard = defense.guard(plan)
+            if guard is not None:
+                found.append(guard)
+            plan = _behind(defense, plan)
+        return tuple(found)
+
+    def poisson(self) -> bool:
+        """Whether local batches have to be Poisson samples."""
+        return any(defense.poisson() for defense in self.defenses)
+
+    def upload(
+        self,
+        message: Message,
+        *,
+        seed: int,
+        round_: int,
+        client: int,
+        labels: Tensor,
+        n_classes: int,
+        broadcast: Message,
+        rounds: int = 1,
+    ) -> Message:
+        """Return what leaves a client instead of its ``message``; empty where nothing does.
+
+        Args:
+            message: what the method would upload.
+            seed: the run's seed.
+            round_: from 1.
+            client: 0..K-1.
+            labels: ``(n,)`` int64 classes of the client's training images.
+            n_classes: C.
+            broadcast: what the client answered.
+            rounds: number of rounds of the run.
+        """
+        if not self.defenses:
+            return message
+        counts = torch.bincount(labels.cpu(), minlength=n_classes)
+        for place, defense in enumerate(self.defenses):
+            rng, lasting = generators(seed, place, round_, client)
+            context = UploadContext(round_, client, n_classes, counts, broadcast, rounds, rng, lasting)
+            message = defense.upload(message, context)
+            if not message:
+                return ()
+        return message
+
+    def period(self) -> int:
+        """Return the rounds from one upload to the next."""
+        return math.lcm(*(defense.period() for defense in self.defenses))
+
+    def wire(self, entries: list[Entry]) -> list[Entry]:
+        """Return the ledger's entries of one upload as it is put on the wire."""
+        for defense in self.defenses:
+            entries = defense.wire(entries)
+        return entries
+
+    def privacy(self, plan: ProtectionPlan) -> list[dict[str, Any]]:
+        """Return the accounted guarantees over the whole run, one for each defense that has any."""
+        found: list[dict[str, Any]] = []
+        for defense in self.defenses:
+            record = defense.privacy(plan)
+            if record is not None:
+                found.append({"defense": defense.name, **record})
+            plan = _behind(defense, plan)
+        return found
+
+
+def _behind(defense: Defense, plan: ProtectionPlan) -> ProtectionPlan:
+    """Return the plan as the defenses behind ``defense`` find it."""
+    found = defense.after(plan)
+    return found if defense.keeps_shares() else replace(found, reweighed=(*found.reweighed, defense.name))
+
+
+def generators(seed: int, place: int, round_: int, client: int) -> tuple[torch.Generator, torch.Generator]:
+    """Return the generators ``rng`` and ``lasting`` of a defense's :class:`UploadContext`.
+
+    Args:
+        seed: the run's.
+        place: of the defense among the run's, from 0.
+        round_: from 1.
+        client: 0..K-1.
+    """
+    return generator(seed, "defense", place, round_, client), generator(seed, "defense", place, client)
+
+
+def plain_step(work: Work, images: Tensor, labels: Tensor) -> Tensor:
+    """Add the gradient of a batch's loss: the unguarded :data:`Step`."""
+    value = work.loss(images, labels)
+    value.backward()
+    return value.detach()
+
+
+def guarded(guards: Sequence[Guard]) -> Step:
+    """Return the step with every guard around it, the first innermost."""
+    step: Step = plain_step
+    for guard in guards:
+        step = guard(step)
+    return step

@@ -1,0 +1,133 @@
+"""Local work that most methods share: draw batches, train by SGD, represent the training set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.datasets.types import Samples, as_unit
+from fedpriv.federation.defense import Loss, Work, guarded
+from fedpriv.federation.method import GuardedTraining, LocalTraining
+from fedpriv.models.split import SplitModel
+from fedpriv.util.seeds import generator, global_seed
+
+EVALUATION_BATCH = 256
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether a module normalises over the batch, and therefore cannot train on a batch of one."""
+    return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
+
+
+def local_batches(
+    n_samples: int, training: LocalTraining, rng: torch.Generator, *, join_single: bool = False
+) -> list[Tensor]:
+    """Draw the batches of one round: a new order every epoch, unless the training keeps the stored one.
+
+    Every client step draws its batches first, so whoever has the generator can tell which images a step used.
+
+    Args:
+        n_samples: training samples of the client.
+        training: batch size, epochs, drop_last, max_steps.
+        rng: the step's generator.
+        join_single: append a tail batch of one image to the batch before it (batch normalisation needs two).
+
+    Returns:
+        int64 index tensors, at most ``training.max_steps`` of them.
+    """
+    if isinstance(training, GuardedTraining) and training.poisson:
+        share = training.batch_size / n_samples
+        return [
+            (torch.rand(n_samples, generator=rng) < share).nonzero()[:, 0] for _ in range(steps(n_samples, training))
+        ]
+    batches: list[Tensor] = []
+    for _ in range(training.epochs):
+        order = torch.randperm(n_samples, generator=rng) if training.shuffle else torch.arange(n_samples)
+        epoch = list(order.split(training.batch_size))
+        if training.drop_last and len(epoch[-1]) < training.batch_size:
+            epoch.pop()
+        if join_single and len(epoch) > 1 and len(epoch[-1]) == 1:
+            tail = epoch.pop()
+            epoch[-1] = torch.cat([epoch[-1], tail])
+        batches.extend(epoch)
+    return batches[: training.max_steps]
+
+
+def steps(n_samples: int, training: LocalTraining) -> int:
+    """Return the number of local steps of a round, single-image tails not joined."""
+    per_epoch, tail = divmod(n_samples, training.batch_size)
+    number = training.epochs * (per_epoch + (tail > 0 and not training.drop_last))
+    return number if training.max_steps is None else min(number, training.max_steps)
+
+
+def train(
+    module: nn.Module,
+    samples: Samples,
+    training: LocalTraining,
+    rng: torch.Generator,
+    loss: Loss,
+    trained: Iterable[nn.Parameter] | None = None,
+) -> float:
+    """Train by SGD for one round, in place. A fresh optimiser every round, as the reference libraries have it.
+
+    Args:
+        module: put into training mode; decides whether single-image tails are joined.
+        samples: the client's training samples.
+        training: hyperparameters, and the guards of defenses where it has any.
+        rng: draws the batches first, then the seed of dropout and of the guards.
+        loss: what to minimise on a batch.
+        trained: parameters to move; default all of ``module``.
+
+    Returns:
+        Mean loss over the batches, NaN where there was none.
+    """
+    batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
+    noise = int(torch.randint(2**62, (1,), generator=rng))
+    moved = tuple(module.parameters() if trained is None else trained)
+    optimiser = torch.optim.SGD(
+        moved,
+        lr=training.learning_rate,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    guards, poisson = (training.guards, training.poisson) if isinstance(training, GuardedTraining) else ((), False)
+    expected = float(min(training.batch_size, len(samples))) if poisson else None
+    step, work = guarded(guards), Work(module, loss, moved, expected, generator(noise, "guards"))
+    module.train()
+    total = torch.zeros((), device=samples.labels.device)
+    with global_seed(noise):
+        for index in batches:
+            optimiser.zero_grad()
+            total += step(work, *samples.batch(index.to(samples.labels.device)))
+            optimiser.step()
+    return float(total) / len(batches) if batches else float("nan")
+
+
+def classification_loss(model: SplitModel) -> Loss:
+    """Return mean cross-entropy of the model's logits."""
+    return lambda images, labels: cross_entropy(model(images), labels)
+
+
+@torch.no_grad()
+def represent(model: SplitModel, images: Tensor) -> Tensor:
+    """Return representations ``(n, d)`` of images (bytes or floats) in evaluation mode."""
+    model.eval()
+    return torch.cat([model.represent(as_unit(chunk)) for chunk in images.split(EVALUATION_BATCH)])
+
+
+@torch.no_grad()
+def classify(model: SplitModel, images: Tensor) -> Tensor:
+    """Return logits ``(n, C)`` of images (bytes or floats) in evaluation mode."""
+    model.eval()
+    return torch.cat([model(as_unit(chunk)) for chunk in images.split(EVALUATION_BATCH)])
+
+
+def class_means(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return prototypes ``(c, d)``, their classes ``(c,)`` ascending, and how many samples each averages ``(c,)``."""
+    classes, of_class, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(classes), features.shape[1], device=features.device).index_add_(0, of_class, features)
+    return sums / counts[:, None], classes, counts

@@ -1,0 +1,239 @@
+"""What a federated method is: a handful of pure functions tied together by one constant.
+
+State goes in and comes out, randomness is an argument, and each step is handed only what its side of the wire has.
+That makes resuming, another engine and one contract test over all methods cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from fedpriv.datasets.types import Samples
+from fedpriv.federation.defense import Guard
+from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.wire.payloads import Message
+from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.sizes import Facts, Item
+
+State = dict[str, Tensor]
+"""Private tensors of a client or of the server, by name. Never uploaded as such."""
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains: plain SGD, as the reference libraries do.
+
+    Attributes:
+        learning_rate: SGD step size, > 0.
+        batch_size: images a step, >= 1.
+        epochs: passes over the local data in a round, >= 1.
+        momentum: SGD momentum in [0, 1).
+        weight_decay: L2 penalty, >= 0.
+        drop_last: leave out the tail batch (the reference libraries do; then a client with fewer images than a batch
+            trains on nothing).
+        shuffle: draw a new order every epoch; without it the stored order is kept (HtFLlib does).
+        max_steps: stop a round after this many steps; None for no limit. 1 gives gradient matching its textbook case.
+    """
+
+    learning_rate: Annotated[float, Gt(0)] = 0.01
+    batch_size: Annotated[int, Ge(1)] = 10
+    epochs: Annotated[int, Ge(1)] = 1
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    drop_last: bool = False
+    shuffle: bool = True
+    max_steps: Annotated[int, Ge(1)] | None = None
+
+
+@dataclass(frozen=True)
+class GuardedTraining(LocalTraining):
+    """Local training whose gradients pass through the guards of defenses.
+
+    Attributes:
+        guards: innermost first; see :data:`fedpriv.federation.defense.Guard`.
+        poisson: each batch is a Poisson sample: every image is in it with probability batch size / n, whatever other
+            batches hold, so that its size is random and may be zero. As many batches as without.
+    """
+
+    guards: tuple[Guard, ...] = ()
+    poisson: bool = False
+
+
+@dataclass(frozen=True)
+class ClientSetup:
+    """What a client knows that no round changes.
+
+    Attributes:
+        client: its number, 0..K-1.
+        blueprint: the architecture of its private model.
+        model: a scratch module of that architecture. Its weights are meaningless between calls: every function that
+            uses it loads them from the state first.
+        train: its training samples, on the device it trains on.
+        training: how it trains.
+        options: the method's own options, an instance of ``Method.options``.
+        scratch: gives a scratch module of any other architecture (shared small models).
+    """
+
+    client: int
+    blueprint: Blueprint
+    model: SplitModel
+    train: Samples
+    training: LocalTraining
+    options: Any
+    scratch: Callable[[Blueprint], SplitModel]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes C of the federation."""
+        return self.blueprint.n_classes
+
+    @property
+    def width(self) -> int:
+        """Shared representation width d."""
+        return self.blueprint.width
+
+
+@dataclass(frozen=True)
+class ServerSetup:
+    """What the server knows that no round changes.
+
+    Attributes:
+        n_clients: number of clients K.
+        blueprint: the architecture of client 0; its ``width``, ``n_classes`` and ``image_shape`` hold for everybody,
+            its ``name`` only where the method is homogeneous.
+        options: the method's own options.
+        scratch: gives a scratch module of an architecture.
+        device: where the server computes.
+        public: unlabelled public images ``(p, c, h, w)`` in [0, 1], or None.
+        rounds: number of rounds planned (schedules need it).
+        blueprints: the architecture of every client, for servers that rebuild private models.
+    """
+
+    n_clients: int
+    blueprint: Blueprint
+    options: Any
+    scratch: Callable[[Blueprint], SplitModel]
+    device: torch.device
+    public: Tensor | None = None
+    rounds: int = 1
+    blueprints: tuple[Blueprint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A federation before it runs, for :attr:`Method.check`.
+
+    Attributes:
+        blueprints: one per client.
+        options: the method's own options.
+        has_public: whether public images were set aside.
+        train_sizes: training samples per client.
+        training: how clients train.
+    """
+
+    blueprints: tuple[Blueprint, ...]
+    options: Any
+    has_public: bool
+    train_sizes: tuple[int, ...]
+    training: LocalTraining
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a method that has none."""
+
+
+def no_check(plan: Plan) -> None:
+    """Accept every plan."""
+
+
+def own_architecture(own: Blueprint, options: Any) -> Blueprint:
+    """Share what the clients train."""
+    return own
+
+
+def one_training(options: Any, training: LocalTraining) -> tuple[LocalTraining, ...]:
+    """Train once a round."""
+    return (training,)
+
+
+def nothing_outside(options: Any) -> str:
+    """Use images for gradients alone."""
+    return ""
+
+
+def own_cross_entropy(options: Any, round_: int) -> KnownLoss:
+    """Train the uploaded weights by the cross-entropy of their own logits, from the broadcast on."""
+    return KnownLoss()
+
+
+def no_wire(facts: Facts) -> tuple[Item, ...]:
+    """Send nothing."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method.
+
+    A round is: the server's broadcast goes to the sampled clients; each runs ``client_step`` (which begins with
+    ``receive``) and uploads; the server runs ``server_step``, which gives the next round's broadcast. Accuracy *after
+    training* is taken from the state that ``client_step`` returned, accuracy *after broadcast* from
+    ``receive(state, next broadcast)``.
+
+    Attributes:
+        name: registry name.
+        source: authors, venue, year.
+        options: frozen dataclass of the method's own hyperparameters, with the paper's defaults.
+        uploads: kinds of payload in a client's upload (attack targets and metadata).
+        broadcasts: kinds of payload in the server's broadcast.
+        start: (server setup, rng) -> (server state, first broadcast).
+        init: (client setup, rng) -> the client's first state; same architecture, same weights.
+        receive: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
+        client_step: (client setup, state, broadcast, rng) -> (state, upload).
+        server_step: (server setup, server state, [(client, upload), ...] by client number, rng) -> (server state,
+            next broadcast).
+        predict: (client setup, state, images (n, c, h, w) in [0, 1]) -> scores (n, C), the largest wins.
+        check: raises UserError for a plan that the method cannot run, before anything is trained.
+        homogeneous: whether all clients must share one architecture.
+        needs_public: whether the server needs public images.
+        wire: what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
+        also: further ways to predict, by name, from the private model (``model.*`` in the state) alone; their accuracy is
+            recorded beside the main one.
+        accepts: kinds of payload that the server takes in place of its own kind, if a defense turns one into the other.
+        shared: (a client's architecture, options) -> the architecture whose weights travel.
+        additive: whether the server needs no more than the weighted means of a round's uploads.
+        trainings: (options, training) -> what a client step trains with, one after the other.
+        outside: options -> what of local training is computed from images other than by gradients of SGD whose loss is
+            a function of one image and of the model, in words; empty for nothing. Uploads are another matter.
+        known_loss: (options, round) -> what the protocol tells of the loss behind uploaded weights.
+    """
+
+    name: str
+    source: str
+    options: type
+    uploads: tuple[str, ...]
+    broadcasts: tuple[str, ...]
+    start: Callable[[ServerSetup, torch.Generator], tuple[State, Message]]
+    init: Callable[[ClientSetup, torch.Generator], State]
+    receive: Callable[[ClientSetup, State, Message], State]
+    client_step: Callable[[ClientSetup, State, Message, torch.Generator], tuple[State, Message]]
+    server_step: Callable[[ServerSetup, State, Sequence[tuple[int, Message]], torch.Generator], tuple[State, Message]]
+    predict: Callable[[ClientSetup, State, Tensor], Tensor]
+    check: Callable[[Plan], None] = no_check
+    homogeneous: bool = False
+    needs_public: bool = False
+    wire: Callable[[Facts], tuple[Item, ...]] = no_wire
+    also: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
+    accepts: tuple[str, ...] = ()
+    shared: Callable[[Blueprint, Any], Blueprint] = own_architecture
+    additive: bool = False
+    trainings: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = one_training
+    outside: Callable[[Any], str] = nothing_outside
+    known_loss: Callable[[Any, int], KnownLoss] = own_cross_entropy

@@ -1,0 +1,383 @@
+"""The run directory: what a federation was, did, measured and sent, and where it can go on.
+
+::
+
+    config.json      the run's configuration
+    metrics.jsonl    accuracy and communication, one line per round: a function of the configuration alone
+    timings.jsonl    seconds, one line per round
+    ledger.jsonl     every tensor on the wire
+    captures.jsonl   every stored message with its SHA-256
+    uploads/round-0007/client-003.safetensors
+    broadcasts/round-0007.safetensors        what the clients of that round answered
+    checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
+    summary.json     written last: the run is complete
+
+A round appends its lines first and is checkpointed last, so after a kill the lines beyond the newest checkpoint are cut
+off and the rounds done again, to the same result.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, Gt, Le
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.federation.method import LocalTraining, State
+from fedpriv.util.config import parse, plain
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import append_lines, digest, read_json, read_lines, write_json, write_text
+from fedpriv.wire.ledger import Entry
+from fedpriv.wire.payloads import Message, load_message, save_message
+
+FORMAT = 1
+AUTO_CAPTURE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class DefenseChoice:
+    """A defense by name, with its own options.
+
+    Attributes:
+        name: a name of ``fedpriv.defenses.DEFENSES``.
+        options: its hyperparameters.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that determines a run.
+
+    Attributes:
+        method: a name of ``fedpriv.methods.METHODS``.
+        options: the method's own options.
+        dataset: a name of ``fedpriv.datasets.DATASETS``.
+        data_dir: where the data set lies, or None for the default place.
+        per_class: keep only the first so many images of each class.
+        image_size: resize images to this side.
+        partition: who holds what.
+        clients: number of clients K.
+        participation: share of clients in a round, in (0, 1].
+        rounds: number of rounds.
+        models: a family or a comma-separated list of models; client k gets entry k mod length.
+        width: representation width d; None for the family's default.
+        mapping: representation mapping to that width.
+        training: local training.
+        public: images set aside as public data before the rest is divided.
+        seed: of every random draw.
+        capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
+            a round is at most 1 MiB, else the last. ``last`` and ``auto`` store those of ``keep`` too.
+        checkpoint_every: rounds between checkpoints.
+        keep: rounds whose checkpoints stay for good, beside the newest, so that they can be attacked later.
+        defenses: what clients do to their uploads before they leave, in this order.
+    """
+
+    method: str = "fedre"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dataset: str = "digits"
+    data_dir: str | None = None
+    per_class: Annotated[int, Ge(1)] | None = None
+    image_size: Annotated[int, Ge(4), Le(4096)] | None = None
+    partition: PartitionOptions = field(default_factory=PartitionOptions)
+    clients: Annotated[int, Ge(1)] = 10
+    participation: Annotated[float, Gt(0), Le(1)] = 1.0
+    rounds: Annotated[int, Ge(1)] = 20
+    models: str = "small"
+    width: Annotated[int, Ge(1), Le(65_536)] | None = None
+    mapping: Literal["ap", "mp", "fc"] = "ap"
+    training: LocalTraining = field(default_factory=LocalTraining)
+    public: Annotated[int, Ge(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0
+    capture: Literal["all", "last", "none", "auto"] = "auto"
+    checkpoint_every: Annotated[int, Ge(1)] = 1
+    keep: tuple[int, ...] = ()
+    defenses: tuple[DefenseChoice, ...] = ()
+
+
+def dataset_title(config: RunConfig) -> str:
+    """Return what to call a run's data set in tables and pictures: a folder of images goes by its own name."""
+    if config.dataset == "folder" and config.data_dir is not None:
+        return Path(config.data_dir).name
+    return config.dataset
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a federation stands after a round.
+
+    Attributes:
+        round: the last finished round.
+        server: server state.
+        clients: client states.
+        broadcast: what the next round's clients will receive.
+        evaluation: the newest accuracy of every client, by when it was taken.
+    """
+
+    round: int
+    server: State
+    clients: tuple[State, ...]
+    broadcast: Message
+    evaluation: Mapping[str, Any]
+
+
+class RunDirectory:
+    """A run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # ------------------------------------------------------------ making and opening
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> RunDirectory:
+        """Make a new run directory.
+
+        Raises:
+            UserError: when something is there already.
+        """
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path}: already exists; choose another --out, or --force to replace it")
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "config.json", {"format": FORMAT, **plain(config)})
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Open an existing run directory.
+
+        Raises:
+            UserError: when it is no run directory, or of another version.
+        """
+        run = cls(path)
+        if not path.is_dir():
+            raise UserError(f"{path}: no such run directory; make one with: fedpriv train --out {path}")
+        if not (path / "config.json").is_file():
+            raise UserError(f"{path}: not a run directory (config.json is missing)")
+        _ = run.config
+        return run
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's configuration.
+
+        Raises:
+            UserError: when config.json is of another version or was tampered with.
+        """
+        path = self.path / "config.json"
+        values = read_json(path)
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            found = values.get("format") if isinstance(values, dict) else values
+            raise UserError(
+                f"{path}: run format {found!r}, but this version reads format {FORMAT}; train the run again"
+            )
+        return parse(RunConfig, {name: value for name, value in values.items() if name != "format"}, str(path))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every round is done."""
+        return (self.path / "summary.json").is_file()
+
+    def require_complete(self) -> None:
+        """Check that every round is done.
+
+        Raises:
+            UserError: saying how far the run is and how to finish it.
+        """
+        if not self.complete:
+            done, rounds = self.newest_checkpoint() or 0, self.config.rounds
+            raise UserError(
+                f"{self.path}: unfinished run ({done} of {rounds} rounds); "
+                f"finish it with: fedpriv train --resume --out {self.path}"
+            )
+
+    # ------------------------------------------------------------ lines
+
+    def append(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Append lines to ``name.jsonl``."""
+        append_lines(self.path / f"{name}.jsonl", rows)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of ``name.jsonl``."""
+        return read_lines(self.path / f"{name}.jsonl")
+
+    def cut_lines(self, last_round: int) -> None:
+        """Remove every line beyond a round."""
+        for name in ("metrics", "timings", "ledger", "captures"):
+            path = self.path / f"{name}.jsonl"
+            if path.is_file():
+                kept = [row for row in self.lines(name) if row["round"] <= last_round]
+                write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def ledger(self) -> list[Entry]:
+        """Return every entry of the ledger.
+
+        Raises:
+            UserError: when a line is no entry.
+        """
+        try:
+            return [Entry(**(row | {"shape": tuple(row["shape"])})) for row in self.lines("ledger")]
+        except (TypeError, KeyError) as error:
+            raise UserError(f"{self.path / 'ledger.jsonl'}: a line is no ledger entry ({error})") from error
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The run's summary."""
+        values = read_json(self.path / "summary.json")
+        if not isinstance(values, dict):
+            raise UserError(f"{self.path / 'summary.json'}: expected an object")
+        return values
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, which marks the run complete."""
+        write_json(self.path / "summary.json", plain(summary))
+
+    # ------------------------------------------------------------ messages
+
+    def upload_path(self, round_: int, client: int) -> Path:
+        """Return where an upload is stored."""
+        return self.path / "uploads" / f"round-{round_:04d}" / f"client-{client:03d}.safetensors"
+
+    def broadcast_path(self, round_: int) -> Path:
+        """Return where a round's broadcast is stored."""
+        return self.path / "broadcasts" / f"round-{round_:04d}.safetensors"
+
+    def capture(self, path: Path, message: Message, about: Mapping[str, str | int]) -> None:
+        """Store a message and note its digest."""
+        save_message(path, message, about)
+        name = str(path.relative_to(self.path))
+        self.append("captures", [{"round": about["round"], "file": name, "sha256": digest(path)}])
+
+    def message(self, path: Path) -> Message:
+        """Read a stored message back.
+
+        Raises:
+            UserError: when it is missing, damaged, or not what the run stored.
+        """
+        name, noted = str(path.relative_to(self.path)), self._digests
+        if name not in noted:
+            raise UserError(f"{path}: the run stored no such message; see --capture of fedpriv train")
+        if not path.is_file():
+            raise UserError(f"{path}: missing, though captures.jsonl lists it")
+        if digest(path) != noted[name]:
+            raise UserError(f"{path}: differs from what the run stored (SHA-256 does not match captures.jsonl)")
+        return load_message(path)[0]
+
+    @functools.cached_property
+    def _digests(self) -> dict[str, str]:
+        return {row["file"]: row["sha256"] for row in self.lines("captures")}
+
+    def captured_rounds(self) -> dict[int, tuple[int, ...]]:
+        """Return round -> clients whose uploads are stored, in order."""
+        found: dict[int, list[int]] = {}
+        for row in self.lines("captures"):
+            path = Path(row["file"])
+            if path.parts[0] == "uploads":
+                found.setdefault(row["round"], []).append(int(path.stem.removeprefix("client-")))
+        return {round_: tuple(sorted(clients)) for round_, clients in sorted(found.items())}
+
+    # ------------------------------------------------------------ checkpoints
+
+    def checkpoint_path(self, round_: int) -> Path:
+        """Return the folder of a round's checkpoint."""
+        return self.path / "checkpoints" / f"round-{round_:04d}"
+
+    def newest_checkpoint(self) -> int | None:
+        """Return the last checkpointed round, or None."""
+        rounds = self.checkpointed_rounds()
+        return rounds[-1] if rounds else None
+
+    def checkpointed_rounds(self) -> tuple[int, ...]:
+        """Return the rounds that have a checkpoint."""
+        folder = self.path / "checkpoints"
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        return tuple(sorted(int(name.removeprefix("round-")) for name in names if name.startswith("round-")))
+
+    def save_checkpoint(self, checkpoint: Checkpoint, changed: set[int], keep: tuple[int, ...]) -> None:
+        """Write a checkpoint, then drop older ones except those to keep.
+
+        Args:
+            checkpoint: the standing after a round.
+            changed: clients whose state differs from the previous checkpoint; the others' files are linked.
+            keep: rounds whose checkpoints stay.
+        """
+        final = self.checkpoint_path(checkpoint.round)
+        previous = self.newest_checkpoint()
+        building = final.with_name(f".building-{checkpoint.round:04d}")
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        _save_state(building / "server.safetensors", checkpoint.server)
+        for client, client_state in enumerate(checkpoint.clients):
+            name = f"client-{client:03d}.safetensors"
+            old = None if previous is None or client in changed else self.checkpoint_path(previous) / name
+            if old is None or not _link(old, building / name):
+                _save_state(building / name, client_state)
+        save_message(building / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
+        write_json(building / "evaluation.json", checkpoint.evaluation)
+        if final.exists():
+            shutil.rmtree(final)
+        building.rename(final)
+        for round_ in self.checkpointed_rounds():
+            if round_ < checkpoint.round and round_ not in keep:
+                shutil.rmtree(self.checkpoint_path(round_))
+
+    def load_checkpoint(self, round_: int) -> Checkpoint:
+        """Read a checkpoint back.
+
+        Raises:
+            UserError: when it is missing or damaged.
+        """
+        folder = self.checkpoint_path(round_)
+        if not folder.is_dir():
+            there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
+            raise UserError(f"{folder}: no checkpoint of round {round_}; there are: {there}")
+        states = [self.client_state(round_, client) for client in range(self.config.clients)]
+        broadcast, _ = load_message(folder / "broadcast.safetensors")
+        return Checkpoint(
+            round_,
+            _load_state(folder / "server.safetensors"),
+            tuple(states),
+            broadcast,
+            read_json(folder / "evaluation.json"),
+        )
+
+    def client_state(self, round_: int, client: int) -> State:
+        """Read one client's state after a round.
+
+        Raises:
+            UserError: when it is missing or damaged.
+        """
+        return _load_state(self.checkpoint_path(round_) / f"client-{client:03d}.safetensors")
+
+
+def _save_state(path: Path, state: State) -> None:
+    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, path)
+
+
+def _load_state(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return dict(load_file(path))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: damaged checkpoint ({error})") from error
+
+
+def _link(old: Path, new: Path) -> bool:
+    try:
+        os.link(old, new)
+    except OSError:  # another file system, or none that links: write it again
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""Between modules and flat states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.federation.method import State
+
+
+def take(module: nn.Module, prefix: str) -> State:
+    """Return copies of a module's parameters and buffers, named ``prefix.name``."""
+    return {f"{prefix}.{name}": value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def put(module: nn.Module, state: Mapping[str, Tensor], prefix: str) -> None:
+    """Load what :func:`take` returned. Every parameter and buffer must be there."""
+    with torch.no_grad():
+        for name, value in module.state_dict().items():
+            value.copy_(state[f"{prefix}.{name}"])
+
+
+def inner(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the entries under ``prefix.``, with the prefix removed."""
+    start = prefix + "."
+    return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+
+
+def outer(state: Mapping[str, Tensor], prefix: str) -> State:
+    """Return the entries with ``prefix.`` put before their names."""
+    return {f"{prefix}.{name}": value for name, value in state.items()}
+
+
+def parameters(module: nn.Module) -> State:
+    """Return copies of a module's learnable parameters: what the reference libraries exchange.
+
+    Buffers (batch-norm statistics) stay with the client.
+    """
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Iterable[float]) -> State:
+    """Return sum_k w_k state_k / sum_k w_k, entry by entry.
+
+    Summed in float64, so that the result does not depend on the order of the clients beyond the last float32 digit.
+    """
+    shares = torch.tensor(list(weights), dtype=torch.float64)
+    shares = shares / shares.sum()
+    return {
+        name: torch.stack([state[name].double() * share for state, share in zip(states, shares, strict=True)])
+        .sum(0)
+        .to(states[0][name].dtype)
+        for name in states[0]
+    }

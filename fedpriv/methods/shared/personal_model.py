@@ -1,0 +1,47 @@
+"""Pieces of a method in which every client keeps a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.federation.local_training import classify
+from fedpriv.federation.method import ClientSetup, ServerSetup, State
+from fedpriv.federation.states import put, take
+from fedpriv.models.build import build_model
+from fedpriv.wire.payloads import Message
+
+
+def init(setup: ClientSetup, rng: torch.Generator) -> State:
+    """Return the initial weights of the client's model under the prefix ``model``."""
+    return take(build_model(setup.blueprint, draw_seed(rng)), "model")
+
+
+def draw_seed(rng: torch.Generator) -> int:
+    """Draw a seed for building a model."""
+    return int(torch.randint(2**62, (1,), generator=rng))
+
+
+def receive_nothing(setup: ClientSetup, state: State, broadcast: Message) -> State:
+    """Ignore the broadcast."""
+    return state
+
+
+def start_empty(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Start a server that holds and sends nothing."""
+    return {}, ()
+
+
+def idle_server(
+    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
+) -> tuple[State, Message]:
+    """Do nothing on the server."""
+    return state, ()
+
+
+def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
+    """Return the logits ``(n, C)`` of the client's own model."""
+    put(setup.model, state, "model")
+    return classify(setup.model, images)

@@ -1,0 +1,1 @@
+"""From saved records to pages, pictures and tables; computes no new measurement."""

@@ -1,0 +1,127 @@
+"""One line an attack, for spreadsheets: the numbers of ``metrics.json`` without the per-target lists."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from fedpriv.pages.card import card_words
+from fedpriv.pages.frontier import defense_label, run_figures
+from fedpriv.pages.labels import KEY
+from fedpriv.pages.upload_size import bytes_per_client
+from fedpriv.scoring.convergence import convergence
+from fedpriv.scoring.ranking import budget_value, in_order
+from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.scoring.verdict import verdict, verdict_kind
+
+_MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
+_CSV = (
+    "directory",
+    "target",
+    "attack",
+    "stage",
+    "round",
+    "budget",
+    "method",
+    "defense",
+    "method_label",
+    "defense_label",
+    "dataset",
+    "knowledge",
+    "n_targets",
+    "n_clients",
+    "psnr_db",
+    "psnr_db_low",
+    "psnr_db_high",
+    "psnr_db_median",
+    "psnr_of_mean_mse_db",
+    "mse_255",
+    "ssim",
+    "lpips",
+    "identification_top1",
+    "identification_chance",
+    "class_accuracy",
+    "best_floor",
+    "best_floor_psnr_db",
+    "advantage_db",
+    "advantage_db_low",
+    "advantage_db_high",
+    "share_3db",
+    "permuted_psnr_db",
+    "control_passes",
+    "converged_share",
+    "objective_median",
+    "n_diverged",
+    "seconds",
+    "iterations",
+    "rows",
+    "device",
+    "seed",
+    "run_seed",
+    "accuracy_after_training",
+    "upload_scalars_per_client_round",
+    "upload_bytes_per_client_round",
+    "verdict_kind",
+    "verdict",
+)
+
+
+def csv_text(found: Sequence[AttackRecord]) -> str:
+    """Return the table with a header line; strongest attack of each knowledge card first; empty cells were not measured.
+
+    Raises:
+        UserError: when an attack was not scored.
+    """
+    buffer = io.StringIO()
+    table = csv.DictWriter(buffer, _CSV, lineterminator="\n")
+    table.writeheader()
+    for attack in in_order(found, scored):
+        table.writerow(_csv_row(attack))
+    return buffer.getvalue()
+
+
+def _csv_row(attack: AttackRecord) -> dict[str, Any]:
+    record = scored(attack)
+    metrics, gain, cost = record["metrics"], record["advantage_db"], record["cost"]
+    reached, gained = metrics["psnr_db"]["ci95"] or (None, None), gain["ci95"] or (None, None)
+    trained, _, scalars = run_figures(attack.about)
+    search, stage = convergence(record), record.get("stage") or {}
+    return {
+        **{
+            key: record[key]
+            for key in ("target", "attack", "method", "dataset", "n_targets", "n_clients", "n_diverged")
+        },
+        **{key: metrics[key]["mean"] for key in _MEASURES if key in metrics},
+        **{key: cost[key] for key in ("seconds", "iterations", "rows", "device")},
+        "directory": attack.directory.name,
+        "knowledge": ";".join(f"{key}={value}" for key, value in card_words(record["knowledge"]).items()),
+        "psnr_db_low": reached[0],
+        "psnr_db_high": reached[1],
+        "psnr_db_median": metrics["psnr_db"]["median"],
+        "identification_chance": metrics["identification_top1"]["chance"],
+        "best_floor": gain["best_floor"],
+        "best_floor_psnr_db": record["floors"][gain["best_floor"]]["psnr_db"],
+        "advantage_db": gain["mean"],
+        "advantage_db_low": gained[0],
+        "advantage_db_high": gained[1],
+        "share_3db": gain["share_3db"],
+        "permuted_psnr_db": record["floors"].get("permuted", {}).get("psnr_db"),
+        "control_passes": record["control"]["passes"],
+        "seed": record["seed"],
+        "run_seed": attack.about.get("run", {}).get("seed"),
+        "defense": defense_label(attack.about.get("run", {})),
+        "method_label": (attack.about.get(KEY) or {}).get("method"),
+        "defense_label": (attack.about.get(KEY) or {}).get("defense"),
+        "accuracy_after_training": trained,
+        "upload_scalars_per_client_round": scalars,
+        "upload_bytes_per_client_round": None if scalars is None else bytes_per_client(attack.about),
+        "stage": stage.get("name"),
+        "round": max(row["round"] for row in record["targets"]),
+        "budget": budget_value(record),
+        "converged_share": search.share,
+        "objective_median": search.objective,
+        "verdict_kind": verdict_kind(record),
+        "verdict": verdict(record),
+    }

@@ -1,0 +1,107 @@
+"""The table of defenses: what each guarantees, what is adapted to it, and whether that was run on what it guards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.pages.defense_answers import Alternative, alternatives
+from fedpriv.pages.frontier import defense_label
+from fedpriv.pages.labels import labelled
+from fedpriv.scoring.storage import AttackRecord
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DefenseFacts:
+    """One defense on one kind of upload.
+
+    Attributes:
+        name: with its options.
+        target: kind of upload.
+        source, guarantee, answer: as the defense states them.
+        ways: alternatives of the answer that are about this kind; empty where nothing is adapted to it.
+        tried: by method, the attacks of this report that are among them; empty where none was run.
+    """
+
+    name: str
+    target: str
+    source: str
+    guarantee: str
+    answer: str
+    ways: tuple[Alternative, ...]
+    tried: Mapping[str, tuple[str, ...]]
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """Methods whose uploads it guards."""
+        return tuple(self.tried)
+
+    @property
+    def evaluated(self) -> str:
+        """Whether the attack adapted to the defense was run on these uploads, in words."""
+        if not self.ways:
+            return f"not evaluated: no attack of this package is adapted to it on {self.target} uploads"
+        wanted = "; ".join(way.words for way in self.ways)
+        if not any(self.tried.values()):
+            return f"not evaluated here: {wanted} was not run on these uploads"
+        as_they_are = " as it is" if not any(way.attacks for way in self.ways) else ""
+        if len(set(self.tried.values())) == 1:
+            return f"run here{as_they_are}: {', '.join(next(iter(self.tried.values())))}"
+        told = [
+            f"{', '.join(names)} on {method}" if names else f"none on {method}" for method, names in self.tried.items()
+        ]
+        return f"run here{as_they_are}: {'; '.join(told)}"
+
+
+def defenses(attacks: Sequence[AttackRecord], stated: Mapping[str, Facts] | None = None) -> tuple[DefenseFacts, ...]:
+    """Return every defense of the runs that were attacked, once for each kind of upload.
+
+    Args:
+        attacks: scored attacks.
+        stated: source, guarantee and answer by a defense's name; what is missing is asked of the defense itself.
+    """
+    guarded: dict[tuple[str, str], list[tuple[Facts, AttackRecord]]] = {}
+    for attack in attacks:
+        chosen = attack.about.get("run", {}).get("defenses", ())
+        for choice in chosen:
+            name = defense_label({"defenses": [choice]})
+            if len(chosen) == 1:  # the label of a study is that of the whole chain
+                name = labelled(attack.about, "defense", name)
+            guarded.setdefault((name, attack.about["target"]), []).append((choice, attack))
+    return tuple(_facts(name, target, own, stated or {}) for (name, target), own in guarded.items())
+
+
+def _facts(
+    name: str, target: str, own: Sequence[tuple[Facts, AttackRecord]], stated: Mapping[str, Facts]
+) -> DefenseFacts:
+    choice = own[0][0]
+    facts = stated.get(choice["name"]) or _stated(choice["name"])
+    ways = alternatives(facts["answer"], target, choice.get("options") or {})
+    tried: dict[str, dict[str, None]] = {}
+    for _, attack in own:
+        method = labelled(attack.about, "method", attack.about["method"])
+        names = tried.setdefault(method, {})
+        if any(way.met_by(attack.about["attack"], attack.about.get("options") or {}) for way in ways):
+            names[attack.about["attack"]] = None
+    return DefenseFacts(
+        name=name,
+        target=target,
+        source=facts["source"],
+        guarantee=facts["guarantee"],
+        answer=facts["answer"],
+        ways=ways,
+        tried={method: tuple(names) for method, names in tried.items()},
+    )
+
+
+def _stated(name: str) -> Facts:
+    from fedpriv.defenses import DEFENSES
+    from fedpriv.util.registry import resolve
+
+    if name not in DEFENSES:
+        return dict.fromkeys(("source", "guarantee"), "unknown to this version") | {"answer": "not evaluated"}
+    kind = resolve("defense", name, DEFENSES)
+    return {key: str(getattr(kind, key)) for key in ("source", "guarantee", "answer")}

@@ -1,0 +1,212 @@
+"""A picture of targets chosen by fixed quantiles of the score: truth, reconstruction, floor, permuted uploads."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Reconstruction
+from fedpriv.evidence.truth import Truth
+from fedpriv.pages.card import card_words, spaced
+from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
+from fedpriv.scoring.floors import FLOORS, LABELS, guess
+from fedpriv.scoring.leakage import psnr
+from fedpriv.scoring.panel import own_guesses, settle
+from fedpriv.scoring.ranking import title
+from fedpriv.util.errors import UserError
+
+FEW = 10  # with so many targets or fewer all are shown
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rules ask for
+_PER_BAND = 10
+_INK, _SOFT, _GOOD = "#1c2430", "#6a7482", "#0b6e4f"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the picture.
+
+    Attributes:
+        heading: which quantile, or which target.
+        note: client, round, label, n_c.
+        cells: per row, the image ``(c, h, w)`` and the caption under it.
+        above_floor: whether the reconstruction scores higher than the floor's image beside it.
+    """
+
+    heading: str
+    note: str
+    cells: tuple[tuple[Tensor, str], ...]
+    above_floor: bool
+
+
+def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[int]:
+    """Return the positions whose values are the given quantiles (nearest rank, ties by position).
+
+    >>> at_quantiles([3.0, 1.0, 2.0], (0.0, 0.5, 1.0))
+    [1, 2, 0]
+    """
+    order = np.argsort(np.asarray(values), kind="stable")
+    return [int(order[round(q * (len(order) - 1))]) for q in quantiles]
+
+
+def grid_png(
+    record: Mapping[str, Any],
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    permuted: Reconstruction | None,
+    *,
+    every_target: bool | None = None,
+    quantiles: Sequence[float] = QUANTILES,
+) -> bytes:
+    """Return the picture as PNG bytes.
+
+    Args:
+        record: the attack's ``metrics.json``; title, best floor and seed are taken from it.
+        reconstruction: what the attack returned.
+        truths: one a target.
+        permuted: the control, or None; then its row is left out.
+        every_target: show all targets; None means all where there are ten or fewer, else quantiles of the score.
+        quantiles: which quantiles to show otherwise, each strictly between 0 and 1: the best one cannot be picked.
+
+    Raises:
+        UserError: for a quantile outside (0, 1).
+    """
+    if not quantiles or not all(0 < q < 1 for q in quantiles):
+        raise UserError(f"grid: quantiles {tuple(quantiles)} should lie strictly between 0 and 1")
+    names, columns = grid_columns(record, reconstruction, truths, permuted, every_target, quantiles)
+    return _draw(names, columns, _title(record), _subtitle(record, columns, len(truths)))
+
+
+def grid_columns(
+    record: Mapping[str, Any],
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    permuted: Reconstruction | None,
+    every_target: bool | None = None,
+    quantiles: Sequence[float] = QUANTILES,
+) -> tuple[list[str], list[Column]]:
+    """Return the names of the rows and the columns of the picture; arguments as :func:`grid_png` has them."""
+    attack = own_guesses(settle(reconstruction.to_cpu().images)[0], truths)
+    control = None if permuted is None else own_guesses(settle(permuted.to_cpu().images)[0], truths)
+    scores = [score_guesses(shots, truth, None) for shots, truth in zip(attack, truths, strict=True)]
+    several = max(len(shots) for shots in attack) > 1
+    # With several guesses a column is a pair of one private image and the guess assigned to it.
+    units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
+    values = [_pair_score(attack[row], truths[row], scores[row], member, several) for row, member in units]
+    everything = len(units) <= FEW if every_target is None else every_target
+    picked = list(range(len(units))) if everything else at_quantiles(values, quantiles)
+    headings = [""] * len(units) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
+    best = record["advantage_db"]["best_floor"]
+    blind = best if best in FLOORS else max(FLOORS, key=lambda name: float(record["floors"][name]["psnr_db"]))
+    mixed = not several and any(truth.n_c > 1 for truth in truths)
+    names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
+    names += ["reconstruction", f"floor:\n{LABELS[blind]}"] + (
+        [] if control is None else ["permuted uploads\n(negative control)"]
+    )
+    columns = []
+    for position, heading in zip(picked, headings, strict=False):
+        row, member = units[position]
+        truth, target = truths[row], reconstruction.targets[row]
+        floor = guess(blind, truth, target, len(attack[row]), int(record["seed"]))
+        rivals = [attack[row], floor] + ([] if control is None else [control[row]])
+        if mixed:
+            nearest = int(squared_errors(attack[row], truth.members).min(dim=0).values.argmin())
+            count = f"mean of {truth.n_c}" if truth.n_c > 1 else "1 image"
+            beside = f"best of own {scores[row].t2:.1f} dB"
+            cells = [(truth.mean_image().float(), count), (truth.members[nearest], beside)]
+        else:
+            cells = [(truth.members[member], "")]
+        reached = []
+        for shots in rivals:
+            one = score_guesses(shots, truth, None)
+            reached.append(_pair_score(shots, truth, one, member, several))
+            cells.append((shots[one.assigned[member]], f"{reached[-1]:.1f} dB"))
+        label = "" if target.label < 0 else f" · class {target.label}"
+        note = f"client {target.client} · round {target.round}{label}"
+        columns.append(Column(heading, note, tuple(cells), reached[0] > reached[1]))
+    return names, columns
+
+
+def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:
+    if not several:
+        return score.t1
+    return float(psnr(shots[score.assigned[member]][None], truth.members[member][None])[0])
+
+
+def _title(record: Mapping[str, Any]) -> str:
+    return f"{title(record)} on {record['target']} uploads of {record['method']}, {record['dataset']}"
+
+
+def _subtitle(record: Mapping[str, Any], columns: Sequence[Column], n_targets: int) -> str:
+    interval = record["advantage_db"]["ci95"]
+    spread = "" if interval is None else f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
+    which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
+    card = " · ".join(
+        f"{key.replace('_', ' ')}: {spaced(key, value)}" for key, value in card_words(record["knowledge"]).items()
+    )
+    return (
+        f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, advantage over the floor "
+        f"{record['advantage_db']['mean']:+.1f} dB{spread}, {n_targets} targets, {which}\n{card}"
+    )
+
+
+def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    bands = [columns[start : start + _PER_BAND] for start in range(0, len(columns), _PER_BAND)]
+    widest = max(len(band) for band in bands)
+    cell, caption, head, gap, left = 1.15, 0.24, 0.42, 0.14, 1.35  # inches
+    top = 0.95
+    band_height = head + len(names) * (cell + caption)
+    width = max(left + widest * (cell + gap) + 0.15, 8.6)
+    height = top + len(bands) * (band_height + 0.1)
+    figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
+    FigureCanvasAgg(figure)
+
+    def words(x: float, y: float, text: str, size: float, **how: Any) -> None:
+        figure.text(x / width, 1 - y / height, text, fontsize=size, **{"color": _INK, "va": "top", **how})
+
+    words(0.15, 0.12, title, 11.5, weight="bold")
+    words(0.15, 0.38, subtitle, 7.5, color=_SOFT, linespacing=1.5)
+    for number, band in enumerate(bands):
+        start = top + number * (band_height + 0.1)
+        for row, name in enumerate(names):
+            middle = start + head + row * (cell + caption) + cell / 2
+            words(left - 0.12, middle, name, 7.5, ha="right", va="center")
+        for position, column in enumerate(band):
+            x = left + position * (cell + gap)
+            words(x + cell / 2, start + 0.02, column.heading, 7.5, ha="center", weight="bold")
+            words(x + cell / 2, start + 0.2, column.note, 6.0, ha="center", color=_SOFT)
+            for row, (image, text) in enumerate(column.cells):
+                y = start + head + row * (cell + caption)
+                axes = figure.add_axes((x / width, 1 - (y + cell) / height, cell / width, cell / height))
+                axes.imshow(_pixels(image), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+                axes.set_xticks([])
+                axes.set_yticks([])
+                for spine in axes.spines.values():
+                    spine.set_edgecolor("#c3cad3")
+                    spine.set_linewidth(0.6)
+                strong = names[row] == "reconstruction"
+                words(
+                    x + cell / 2,
+                    y + cell + 0.04,
+                    text,
+                    7,
+                    ha="center",
+                    color=_SOFT if not strong else _GOOD if column.above_floor else _INK,
+                    weight="bold" if strong else "normal",
+                )
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _pixels(image: Tensor) -> np.ndarray:
+    pixels = image.detach().clamp(0, 1)
+    return np.asarray(pixels[0] if pixels.shape[0] == 1 else torch.movedim(pixels, 0, 2))

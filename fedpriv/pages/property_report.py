@@ -1,0 +1,42 @@
+"""The section of a report on properties of clients: HTML, Markdown and table rows from ``property.json`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedpriv.pages.score_section import html_table, markdown_table, upload_columns, with_interval
+from fedpriv.scoring.property import QUESTIONS
+
+TITLE = "Property"
+INTRODUCTION = (
+    "One question for each class of each client that the upload leaves open. AUC 0.5 is chance. Intervals: 95 % "
+    "bootstrap, resampling clients and their classes."
+)
+
+
+def row(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return one line of a table."""
+    control = record["permuted"]
+    few = "" if record["n_pairs"] - record["n_yes"] >= 1000 else " (fewer than 1,000 noes)"
+    return {
+        **upload_columns(record),
+        "question": QUESTIONS[record["question"]],
+        "pairs": f"{record['n_pairs']} of {record['n_clients']} clients, {record['n_yes']} yes",
+        "learned from": str(record["learned_from"]),
+        "AUC [95 %]": with_interval(record["auc"], 3, 1),
+        "found at 1 % false": with_interval(record["tpr_at_1_percent"], 1, 100) + " %",
+        "found at 0.1 % false": with_interval(record["tpr_at_0.1_percent"], 1, 100) + " %" + few,
+        "AUC, number of classes alone": with_interval(record["classes_alone"]["auc"], 3, 1),
+        "AUC, permuted uploads": "not run" if control is None else with_interval(control["auc"], 3, 1),
+    }
+
+
+def html_section(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return an HTML section, empty without records."""
+    return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records)
+
+
+def markdown_section(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return a Markdown section, empty without records."""
+    return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records)

@@ -1,0 +1,246 @@
+"""One page over one or more attack directories, as HTML, Markdown, CSV and SVG. A function of the saved records alone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedpriv.pages.budget_curve import budget_curves, curve_svg
+from fedpriv.pages.csv_table import csv_text
+from fedpriv.pages.defense_table import defenses
+from fedpriv.pages.findings import findings
+from fedpriv.pages.frontier import frontiers
+from fedpriv.pages.frontier_plot import chart_style, frontier_svg
+from fedpriv.pages.guarantees import Guarantee
+from fedpriv.pages.labels import KEY
+from fedpriv.pages.page import environment
+from fedpriv.pages.report_entries import BADGES, gain_span, groups_of, number, span
+from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
+from fedpriv.pages.stage_table import stage_tables
+from fedpriv.pages.study_settings import StudySettings
+from fedpriv.scoring.convergence import objective
+from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
+from fedpriv.scoring.ranking import by_budget, in_order
+from fedpriv.scoring.score_records import load_scores, score_sections
+from fedpriv.scoring.storage import AttackRecord, load_attack, scored
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_text
+
+__all__ = ["StudyFacts", "UnfinishedCell", "number", "slug", "span", "write_report"]
+
+_BEYOND = {
+    "some": "some targets stand out",
+    "features": "representations are recovered",
+    "classes": "shows what classes look like",
+}
+"""What a verdict says that the mean advantage does not."""
+
+_SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrolls sideways">'
+
+
+@dataclass(frozen=True)
+class UnfinishedCell:
+    """A cell of a study that has no result, or not all of them.
+
+    Attributes:
+        cell: its name in the study.
+        method, defense, target, seed: what it is.
+        status: ``failed``, ``pending``, or ``lost`` where results that were made are gone.
+        why: one line.
+    """
+
+    cell: str
+    method: str
+    defense: str
+    target: str
+    seed: int
+    status: str
+    why: str
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """What a study adds to the results of its attacks.
+
+    Attributes:
+        cells: how many it has.
+        failed: those that are not done.
+        stated: source, guarantee and answer of each defense as they were when the study was made.
+        privacy: guarantees accounted over whole runs.
+        commands: what made it; of several studies each one's.
+        settings: what each study asked for.
+        labels: by the resolved folder of a result, what the study calls its ``method`` and its ``defense``.
+    """
+
+    cells: int
+    failed: tuple[UnfinishedCell, ...] = ()
+    stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    privacy: tuple[Guarantee, ...] = ()
+    commands: tuple[str, ...] = ()
+    settings: tuple[StudySettings, ...] = ()
+    labels: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """How many cells came to their end."""
+        return self.cells - len(self.failed)
+
+
+def write_report(
+    directories: Sequence[Path],
+    out: Path,
+    membership: Sequence[Path] = (),
+    *,
+    runs: str | None = None,
+    study: StudyFacts | None = None,
+) -> None:
+    """Write ``report.html``, ``report.md``, ``results.csv``, ``frontier.svg`` and budget curves into the folder ``out``.
+
+    Args:
+        directories: attack directories that have been scored.
+        out: folder to write to; it is made where it is missing.
+        membership: folders that hold a ``membership.json`` or a ``property.json``.
+        runs: file name of the page about runs beside this one, or None.
+        study: the study that the results are of, or None.
+
+    Raises:
+        UserError: when there are none, or one is damaged or was not scored.
+    """
+    if not directories and not membership and study is None:
+        raise UserError("report: no attack directories; give at least one")
+    called = {} if study is None else study.labels
+    found = [_called(load_attack(Path(directory)), called) for directory in directories]
+    scores = {Path(folder): load_scores(Path(folder)) | _labels(Path(folder), called) for folder in membership}
+    curves = budget_curves(in_order(found, scored))
+    pictures = [curve_svg(curve) for curve in curves]
+    files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
+    points = frontiers(found)
+    values = {
+        **_values(found, scores, study),
+        "frontiers": frontier_views(points),
+        "runs": runs,
+        "curves": curves,
+        "files": files,
+        "pictures": ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in pictures],
+    }
+    as_html, as_markdown = score_sections(list(scores.values()))
+    written = {
+        "report.html": _page({**values, "scores": as_html}),
+        "report.md": _render("report.md.j2", {**values, "scores": as_markdown}, autoescape=False),
+        "results.csv": csv_text(found),
+        **({"frontier.svg": frontier_svg(points)} if points else {}),
+        **dict(zip(files, pictures, strict=True)),
+    }
+    for file, text in written.items():  # only once all of them could be made
+        write_text(out / file, text)
+
+
+def _labels(folder: Path, called: Mapping[Path, Mapping[str, str]]) -> dict[str, Any]:
+    own = called.get(folder.resolve())
+    return {} if own is None else {KEY: dict(own)}
+
+
+def _called(attack: AttackRecord, called: Mapping[Path, Mapping[str, str]]) -> AttackRecord:
+    return replace(attack, about=attack.about | _labels(attack.directory, called))
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a file name.
+
+    >>> slug("dip on entangled uploads of fedre, digits")
+    'dip-on-entangled-uploads-of-fedre-digits'
+    """
+    return "-".join(re.findall(r"[a-z0-9]+", name.lower()))
+
+
+def _values(
+    found: Sequence[AttackRecord], scores: Mapping[Path, Mapping[str, Any]], study: StudyFacts | None
+) -> dict[str, Any]:
+    # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
+    shown = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
+    # A study's command makes all of its results, so it stands for what each of them recorded.
+    outside = {folder: record for folder, record in scores.items() if KEY not in record}
+    made_by = commands([attack for attack in found if KEY not in attack.about], list(outside.values()))
+    if study is not None:
+        made_by = tuple(dict.fromkeys((*study.commands, *made_by)))
+    said = findings(shown, scores)
+    return {
+        "count": len(shown),
+        "scoring": len(scores),
+        "findings": said,
+        "badges": BADGES,
+        "federations": federations(shown, said),
+        "groups": groups_of(shown),
+        "beyond": {kind: _BEYOND.get(kind, "") for kind in BADGES},
+        "stages": stage_tables(in_order(shown, scored)),
+        "defenses": defenses(shown, None if study is None else study.stated),
+        "claims": {
+            "leakage": claim_views(shown, "leakage"),
+            "accuracy": claim_views(shown, "accuracy"),
+            "communication": claim_views(shown, "communication"),
+        },
+        "study": study,
+        "commands": made_by,
+        "versions": versions(shown),
+        "words": {"floor": FLOOR, "control": CONTROL},
+    }
+
+
+def _page(values: Mapping[str, Any]) -> str:
+    from markupsafe import Markup
+
+    script = (resources.files("fedpriv.pages") / "templates" / "sort.js").read_text("utf-8").strip()
+    trusted = {
+        "script": Markup(script),
+        "chart_style": Markup(chart_style()),
+        "scores": Markup(values["scores"]),
+    }
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = _render(
+        "report.html.j2",
+        {**values, **trusted, "script_hash": f"sha256-{digest}", "contents": _contents(values), "markup": Markup},
+        autoescape=True,
+    )
+    return page.replace('<div class="scroll">', _SCROLL)
+
+
+def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the sections that the page has, as (anchor, name)."""
+    groups, claims, study = values["groups"], values["claims"], values["study"]
+    several = len(groups) > 1
+    cards = [(f"card-{n}", f"Card {n}" if several else "Attacks") for n in range(1, len(groups) + 1)]
+    anchors = re.findall(r'<section id="([a-z]+)"[^>]*>\s*<h2[^>]*>([^<]+)', values["scores"])
+    wanted = [
+        ("findings", "Findings", values["findings"]),
+        ("runs", "What was attacked", values["findings"]),
+        *((anchor, name, True) for anchor, name in cards),
+        ("frontier", "Frontier", values["frontiers"]),
+        ("stages", "Stages", values["stages"]),
+        ("budgets", "Budgets", values["curves"]),
+        ("defenses", "Defenses", values["defenses"] or (study is not None and study.privacy)),
+        *((anchor, name, True) for anchor, name in anchors),
+        ("details", "Each attack", groups),
+        ("claims", "What papers report", any(claims.values())),
+        ("failed", "What did not finish", study is not None and study.failed),
+        ("reproduce", "How to reproduce", True),
+        ("terms", "How to read this page", True),
+    ]
+    return [(anchor, name) for anchor, name, there in wanted if there]
+
+
+def _render(template: str, values: Mapping[str, Any], *, autoescape: bool) -> str:
+    home = environment(autoescape=autoescape)
+    home.filters |= {
+        "number": number,
+        "span": span,
+        "gain_span": gain_span,
+        "label": lambda name: LABELS.get(name, name),
+        "objective": objective,
+    }
+    return home.get_template(template).render(values)

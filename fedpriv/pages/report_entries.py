@@ -1,0 +1,277 @@
+"""Attacks as rows and sections of a report: numbers written as a reader sees them, groups by knowledge card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.pages.card import card_words, spaced
+from fedpriv.pages.frontier import defense_label
+from fedpriv.pages.labels import labelled, upload_title
+from fedpriv.pages.picture_table import PictureTable, picture_table, room_for
+from fedpriv.scoring.convergence import Convergence, convergence
+from fedpriv.scoring.floors import LABELS
+from fedpriv.scoring.leakage import METRICS
+from fedpriv.scoring.ranking import strongest_first, title
+from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.scoring.verdict import CHANCE_OF, verdict, verdict_kind
+
+BADGES = {
+    "leaks": "leaks",
+    "some": "leaks for some",
+    "features": "leaks representations",
+    "classes": "shows classes",
+    "none": "no leak found",
+    "worse": "attack fails",
+    "single": "one target",
+}
+"""Verdicts in two words."""
+
+_NAMES = {
+    "psnr_db": "PSNR (dB)",
+    "psnr_of_mean_mse_db": "PSNR of the mean MSE (dB)",
+    "mse_255": "MSE on 0..255",
+    "ssim": "SSIM",
+    "lpips": "LPIPS",
+    "identification_top1": "identified first among decoys",
+    "relative_error": "relative error of the feature",
+    "cosine": "cosine of the feature",
+    "label_accuracy": "labels recovered",
+    "feature_identification": "feature nearest to its own",
+    "class_accuracy": "class recognised by an independent classifier",
+}
+
+_GRANTS = {
+    ("extractor", "white_box"): "the server holds the client's extractor, weights and all",
+    ("extractor", "query"): "the server may ask the client's extractor for answers",
+    ("extractor", "shadow"): "the server trains an extractor of its own in place of the client's",
+    ("extractor", "none"): "the server has no extractor",
+    ("labels", "given"): "the classes of the targets are known",
+    ("labels", "inferred"): "classes have to be inferred",
+    ("batch", "known"): "batch size, learning rate and number of local steps are known",
+    ("batch", "none"): "nothing is known of the local batches",
+    ("batch_norm", "none"): "no batch-norm statistics",
+    ("batch_norm", "running"): "running batch-norm statistics come with the extractor",
+    ("batch_norm", "exact"): "the batch-norm statistics of the very batch are known",
+    ("attacker_data", "none"): "the attacker owns no images",
+    ("attacker_data", "same_domain"): "the attacker owns images of the same data set, none of them a client's",
+    ("attacker_data", "other_domain"): "the attacker owns images of another data set, without the clients' classes",
+}
+
+
+@dataclass(frozen=True)
+class Grant:
+    """One line of a knowledge card: its name, its value as flags spell it, and what it means."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attack as the page shows it.
+
+    Attributes:
+        anchor: link within the page.
+        name: title of its section.
+        attack: what tables call it.
+        upload: method and kind of upload, with the defense where there is one.
+        record: ``metrics.json``.
+        about: ``about.json``.
+        verdict: the sentence.
+        kind: as :func:`fedpriv.scoring.verdict.verdict_kind` has it.
+        badge: the kind in two words.
+        search: what the attack's own objective says.
+        low, point, high: the advantage and its interval as positions in per cent of the group's scale; low and high are
+            None without an interval.
+        pictures: rows of pictures, or None where the private truth was left out.
+        measures: rows of (name, mean, median, sd, interval, remark).
+        floors: rows of (name, PSNR, MSE on 0..255, SSIM, whether it is the best).
+    """
+
+    anchor: str
+    name: str
+    attack: str
+    upload: str
+    record: dict[str, Any]
+    about: dict[str, Any]
+    verdict: str
+    kind: str
+    badge: str
+    search: Convergence
+    low: float | None
+    point: float
+    high: float | None
+    pictures: PictureTable | None
+    measures: tuple[tuple[str, ...], ...]
+    floors: tuple[tuple[str, str, str, str, bool], ...]
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run; of the attack where the run is not known."""
+        return int(self.about.get("run", {}).get("seed", self.record["seed"]))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Attacks under one knowledge card, strongest first. Cards are never ranked against one another.
+
+    Attributes:
+        card: its lines.
+        zero: where zero advantage lies, in per cent of the group's scale.
+        entries: the attacks.
+        seeds: whether they differ in their seeds.
+        datasets: whether they differ in their data sets.
+    """
+
+    card: tuple[Grant, ...]
+    zero: float
+    entries: tuple[Entry, ...]
+    seeds: bool
+    datasets: bool
+
+
+def groups_of(found: Sequence[AttackRecord]) -> tuple[Group, ...]:
+    """Return attacks by knowledge card, the card with the strongest first.
+
+    Raises:
+        UserError: when an attack was not scored.
+    """
+    room = room_for(sum(attack.truths is not None for attack in found))
+    return tuple(
+        _group(number, members, room) for number, members in enumerate(strongest_first(found, scored), start=1)
+    )
+
+
+def _group(number: int, members: Sequence[AttackRecord], room: int) -> Group:
+    ends = [0.0]
+    for attack in members:
+        gain = scored(attack)["advantage_db"]
+        ends += [gain["mean"], *(gain["ci95"] or ())]
+    low, high = min(ends), max(ends)
+    margin = 0.05 * (high - low) or 1.0
+    low, high = low - margin, high + margin
+    entries = tuple(_entry(f"{number}-{place}", a, low, high, room) for place, a in enumerate(members, start=1))
+    return Group(
+        card=card_grants(scored(members[0])["knowledge"]),
+        zero=_place(0.0, low, high),
+        entries=entries,
+        seeds=len({entry.seed for entry in entries}) > 1,
+        datasets=len({entry.record["dataset"] for entry in entries}) > 1,
+    )
+
+
+def card_grants(knowledge: Mapping[str, Any]) -> tuple[Grant, ...]:
+    """Return the lines of a knowledge card with what each means."""
+    found = []
+    for name, value in card_words(knowledge).items():
+        meaning = _GRANTS.get((name, value), "")
+        if name == "rounds_seen":
+            meaning = (
+                "uploads of one round are used" if value == "1" else f"uploads of {value} rounds are used together"
+            )
+        if name == "foreign":
+            meaning = "the data set that the attacker's images are from"
+        found.append(Grant(name.replace("_", " "), spaced(name, value), meaning))
+    return tuple(found)
+
+
+def _place(value: float, low: float, high: float) -> float:
+    return round(100 * (value - low) / (high - low), 2)
+
+
+def _entry(place: str, attack: AttackRecord, low: float, high: float, room: int) -> Entry:
+    record = scored(attack)
+    gain = record["advantage_db"]
+    interval = gain["ci95"]
+    method = labelled(attack.about, "method", attack.about["method"])
+    upload = upload_title(attack.about, defense_label(attack.about.get("run", {})))
+    return Entry(
+        anchor=f"attack-{place}",
+        name=f"{title(record)} on {record['target']} uploads of {upload}, {record['dataset']}",
+        attack=title(record),
+        upload=upload.replace(method, f"{method}, {record['target']}", 1),
+        record=record,
+        about=attack.about,
+        verdict=verdict(record),
+        kind=verdict_kind(record),
+        badge=BADGES[verdict_kind(record)],
+        search=convergence(record),
+        low=None if interval is None else _place(interval[0], low, high),
+        point=_place(gain["mean"], low, high),
+        high=None if interval is None else _place(interval[1], low, high),
+        pictures=picture_table(attack, room),
+        measures=tuple(_measure_row(key, value) for key, value in record["metrics"].items()),
+        floors=_floor_rows(record),
+    )
+
+
+def _measure_row(key: str, value: Mapping[str, Any]) -> tuple[str, ...]:
+    if value.get("not_measured"):
+        return (_NAMES.get(key, key), "", "", "", "", str(value["not_measured"]))
+    remark = ""
+    if key in METRICS:
+        remark = "higher leaks more" if METRICS[key].higher_is_better else "lower leaks more"
+    if key == "identification_top1":
+        of = CHANCE_OF.get(str(value.get("chance_of")))  # None: one guess a target
+        by = "" if of is None else f" ({of}, by the same rule)"
+        remark = f"chance {value['chance']:.3f}{by}, decoys {', '.join(str(n) for n in value['decoys'])}"
+    if key == "feature_identification":
+        remark = f"chance {value['chance']:.3f}, among the client's own"
+    if "permuted" in value:
+        remark += f"; on permuted uploads {number(value['permuted']['mean'])}"
+    if key == "class_accuracy":
+        floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value["floors"].items())
+        remark = f"true images {value['real']:.2f}, chance {value['chance']:.2f}; {floors}"
+    return (
+        _NAMES.get(key, key),
+        *(number(value[part]) for part in ("mean", "median", "sd")),
+        span(value["ci95"]),
+        remark,
+    )
+
+
+def _floor_rows(record: Mapping[str, Any]) -> tuple[tuple[str, str, str, str, bool], ...]:
+    rows = sorted(record["floors"].items(), key=lambda pair: -pair[1]["psnr_db"])
+    return tuple(
+        (
+            LABELS.get(name, name),
+            number(values["psnr_db"]),
+            number(values["mse_255"]),
+            number(values.get("ssim")),
+            name == record["advantage_db"]["best_floor"],
+        )
+        for name, values in rows
+    )
+
+
+def number(value: float | None) -> str:
+    """Return a number as a table shows it: three digits or so; "–" for None."""
+    if value is None:
+        return "–"
+    size = abs(value)
+    return (
+        f"{value:.0f}"
+        if size >= 1000
+        else f"{value:.1f}"
+        if size >= 100
+        else f"{value:.2f}"
+        if size >= 1
+        else f"{value:.3f}"
+    )
+
+
+def span(interval: Sequence[float] | None) -> str:
+    """Return an interval as a table shows it; "–" for None."""
+    return "–" if interval is None else f"{number(interval[0])} to {number(interval[1])}"
+
+
+def gain_span(interval: Sequence[float] | None) -> str:
+    """Return an interval of a difference in dB as a table shows it; "–" for None.
+
+    >>> gain_span((-0.997, 3.154))
+    '-1.00 to +3.15'
+    """
+    return "–" if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"

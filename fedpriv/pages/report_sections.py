@@ -1,0 +1,245 @@
+"""What a report says beside its attacks: the runs, their defenses, the frontier, claims of papers, how to reproduce it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.pages.claims import Claim, Quantity, Row, matching, speaks_of
+from fedpriv.pages.findings import Finding
+from fedpriv.pages.frontier import Frontier, defense_label, point_labels, run_figures, upload_key
+from fedpriv.pages.frontier_plot import describe, panels
+from fedpriv.pages.labels import labelled, local_work
+from fedpriv.pages.report_entries import BADGES, Grant, card_grants
+from fedpriv.scoring.floors import LABELS
+from fedpriv.scoring.ranking import in_order, title
+from fedpriv.scoring.storage import AttackRecord, scored
+
+Facts = Mapping[str, Any]
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class Federation:
+    """One upload that was attacked, with the run or runs it is of.
+
+    Attributes:
+        name: label of the upload.
+        target: kind of upload.
+        setting: data set, division and models in words.
+        defense: its label.
+        found: the gravest finding on it, and what else leaks, in a few words.
+        trained, received: accuracy after training and after broadcast, mean over seeds, or None where not recorded.
+        scalars: per client and round, everything counted, mean over seeds, or None.
+        seeds: of the runs.
+    """
+
+    name: str
+    target: str
+    setting: str
+    defense: str
+    found: str
+    trained: float | None
+    received: float | None
+    scalars: float | None
+    seeds: tuple[int, ...]
+
+
+def federations(attacks: Sequence[AttackRecord], found: Sequence[Finding] = ()) -> tuple[Federation, ...]:
+    """Return the uploads that attacks were made on, in the order in which they come, with what was found on each."""
+    said = {
+        upload_key(attack): ", ".join([*([] if one.kind is None else [BADGES[one.kind]]), *one.also])
+        for one in found
+        for attack in one.attacks[:1]
+    }
+    uploads: dict[str, dict[int, Facts]] = {}
+    for attack in attacks:
+        seed = int(attack.about.get("run", {}).get("seed", attack.about["seed"]))
+        uploads.setdefault(upload_key(attack), {}).setdefault(seed, attack.about)
+    labels = point_labels([next(iter(runs.values())) for runs in uploads.values()])
+    return tuple(
+        _federation(label, runs, said.get(key, "")) for label, (key, runs) in zip(labels, uploads.items(), strict=True)
+    )
+
+
+def _federation(label: str, runs: Mapping[int, Facts], said: str) -> Federation:
+    first = next(iter(runs.values()))
+    found = [run_figures(about) for about in runs.values()]
+    trained, received, scalars = (
+        None if any(one is None for one in values) else sum(float(one or 0.0) for one in values) / len(values)
+        for values in zip(*found, strict=True)
+    )
+    run = first.get("run", {})
+    return Federation(
+        name=label,
+        target=first["target"],
+        setting=_setting(first["dataset"], run),
+        defense=labelled(first, "defense", defense_label(run)),
+        found=said,
+        trained=trained,
+        received=received,
+        scalars=scalars,
+        seeds=tuple(sorted(runs)),
+    )
+
+
+def _setting(dataset: str, run: Facts) -> str:
+    if not run:
+        return dataset
+    partition = run.get("partition", {})
+    detail = {
+        "dirichlet": f" with alpha {partition.get('alpha')}",
+        "pathological": f" with {partition.get('classes_per_client')} classes a client",
+        "long_tail": f" with imbalance {partition.get('imbalance')}",
+    }.get(partition.get("name", ""), "")
+    name = str(partition.get("name", "unknown division")).replace("_", " ")
+    rounds = f"{run['rounds']} round" + ("" if run["rounds"] == 1 else "s")
+    work = local_work(run)
+    return f"{dataset}, {run['clients']} clients ({name}{detail}), {rounds}, models {run['models']}" + (
+        f", {work}" if work else ""
+    )
+
+
+# ---------------------------------------------------------------- frontier
+
+
+@dataclass(frozen=True)
+class FrontierView:
+    """A frontier as a page shows it.
+
+    Attributes:
+        frontier: the points.
+        card: lines of the knowledge card.
+        charts: two SVG elements.
+        numbered: whether the charts label points by their number in the table.
+    """
+
+    frontier: Frontier
+    card: tuple[Grant, ...]
+    charts: tuple[str, ...]
+    numbered: bool
+
+
+def frontier_views(found: Sequence[Frontier]) -> tuple[FrontierView, ...]:
+    """Return the frontiers that compare something: those with two points or more."""
+    views = []
+    for frontier in found:
+        if len(frontier.points) > 1:
+            drawn = panels(frontier)
+            charts = tuple(panel.svg(describe(frontier)) for panel in drawn)
+            views.append(FrontierView(frontier, card_grants(frontier.card), charts, drawn[0].numbered))
+    return tuple(views)
+
+
+# ---------------------------------------------------------------- claims
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    """A claim of a paper beside results.
+
+    Attributes:
+        claim: the claim.
+        rows: (what the paper calls it, its values as written, what was measured here).
+    """
+
+    claim: Claim
+    rows: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+
+
+def claim_views(attacks: Sequence[AttackRecord], quantity: Quantity) -> tuple[ClaimView, ...]:
+    """Return the claims that speak of uploads that were attacked, with what was measured here beside each row.
+
+    Runs without any defense count alone: papers report their methods bare.
+    """
+    bare = [attack for attack in attacks if not attack.about.get("run", {}).get("defenses")]
+    uploads = [(str(attack.about["method"]), str(attack.about["target"])) for attack in bare]
+    ranked = in_order(bare, scored)
+    return tuple(
+        ClaimView(claim, tuple((row.name, _written(row), _ours(row, ranked, quantity)) for row in rows))
+        for claim, rows in matching(uploads, quantity)
+    )
+
+
+def _written(row: Row) -> tuple[str, ...]:
+    return tuple("–" if value is None else f"{value:,.2f}" for value in row.values)
+
+
+def _ours(row: Row, ranked: Sequence[AttackRecord], quantity: Quantity) -> tuple[str, ...]:
+    own = [attack for attack in ranked if speaks_of(row, attack.about["method"], attack.about["target"])]
+    if quantity == "leakage":
+        return _our_leakage(own)
+    told = _our_accuracy if quantity == "accuracy" else _our_communication
+    return tuple(dict.fromkeys(line for attack in own for line in told(attack)))[:4]
+
+
+def _our_leakage(own: Sequence[AttackRecord]) -> tuple[str, ...]:
+    """Return a line an attack, mean over its seeds."""
+    same: dict[str, list[Facts]] = {}
+    for attack in own:
+        record, method = scored(attack), labelled(attack.about, "method", attack.about["method"])
+        name = f"{title(record)} on {method}, {record['dataset']}"
+        same.setdefault(name, []).append(record)
+    lines = []
+    for name, records in same.items():
+        reached = _mean([record["metrics"]["psnr_db"]["mean"] for record in records])
+        best = [record["advantage_db"]["best_floor"] for record in records]
+        floor = _mean([record["floors"][kind]["psnr_db"] for record, kind in zip(records, best, strict=True)])
+        kinds = " or ".join(dict.fromkeys(LABELS.get(kind, kind) for kind in best))
+        seeds = f", mean of {len(records)} results" if len(records) > 1 else ""
+        lines.append(f"{name}: {reached:.2f} dB; floor {floor:.2f} dB ({kinds}){seeds}")
+    return tuple(lines[:6])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _our_accuracy(attack: AttackRecord) -> list[str]:
+    trained, received, _ = run_figures(attack.about)
+    if trained is None or received is None:
+        return []
+    where = _setting(attack.about["dataset"], attack.about.get("run", {}))
+    return [
+        f"{_own_label(attack)}{100 * trained:.1f} % after training, {100 * received:.1f} % after broadcast; {where}"
+    ]
+
+
+def _own_label(attack: AttackRecord) -> str:
+    """Return what the study calls the method, in front of a figure; nothing where that is what the row is called."""
+    name = str(attack.about["method"])
+    label = labelled(attack.about, "method", name)
+    return "" if label == name else f"{label}: "
+
+
+def _our_communication(attack: AttackRecord) -> list[str]:
+    paper = (attack.about.get("communication") or {}).get("paper")
+    if not paper:
+        return []
+    up, down = (paper[f"{way}_scalars_per_round"] / 1000 for way in ("upload", "broadcast"))
+    where = _setting(attack.about["dataset"], attack.about.get("run", {}))
+    return [f"{_own_label(attack)}{up:,.2f} thousand scalars up, {down:,.2f} down, all clients, paper count; {where}"]
+
+
+# ---------------------------------------------------------------- reproduction
+
+
+def commands(attacks: Sequence[AttackRecord], members: Sequence[Facts]) -> tuple[str, ...]:
+    """Return the commands that made the results, each once."""
+    return tuple(
+        dict.fromkeys(
+            str(about["command"]) for about in (*(attack.about for attack in attacks), *members) if about.get("command")
+        )
+    )
+
+
+def versions(attacks: Sequence[AttackRecord]) -> tuple[str, ...]:
+    """Return the versions of what scored the results, each combination once."""
+    return tuple(
+        dict.fromkeys(
+            ", ".join(f"{name} {version}" for name, version in scored(attack)["versions"].items()) for attack in attacks
+        )
+    )

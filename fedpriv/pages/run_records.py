@@ -1,0 +1,264 @@
+"""A finished run as a report needs it: accuracy per client and round, traffic per round, and what follows from both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
+from fedpriv.pages.frontier import defense_label
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
+
+COUNTS = ("paper", "full")
+MOMENTS = ("after_training", "after_broadcast")
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy of every client in every round, by one way to predict, at one moment of the round.
+
+    Attributes:
+        correct: ``(rounds, clients)`` correctly classified test images.
+        total: ``(rounds, clients)`` test images, at least 1.
+    """
+
+    correct: np.ndarray
+    total: np.ndarray
+
+    @property
+    def per_client(self) -> np.ndarray:
+        """``(rounds, clients)`` in [0, 1]."""
+        return np.asarray(self.correct / self.total)
+
+    @property
+    def pooled(self) -> np.ndarray:
+        """``(rounds,)``: over all test images of all clients, so a client counts as much as it has images."""
+        return np.asarray(self.correct.sum(axis=1) / self.total.sum(axis=1))
+
+    @property
+    def mean(self) -> np.ndarray:
+        """``(rounds,)``: mean over clients, every client counting the same."""
+        return np.asarray(self.per_client.mean(axis=1))
+
+    @property
+    def spread(self) -> np.ndarray:
+        """``(rounds,)``: standard deviation over clients (of these clients, so divided by their number)."""
+        return np.asarray(self.per_client.std(axis=1))
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What it took to reach a target accuracy.
+
+    Attributes:
+        round: the first round whose accuracy is at least the target.
+        scalars: by way of counting, up and down together, of all rounds up to and with that one.
+        bytes: likewise.
+    """
+
+    round: int
+    scalars: Mapping[str, int]
+    bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A finished run.
+
+    Attributes:
+        directory: the open run directory.
+        label: what it is called beside the others.
+        config: its configuration.
+        rounds: ``(rounds,)`` round numbers, from 1.
+        accuracy: ``Accuracy`` by ``after_training``, ``after_broadcast``, and both with ``_NAME`` for every further way
+            to predict.
+        traffic: by way of counting and unit, ``(rounds,)`` scalars or bytes of each round, up and down together.
+        summary: ``summary.json``.
+    """
+
+    directory: RunDirectory = field(repr=False)
+    label: str
+    config: RunConfig
+    rounds: np.ndarray
+    accuracy: Mapping[str, Accuracy]
+    traffic: Mapping[tuple[str, str], np.ndarray]
+    summary: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of a client's local training in a round, mean over clients."""
+        return float(self._noted("flops", "mean_per_client_round"))
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of all rounds."""
+        return float(self._noted("seconds"))
+
+    def _noted(self, *keys: str) -> Any:
+        value: Any = self.summary
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if not isinstance(value, (int, float)):
+            raise UserError(f"{self.directory.path / 'summary.json'}: number {'.'.join(keys)!r} is missing")
+        return value
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        """Ways to predict: ``""``, the method's own, and the names of others."""
+        first = MOMENTS[0]
+        return tuple(name[len(first) + 1 :] for name in self.accuracy if name.startswith(first))
+
+    def at(self, moment: str, predictor: str = "") -> Accuracy:
+        """Return the accuracy at a moment of the round by a way to predict."""
+        return self.accuracy[f"{moment}_{predictor}" if predictor else moment]
+
+    def cumulative(self, count: str, unit: str) -> np.ndarray:
+        """Return ``(rounds,)``: everything on the wire up to and with each round.
+
+        Args:
+            count: ``paper`` or ``full``.
+            unit: ``scalars`` or ``bytes``.
+        """
+        return np.asarray(np.cumsum(self.traffic[count, unit]))
+
+    def reach(self, target: float, moment: str, predictor: str = "") -> Reached | None:
+        """Return what it took until the pooled accuracy first was at least ``target``, or None if it never was."""
+        there = np.flatnonzero(self.at(moment, predictor).pooled >= target)
+        if not len(there):
+            return None
+        first = int(there[0])
+        return Reached(
+            int(self.rounds[first]),
+            *({count: int(self.cumulative(count, unit)[first]) for count in COUNTS} for unit in ("scalars", "bytes")),
+        )
+
+
+def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
+    """Read finished runs.
+
+    Raises:
+        UserError: when one is no run, is unfinished, or its lines are damaged.
+    """
+    opened = [RunDirectory.open(Path(directory)) for directory in directories]
+    for run in opened:
+        run.require_complete()
+    labels = run_labels([_guarded(run.config) for run in opened], [run.path for run in opened])
+    return tuple(_load(run, label) for run, label in zip(opened, labels, strict=True))
+
+
+def _guarded(config: RunConfig) -> str:
+    """Return the method, and the defenses where there are any."""
+    defense = defense_label(plain(config))
+    return config.method if defense == "none" else f"{config.method} + {defense}"
+
+
+def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]:
+    """Name runs by method and defense; where several share these, by as much of the path as tells them apart too.
+
+    >>> run_labels(["fedre", "fedgh", "fedre"], [Path("a/run"), Path("b/run"), Path("c/run")])
+    ('fedre (a/run)', 'fedgh', 'fedre (c/run)')
+    """
+    parts = [path.resolve().parts for path in paths]
+    longest = max((len(part) for part in parts), default=1)
+    labels = []
+    for method, own in zip(methods, parts, strict=True):
+        same = [part for name, part in zip(methods, parts, strict=True) if name == method]
+        depth = next((n for n in range(1, longest) if len({p[-n:] for p in same}) == len(set(same))), longest)
+        labels.append(method if len(same) == 1 else f"{method} ({'/'.join(own[-depth:])})")
+    return tuple(labels)
+
+
+def _load(run: RunDirectory, label: str) -> RunRecord:
+    path, lines = run.path / "metrics.jsonl", run.lines("metrics")
+    if not lines:
+        raise UserError(f"{path}: holds no round, though the run is finished; train the run again")
+    try:
+        accuracy = {name: _accuracy([line["clients"][name] for line in lines]) for name in lines[0]["clients"]}
+        traffic = {
+            (count, unit): np.array(
+                [
+                    sum(line["communication"][count][f"{way}_{unit}"] for way in ("upload", "broadcast"))
+                    for line in lines
+                ],
+                dtype=np.int64,
+            )
+            for count in COUNTS
+            for unit in ("scalars", "bytes")
+        }
+        rounds = np.array([line["round"] for line in lines], dtype=np.int64)
+        if not set(MOMENTS) <= set(accuracy):
+            raise KeyError(" or ".join(MOMENTS))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path}: a line lacks a field or holds another type ({error!r}); train the run again"
+        ) from error
+    return RunRecord(run, label, run.config, rounds, accuracy, traffic, run.summary)
+
+
+def _accuracy(pairs: Sequence[Sequence[Sequence[int]]]) -> Accuracy:
+    both = np.array(pairs, dtype=np.int64)
+    if both.ndim != 3 or both.shape[2] != 2 or (both[..., 1] < 1).any():
+        raise ValueError("expected [correct, total] of every client in every round")
+    return Accuracy(both[..., 0], both[..., 1])
+
+
+# ---------------------------------------------------------------- settings
+
+
+def settings(config: RunConfig) -> dict[str, str]:
+    """Return what was chosen for a run, in words; what was left at nothing is left out."""
+    partition, training = config.partition, config.training
+    detail = {
+        "dirichlet": f", alpha {partition.alpha:g}",
+        "pathological": f", {partition.classes_per_client} classes a client",
+        "long_tail": f", imbalance {partition.imbalance:g}",
+    }.get(partition.name, "")
+    found = {
+        "data set": dataset_title(config),
+        "images per class": config.per_class,
+        "image size": config.image_size,
+        "partition": f"{partition.name.replace('_', ' ')}{detail}",
+        "share for training": f"{partition.train_fraction:g}",
+        "clients": config.clients,
+        "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
+        "public images": config.public or None,
+        "models": config.models,
+        "representation width": config.width,
+        "mapping": config.mapping,
+        "rounds": config.rounds,
+        "learning rate": f"{training.learning_rate:g}",
+        "batch size": training.batch_size,
+        "local epochs": training.epochs,
+        "local steps at most": training.max_steps,
+        "momentum": training.momentum or None,
+        "weight decay": training.weight_decay or None,
+        "options": ", ".join(f"{name} {value}" for name, value in config.options.items()) or None,
+        "seed": config.seed,
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+TEST_IMAGES = (
+    "data set",
+    "images per class",
+    "image size",
+    "partition",
+    "share for training",
+    "clients",
+    "public images",
+    "seed",
+)
+"""Settings that decide which images a client is tested on."""
+
+
+def shared_settings(runs: Sequence[RunRecord]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the settings that all runs share, and the names of the others."""
+    each = [settings(run.config) for run in runs]
+    names = list(dict.fromkeys(name for one in each for name in one))
+    shared = {name: each[0][name] for name in names if all(one.get(name) == each[0].get(name) for one in each)}
+    return shared, tuple(name for name in names if name not in shared)

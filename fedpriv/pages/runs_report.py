@@ -1,0 +1,280 @@
+"""One page over one or more runs, as HTML, Markdown, CSV and pictures. A function of the saved records alone."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.pages import curves
+from fedpriv.pages.page import environment, percent, quantity
+from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
+from fedpriv.pages.run_records import (
+    COUNTS,
+    MOMENTS,
+    TEST_IMAGES,
+    Reached,
+    RunRecord,
+    load_runs,
+    settings,
+    shared_settings,
+)
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_text
+
+PAGE = "runs.html"
+TARGET_ACCURACY = 0.7
+_MOMENT_NAMES = {"after_training": "after training", "after_broadcast": "after broadcast"}
+_SETTINGS = ("dataset", "models", "clients", "rounds", "seed")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the page.
+
+    Attributes:
+        file: its name beside the page.
+        svg: its text.
+        alt: what it shows, in words.
+        caption: how to read it.
+    """
+
+    file: str
+    svg: str
+    alt: str
+    caption: str
+
+    @property
+    def source(self) -> str:
+        """The picture as a data URI, so that the page needs no other file."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the tables: a run, by one way to predict.
+
+    Attributes:
+        name: run, and the way to predict where it is not the method's own.
+        run: the run.
+        predictor: ``""`` for the method's own.
+        reached: by moment, what reaching the target accuracy took, or None.
+    """
+
+    name: str
+    run: RunRecord
+    predictor: str
+    reached: Mapping[str, Reached | None]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one run alone.
+
+    Attributes:
+        anchor: link within the page.
+        run: the run.
+        own: settings in which it differs from others, (name, value).
+        clients: per-client accuracy of the last round.
+        prototypes: the map, or the line that says why there is none.
+    """
+
+    anchor: str
+    run: RunRecord
+    own: tuple[tuple[str, str], ...]
+    clients: Picture
+    prototypes: Picture | str
+
+
+def write_runs_report(
+    directories: Sequence[Path], out: Path, *, target_accuracy: float = TARGET_ACCURACY, attacks: str | None = None
+) -> None:
+    """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
+
+    Args:
+        directories: finished runs.
+        out: folder to write to; it is made where it is missing.
+        target_accuracy: for the cost of reaching it, in (0, 1].
+        attacks: file name of the page about attacks beside this one, or None.
+
+    Raises:
+        UserError: when there are no runs, one is damaged or unfinished, or the target is out of range.
+    """
+    if not directories:
+        raise UserError("report: no run directories; give at least one")
+    check_target(target_accuracy)
+    runs = load_runs(directories)
+    rows = tuple(_row(run, predictor, target_accuracy) for run in runs for predictor in run.predictors)
+    shared, differing = shared_settings(runs)
+    sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
+    by_round, by_scalars = _by_round(runs), _by_scalars(runs)
+    pictures = [*by_round, *by_scalars, *(section.clients for section in sections)]
+    pictures += [section.prototypes for section in sections if isinstance(section.prototypes, Picture)]
+    values = {
+        "rows": rows,
+        "sections": sections,
+        "by_round": by_round,
+        "by_scalars": by_scalars,
+        "shared": shared,
+        "unlike": [name for name in TEST_IMAGES if name in differing],
+        "target": target_accuracy,
+        "attacks": attacks,
+        "moments": _MOMENT_NAMES,
+        "anchors": {section.run.label: section.anchor for section in sections},
+    }
+    files = {picture.file: picture.svg for picture in pictures} | {"runs.csv": _csv(rows, target_accuracy)}
+    for file, escaped in ((PAGE, True), ("runs.md", False)):
+        home = environment(autoescape=escaped)
+        home.filters["sizes"] = sizes
+        files[file] = home.get_template(f"{file}.j2").render(values)
+    for file, text in files.items():  # only once all of them could be made
+        write_text(out / file, text)
+
+
+def check_target(target_accuracy: float) -> None:
+    """Check a target accuracy.
+
+    Raises:
+        UserError: unless it lies above 0 and at most at 1.
+    """
+    if not 0 < target_accuracy <= 1:
+        raise UserError(f"--target-accuracy {target_accuracy:g}: expected above 0 and at most 1")
+
+
+def _row(run: RunRecord, predictor: str, target: float) -> Row:
+    reached = {moment: run.reach(target, moment, predictor) for moment in MOMENTS}
+    return Row(f"{run.label}, {predictor}" if predictor else run.label, run, predictor, reached)
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def _by_round(runs: Sequence[RunRecord]) -> list[Picture]:
+    pictures = []
+    for moment in MOMENTS:
+        found = [(run, run.at(moment)) for run in runs]
+        lines = [curves.Line(run.label, run.rounds, one.mean, one.spread, one.pooled) for run, one in found]
+        told = "; ".join(f"{r.label} from {percent(one.mean[0])} to {percent(one.mean[-1])}" for r, one in found)
+        name = _MOMENT_NAMES[moment]
+        pictures.append(
+            Picture(
+                f"accuracy-{name.replace(' ', '-')}.svg",
+                curves.accuracy_by_round(lines, f"Accuracy {name}"),
+                f"Line chart of accuracy {name} by round, mean over clients, first to last round: {told}",
+                "Line: mean over clients. Band: one standard deviation over clients. Dashed: all test images pooled.",
+            )
+        )
+    return pictures
+
+
+def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
+    pictures = []
+    for count in COUNTS:
+        each = [(run, run.cumulative(count, "scalars"), run.at("after_training")) for run in runs]
+        lines = [curves.Line(run.label, sent, one.mean, one.spread, one.pooled) for run, sent, one in each]
+        told = "; ".join(f"{run.label} {percent(one.pooled[-1])} after {int(sent[-1]):,}" for run, sent, one in each)
+        silent = [run.label for run, sent, _ in each if not sent[-1]]
+        caption = "Pooled accuracy after training; up and down of all clients, summed over rounds. "
+        caption += {"paper": "Labels, class ids and counts are left out.", "full": "Everything sent is counted."}[count]
+        caption += f" Nothing was sent by {', '.join(silent)}." if silent else ""
+        pictures.append(
+            Picture(
+                f"accuracy-by-scalars-{count}.svg",
+                curves.accuracy_by_scalars(lines, f"Accuracy by communication, {count} count"),
+                f"Line chart of pooled accuracy after training by scalars sent so far, {count} count, at the end: {told}",
+                caption,
+            )
+        )
+    return pictures
+
+
+def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
+    trained, received = (run.at(moment).per_client[-1] for moment in MOMENTS)
+    images = run.at("after_training").total[-1]
+    own = settings(run.config)
+    clients = Picture(
+        f"clients-{number}-{run.config.method}.svg",
+        curves.client_bars(trained, received, f"{run.config.method}: clients in round {run.rounds[-1]}"),
+        f"Bar chart of {run.label}: accuracy of {len(trained)} clients in round {run.rounds[-1]}, after training from "
+        f"{percent(trained.min())} to {percent(trained.max())}, after broadcast from {percent(received.min())} to "
+        f"{percent(received.max())}",
+        f"Each client on its own test images ({images.min()} to {images.max()} of them).",
+    )
+    found = prototype_map(run.directory)
+    return Section(
+        anchor=f"run-{number}",
+        run=run,
+        own=tuple((name, own[name]) for name in differing if name in own),
+        clients=clients,
+        prototypes=found if isinstance(found, str) else _prototypes(number, run, found),
+    )
+
+
+def _prototypes(number: int, run: RunRecord, found: PrototypeMap) -> Picture:
+    classes, clients = len(set(found.classes.tolist())), len(set(found.clients.tolist()))
+    some = "" if found.uploaded == len(found.points) else f" (of {found.uploaded} uploaded)"
+    return Picture(
+        f"prototypes-{number}-{run.config.method}.svg",
+        curves.prototypes(found, f"{run.config.method}: prototypes of round {found.round}"),
+        f"Map of the {len(found.points)} prototypes that {clients} clients of {run.label} uploaded in round "
+        f"{found.round}, of {classes} classes: a number marks the client, its colour the class",
+        f"t-SNE of {len(found.points)} prototypes{some}: the number is the client, the colour the class. "
+        f"Neighbours mean something, distances and axes do not (perplexity {found.perplexity:.0f}).",
+    )
+
+
+# ---------------------------------------------------------------- spreadsheet
+
+
+def _csv(rows: Sequence[Row], target: float) -> str:
+    """Return one line a row; accuracies are shares in [0, 1]; empty cells of ``*_to_target_*``: not reached."""
+    lines = [_csv_row(row, target) for row in rows]
+    buffer = io.StringIO()
+    table = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(lines)
+    return buffer.getvalue()
+
+
+def _csv_row(row: Row, target: float) -> dict[str, Any]:
+    run = row.run
+    found: dict[str, Any] = {
+        "run": run.label,
+        "directory": run.directory.path.name,
+        "method": run.config.method,
+        "predictor": row.predictor or "own",
+        **{name: getattr(run.config, name) for name in _SETTINGS},
+        "partition": settings(run.config)["partition"],
+    }
+    for moment in MOMENTS:
+        one = run.at(moment, row.predictor)
+        best = int(one.pooled.argmax())
+        found |= {
+            f"{moment}_final": float(one.pooled[-1]),
+            f"{moment}_best": float(one.pooled[best]),
+            f"{moment}_best_round": int(run.rounds[best]),
+            f"{moment}_mean_over_clients": float(one.mean[-1]),
+            f"{moment}_sd_over_clients": float(one.spread[-1]),
+        }
+    for count in COUNTS:
+        for unit in ("scalars", "bytes"):
+            found[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].mean())
+    found["target_accuracy"] = target
+    for moment in MOMENTS:
+        reached = row.reached[moment]
+        found[f"{moment}_rounds_to_target"] = reached.round if reached else ""
+        for count in COUNTS:
+            found[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else ""
+            found[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else ""
+    found["flops_per_client_round"] = run.flops
+    found["seconds"] = run.seconds
+    return found
+
+
+def sizes(reached: Reached | None, count: str) -> str:
+    """Return scalars and bytes by one way of counting as a table shows them."""
+    return "–" if reached is None else f"{quantity(reached.scalars[count])} ({quantity(reached.bytes[count], 'B')})"

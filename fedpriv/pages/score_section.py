@@ -1,0 +1,103 @@
+"""A section of a report on an attack that returns scores, not images: a verdict and a table row for each record."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedpriv.pages.frontier import defense_label
+from fedpriv.pages.labels import labelled
+from fedpriv.pages.page import markdown_cell
+from fedpriv.scoring.ranking import stage_name
+
+Rows = Sequence[Mapping[str, str]]
+Records = Sequence[Mapping[str, Any]]
+
+
+def with_interval(value: Mapping[str, Any], digits: int, factor: float) -> str:
+    """Return a value and its interval, both times ``factor``: ``0.53 [0.50, 0.57]``."""
+    text = f"{factor * value['value']:.{digits}f}"
+    if value["ci95"] is None:
+        return text
+    low, high = value["ci95"]
+    return f"{text} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
+
+
+WORDS = ("upload", "method", "defense", "data set", "question", "learned from")
+"""Columns that hold words, which stand to the left."""
+
+ONLY_WHERE_THEY_DIFFER = ("data set", "seed")
+NOT_RECORDED = "not recorded"
+"""What stands for the defense in records of versions that did not write it down."""
+
+
+def upload_columns(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the columns that say which upload a record is about."""
+    name = defense_label(record["run"]) if "run" in record else NOT_RECORDED
+    return {
+        "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
+        "method": labelled(record, "method", str(record["method"])),
+        "defense": labelled(record, "defense", name).removesuffix(f" ({NOT_RECORDED})"),
+        "data set": str(record["dataset"]),
+        "seed": str(record.get("run", {}).get("seed", record["seed"])),
+    }
+
+
+def guarded_method(record: Mapping[str, Any]) -> str:
+    """Return the method that a record is about with its defense: ``fedproto + noise scale=0.3``."""
+    columns = upload_columns(record)
+    guard = {"none": "", NOT_RECORDED: ", defense not recorded"}.get(columns["defense"], f" + {columns['defense']}")
+    return columns["method"] + guard
+
+
+def upload_words(record: Mapping[str, Any]) -> str:
+    """Return which upload a record is about, in one line: ``fedproto + noise scale=0.3, prototype, digits, seed 0``."""
+    columns = upload_columns(record)
+    return f"{guarded_method(record)}, {columns['upload']}, {columns['data set']}, seed {columns['seed']}"
+
+
+def varying(rows: Rows) -> list[dict[str, str]]:
+    """Return rows without the columns that say the same in all of them, of those that matter only where they differ."""
+    same = [name for name in ONLY_WHERE_THEY_DIFFER if len({row.get(name) for row in rows}) < 2]
+    return [{name: cell for name, cell in row.items() if name not in same} for row in rows]
+
+
+def _words(column: str) -> str:
+    return ' class="text"' if column in WORDS else ""
+
+
+def html_table(title: str, introduction: str, rows: Rows, records: Records) -> str:
+    """Return an HTML section, empty without records; its anchor is the title in lower case."""
+    if not records:
+        return ""
+    rows = varying(rows)
+    head = "".join(f'<th scope="col"{_words(name)}>{html.escape(name)}</th>' for name in rows[0])
+    body = "\n".join(
+        "<tr>" + "".join(f"<td{_words(name)}>{html.escape(cell)}</td>" for name, cell in line.items()) + "</tr>"
+        for line in rows
+    )
+    verdicts = "\n".join(
+        f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(str(record['verdict']))}</p>"
+        for record in records
+    )
+    commands = "\n".join(dict.fromkeys(html.escape(str(record.get("command", ""))) for record in records))
+    return (
+        f'<section id="{title.lower()}">\n<h2>{title}</h2>\n<p class="soft">{introduction}</p>\n{verdicts}\n'
+        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n'
+        f'<pre tabindex="0">{commands}</pre>\n</section>\n'
+    )
+
+
+def markdown_table(title: str, introduction: str, rows: Rows, records: Records) -> str:
+    """Return a Markdown section, empty without records."""
+    if not records:
+        return ""
+    rows = varying(rows)
+    lines = [f"\n## {title}\n", introduction, ""]
+    lines += ["| " + " | ".join(rows[0]) + " |", "| " + " | ".join("---" for _ in rows[0]) + " |"]
+    lines += ["| " + " | ".join(markdown_cell(cell) for cell in line.values()) + " |" for line in rows]
+    for record in records:
+        lines += ["", f"**{markdown_cell(upload_words(record))}: {markdown_cell(record['verdict'])}**"]
+        lines += ["", f"Reproduce: `{record.get('command', 'no command was recorded')}` (seed {record['seed']})"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Metrics, floors, intervals, and the records made of them; nothing goes back to an attack."""

@@ -1,0 +1,300 @@
+"""How well an attacker tells members from non-members, and reads off which classes a client holds.
+
+Candidates are balanced: for each member drawn there is one non-member of the same class, so that knowing which classes a
+client holds is worth nothing. Scores of a client are put on a common scale by the median and spread of all its candidates,
+which needs no knowledge of who is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and
+0.1 % false positives (Carlini et al. 2022, Membership inference attacks from first principles), with 95 % bootstrap
+intervals that resample clients, and candidates within each: ten clients alone would make intervals too narrow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpriv.attacks.infer.membership import Candidates, MembershipInference
+from fedpriv.attacks.infer.membership_update import TRAINED
+from fedpriv.attacks.read.disclosed_labels import Said, said
+from fedpriv.datasets.types import as_unit
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.local_rounds import round_batches
+from fedpriv.federation.rounds import Federation
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import read_json, write_json
+from fedpriv.util.seeds import derive_seed
+
+FILE, SCHEMA = "membership.json", 1
+DRAWS = 1000
+WIDE = 0.2
+"""An interval of the area that holds one half and is wider than this settles nothing."""
+
+RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One client's candidates with the answer, which no attack is handed.
+
+    Attributes:
+        candidates: what the attack is handed.
+        member: ``(n,)`` bool, which of them the client trained on.
+        n_c: ``(n,)`` how many training images of its class the client holds; for trained weights, how many the round used.
+    """
+
+    candidates: Candidates
+    member: NDArray[np.bool_]
+    n_c: NDArray[np.int64]
+
+
+def draw_trials(
+    federation: Federation, clients: Sequence[int], number: int, seed: int, *, trained_in: int | None = None
+) -> list[Trial]:
+    """Draw members of each client, and for each a non-member of the same class, in mixed order.
+
+    Args:
+        federation: the federation.
+        clients: whose members are looked for.
+        number: members a client at most.
+        seed: of the drawing.
+        trained_in: members are the images that this round's local steps used; None for the whole training set.
+            Non-members are outside the training set in either case.
+    """
+    samples = federation.data.dataset.samples
+    labels = samples.labels.numpy()
+    trials = []
+    for client in clients:
+        rng = np.random.default_rng(derive_seed(seed, "membership", client))
+        held = federation.data.clients[client].train_index
+        own = rng.permutation(held if trained_in is None else held[_used(federation, trained_in, client)])
+        outside = rng.permutation(np.setdiff1d(np.arange(len(samples)), held))
+        pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[own])}
+        pairs = [(i, pools[labels[i]].pop()) for i in own if pools[labels[i]]][:number]
+        index = np.array([i for pair in pairs for i in pair], dtype=np.int64)
+        member = np.tile([True, False], len(pairs))
+        order = rng.permutation(len(index))
+        index, member = index[order], member[order]
+        of_class = np.bincount(labels[own], minlength=federation.data.dataset.n_classes)
+        chosen = torch.as_tensor(index)
+        images = as_unit(samples.images[chosen]).to(federation.server.device)
+        trials.append(Trial(Candidates(client, images, samples.labels[chosen]), member, of_class[labels[index]]))
+    return trials
+
+
+def _used(federation: Federation, round_: int, client: int) -> NDArray[np.int64]:
+    """Return the training indices that a round's local steps used, each once, ascending."""
+    batches = round_batches(federation, round_, client)
+    used: NDArray[np.int64] = torch.cat(batches).unique().numpy() if batches else np.zeros(0, dtype=np.int64)
+    return used
+
+
+def area(scores: Values, member: NDArray[np.bool_]) -> float:
+    """Return the area under the ROC curve: the chance that a member outscores a non-member, ties counting half."""
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # ties share the mean of their ranks
+    positives = int(member.sum())
+    negatives = len(member) - positives
+    return float((ranks[member].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def rate_at(scores: Values, member: NDArray[np.bool_], false_rate: float) -> float:
+    """Return the largest share of members above a threshold that at most ``false_rate`` of the non-members exceed."""
+    others = np.sort(scores[~member])[::-1]
+    allowed = int(np.floor(false_rate * len(others)))
+    return float((scores[member] > others[allowed]).mean()) if allowed < len(others) else 1.0
+
+
+def on_common_scale(scores: Values) -> Values:
+    """Return one client's scores less their median, over their spread; ruled-out candidates just below the others."""
+    finite = np.isfinite(scores)
+    if not finite.any():
+        return np.zeros_like(scores)
+    middle = np.median(scores[finite])
+    spread = np.median(np.abs(scores[finite] - middle)) or 1.0
+    scaled = (np.where(finite, scores, middle) - middle) / spread
+    return np.where(finite, scaled, scaled.min() - 1)
+
+
+def summarise(scores: Sequence[Values], member: Sequence[NDArray[np.bool_]], seed: int) -> dict[str, Any]:
+    """Return AUC and true-positive rates over all clients, each with a 95 % bootstrap interval.
+
+    Args:
+        scores: one array a client, on a common scale.
+        member: the answers, aligned.
+        seed: of the resamples.
+    """
+    inside = [(values[told], values[~told]) for values, told in zip(scores, member, strict=True)]
+    rng = np.random.default_rng(derive_seed(seed, "membership", "resamples"))
+    drawn = []
+    for _ in range(DRAWS):
+        picked = [inside[i] for i in rng.integers(len(inside), size=len(inside))]
+        own, others = ([rng.choice(pair[side], len(pair[side])) for pair in picked] for side in (0, 1))
+        drawn.append(_measures(own, others))
+    found = _measures([own for own, _ in inside], [other for _, other in inside])
+    ends = np.quantile([list(line.values()) for line in drawn], [0.025, 0.975], axis=0).T.tolist()
+    return {
+        name: {"value": value, "ci95": ends[place] if len(inside) > 1 else None}
+        for place, (name, value) in enumerate(found.items())
+    }
+
+
+def _measures(own: Sequence[Values], others: Sequence[Values]) -> dict[str, float]:
+    """Return every measure of members' and non-members' scores, given client by client."""
+    scores = np.concatenate([*own, *others])
+    member = np.arange(len(scores)) < sum(len(part) for part in own)
+    return {"auc": area(scores, member)} | {name: rate_at(scores, member, rate) for name, rate in RATES.items()}
+
+
+def evaluate(
+    attack: MembershipInference,
+    evidence: Evidence,
+    federation: Federation,
+    about: Mapping[str, Any],
+    *,
+    seed: int,
+    told: Mapping[int, Said] | None = None,
+) -> dict[str, Any]:
+    """Run the attack on every client's candidates, and on permuted uploads, and return the record.
+
+    Args:
+        attack: what to run.
+        evidence: what the server saw, with extractors of every client that uploaded in the attacked round.
+        federation: holds the truth, of which the attack is handed the candidates only.
+        about: ``target, attack, method, dataset, knowledge`` and whatever should stand in the record.
+        seed: of candidates and resamples.
+        told: what clients said of their classes in all rounds (:mod:`fedpriv.evidence.disclosed`); default what the
+            newest upload says.
+
+    Raises:
+        UserError: when no client has both members and non-members.
+    """
+    newest = max(seen.round for seen in evidence.observations)
+    uploads = {seen.client: seen for seen in evidence.observations if seen.round == newest}
+    kind = str(about["target"])
+    trials = trials_of(attack, federation, sorted(uploads), newest, kind, seed)
+    began = time.perf_counter()
+    raw = [attack.run(uploads[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials]
+    seconds = time.perf_counter() - began
+    scores = [on_common_scale(values) for values in raw]
+    member = [trial.member for trial in trials]
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        **about,
+        "round": newest,
+        "n_clients": len(trials),
+        "n_candidates": int(sum(len(m) for m in member)),
+        "n_nonmembers": int(sum((~m).sum() for m in member)),
+        **summarise(scores, member, seed),
+        "strata": _strata(scores, trials),
+        "permuted": None,
+        "classes": _classes({k: (told or {}).get(k) or said((o.upload,)) for k, o in uploads.items()}, federation),
+        "cost": {"seconds": seconds},
+    }
+    if evidence.permuted is not None:
+        swapped = {seen.client: seen for seen in evidence.permuted if seen.round == newest}
+        wrong = [
+            attack.run(swapped[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials
+        ]
+        record["permuted"] = summarise([on_common_scale(values) for values in wrong], member, seed)
+    record["verdict"] = membership_verdict(record)
+    return record
+
+
+def trials_of(
+    attack: MembershipInference, federation: Federation, clients: Sequence[int], round_: int, kind: str, seed: int
+) -> list[Trial]:
+    """Return the candidates of every client that has some.
+
+    Raises:
+        UserError: when no client has both members and non-members.
+    """
+    trained_in = round_ if kind in TRAINED else None
+    drawn = draw_trials(federation, sorted(clients), attack.candidates, seed, trained_in=trained_in)
+    trials = [trial for trial in drawn if len(trial.member)]
+    if not trials:
+        raise UserError("membership: no image outside the clients' training sets has a class that they hold")
+    return trials
+
+
+def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the AUC by how many images of the class the client holds."""
+    values = np.concatenate(scores)
+    member = np.concatenate([trial.member for trial in trials])
+    n_c = np.concatenate([trial.n_c for trial in trials])
+    bounds = {"1": (1, 1), "2-3": (2, 3), "4-10": (4, 10), ">10": (11, np.inf)}
+    found = {}
+    for name, (low, high) in bounds.items():
+        chosen = (n_c >= low) & (n_c <= high)
+        if member[chosen].any() and (~member[chosen]).any():
+            found[name] = {"n": int(chosen.sum()), "auc": area(values[chosen], member[chosen])}
+    return found
+
+
+def _classes(told: Mapping[int, Said], federation: Federation) -> dict[str, Any] | None:
+    """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
+    named, right, counted, counts_right = 0, 0, 0, 0
+    for client, one in told.items():
+        labels, counts = federation.clients[client].train.labels.cpu().unique(return_counts=True)
+        truth = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        named += one.classes is not None
+        right += one.classes == tuple(sorted(truth))
+        counted += one.counts is not None
+        counts_right += one.counts == truth
+    if not named:
+        return None
+    return {"clients": len(told), "exact": right, "counted": counted, "counts_exact": counts_right}
+
+
+def membership_verdict(record: Mapping[str, Any]) -> str:
+    """Return the verdict on a membership record in a sentence or two."""
+    auc, rate = record["auc"], record["tpr_at_1_percent"]
+    facts = f"AUC {auc['value']:.3f}"
+    if auc["ci95"] is not None:
+        facts += f" (95 % interval {auc['ci95'][0]:.3f} to {auc['ci95'][1]:.3f})"
+    facts += f"; {100 * rate['value']:.1f} % of members found at 1 % false positives"
+    control = record["permuted"]
+    if control is not None:
+        facts += f"; permuted uploads: AUC {control['auc']['value']:.3f}"
+    low = None if auc["ci95"] is None else auc["ci95"][0]
+    beyond = control["auc"]["value"] if control is not None else 0.5
+    if low is None:
+        text = f"One client, so no interval: {facts}."
+    elif low > max(0.5, beyond):
+        text = f"Leaks membership: {facts}."
+    elif low > 0.5:
+        text = f"Members stand out, but not by the upload (others' uploads do as well): {facts}."
+    elif auc["ci95"][1] - low > WIDE:
+        text = f"Membership is not settled by {record['n_candidates']} candidates: {facts}."
+    else:
+        text = f"No leak of membership found: {facts}."
+    classes = record["classes"]
+    if classes is None:
+        return text + " The upload names no classes."
+    text += f" The upload names the classes of {classes['exact']} of {classes['clients']} clients exactly"
+    return text + (f", and their counts of {classes['counts_exact']}." if classes["counted"] else ".")
+
+
+def save_membership(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write ``membership.json`` into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, record)
+
+
+def load_membership(folder: Path) -> dict[str, Any]:
+    """Read ``membership.json``.
+
+    Raises:
+        UserError: when it is missing or of another schema.
+    """
+    record = read_json(folder / FILE)
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        found = record.get("schema") if isinstance(record, dict) else type(record).__name__
+        raise UserError(f"{folder / FILE}: field 'schema' is {found!r}, expected {SCHEMA}; attack again")
+    return record

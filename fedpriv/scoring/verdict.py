@@ -1,0 +1,158 @@
+"""One plain sentence that the numbers of a record support."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fedpriv.scoring.convergence import convergence
+from fedpriv.scoring.floors import PERMUTED, floor_words
+
+SOME = 0.1
+"""Share of targets beyond 3 dB from which an attack that fails on average is still said to leak for some."""
+
+ABOVE_CHANCE = 0.05
+"""How far above chance the lower end of an identification interval must lie to count."""
+
+FEW_CLIENTS = 8
+"""With fewer clients than this a bootstrap over clients is too narrow, and the verdict says so."""
+
+CHANCE_OF = {
+    PERMUTED: "permuted uploads",
+    "noise": "uniform noise",
+    "random_same_class": "random images of the class",
+}
+"""By which guesses chance was measured, as a reader sees it."""
+
+Kind = Literal["leaks", "some", "features", "classes", "none", "worse", "single"]
+
+
+def verdict_kind(record: Mapping[str, Any]) -> Kind:
+    """Return which case :func:`verdict` states.
+
+    ``leaks``: the mean advantage lies above zero. ``some``: it does not, but a tenth of the targets beat the best blind
+    guess by 3 dB, or targets are identified among decoys beyond chance. ``features``: no image does so, but the recovered
+    representations are told apart beyond chance. ``classes``: neither, but an independent classifier recognises the class
+    of the images. ``none``, ``worse``: the interval holds zero, lies below it. ``single``:
+    one target, so there is no interval.
+    """
+    interval = record["advantage_db"]["ci95"]
+    if interval is None:
+        return "single"
+    if interval[0] > 0:
+        return "leaks"
+    if record["advantage_db"]["share_3db"] >= SOME or beyond_chance(record, "identification_top1"):
+        return "some"
+    if beyond_chance(record, "feature_identification"):
+        return "features"
+    if _recognised(record):
+        return "classes"
+    return "worse" if interval[1] < 0 else "none"
+
+
+def verdict(record: Mapping[str, Any]) -> str:
+    """Return the verdict on an attack from its ``metrics.json`` record."""
+    kind = verdict_kind(record)
+    advantage = record["advantage_db"]
+    mean = advantage["mean"]
+    floor = floor_words(advantage["best_floor"])
+    side = "above" if mean >= 0 else "below"
+    facts = f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, {abs(mean):.1f} dB {side} {floor}"
+    if kind == "single":
+        return f"One target, so no interval: {facts}.{_classes(record)}{_features(record)}{_search(record)}"
+    low, high = advantage["ci95"]
+    few = (
+        f" Only {record['n_clients']} clients: the interval is too narrow." if record["n_clients"] < FEW_CLIENTS else ""
+    )
+    facts += f", 95 % interval of the difference {low:.1f} to {high:.1f} dB"
+    beaten = f"{100 * advantage['share_3db']:.0f} % of {record['n_targets']} targets beat it by 3 dB or more"
+    told = _identified(record)
+    if kind == "leaks":
+        text = f"Leaks: {facts}; {beaten}{told}."
+    elif kind == "some":
+        text = f"Leaks, though its images do not beat the floor on average: {facts}; {beaten}{told}."
+    elif kind == "features":
+        text = f"Leaks representations, but no image beyond the floor: {facts}."
+    elif kind == "classes":
+        text = f"Shows what classes look like to the client's model, but no image beyond the floor: {facts}."
+    elif kind == "worse":
+        text = f"The attack fails, which is no proof of a safe upload: {facts}."
+    else:
+        text = f"No leak beyond the floor found: {facts}."
+    search = "" if kind == "leaks" else _search(record)
+    return text + _classes(record) + _features(record) + search + few
+
+
+def _search(record: Mapping[str, Any]) -> str:
+    why = record.get("caveat", "")  # then neither success nor failure of the search says what it otherwise would
+    failed = not why and verdict_kind(record) in ("none", "worse")
+    return " " + convergence(record).sentence(record["n_targets"], failed=failed) + (f" {why}" if why else "")
+
+
+def beyond_chance(record: Mapping[str, Any], name: str) -> bool:
+    """Whether a share lies above chance, and above what the same attack reaches on permuted uploads.
+
+    The lower end of its interval must lie well above chance; where permuted uploads were attacked, so must the interval of
+    the paired difference above zero.
+    """
+    found = record["metrics"].get(name)
+    if not found or found.get("not_measured") or found["ci95"] is None:
+        return False
+    beyond = bool(found["ci95"][0] > found["chance"] + ABOVE_CHANCE)
+    if "permuted" not in found:
+        return beyond
+    if "difference" not in found["permuted"]:  # not all values are finite, or the record is of an earlier version
+        return beyond and bool(found["ci95"][0] > found["permuted"]["mean"] + ABOVE_CHANCE)
+    interval = found["permuted"]["difference"]["ci95"]
+    return beyond and interval is not None and bool(interval[0] > 0)
+
+
+def _recognised(record: Mapping[str, Any]) -> bool:
+    found = record["metrics"].get("class_accuracy")
+    if not found or found["ci95"] is None:
+        return False
+    return bool(found["ci95"][0] > max(found["chance"], found["floors"].get("permuted", 0.0)) + ABOVE_CHANCE)
+
+
+def _classes(record: Mapping[str, Any]) -> str:
+    found = record["metrics"].get("class_accuracy")
+    if not found:
+        return ""
+    permuted = found["floors"].get("permuted")
+    control = "" if permuted is None else f", of the control's {100 * permuted:.0f} %"
+    return (
+        f" An independent classifier recognises the class of {100 * found['mean']:.0f} % of the reconstructions "
+        f"(of true images {100 * found['real']:.0f} %{control}, chance {100 * found['chance']:.0f} %)."
+    )
+
+
+def _identified(record: Mapping[str, Any]) -> str:
+    if not beyond_chance(record, "identification_top1"):
+        return ""
+    found = record["metrics"]["identification_top1"]
+    return f", and {100 * found['mean']:.0f} % are identified among decoys ({_chance_words(found)})"
+
+
+def _chance_words(found: Mapping[str, Any]) -> str:
+    """Return what chance gives, and where several guesses at a target leave it no formula, by what it was measured."""
+    text = f"chance {100 * found['chance']:.0f} %"
+    of = found.get("chance_of", "decoys")
+    if of != "decoys":
+        return f"{text}, measured by the same rule on {CHANCE_OF[of]}"
+    return text + (f"; on permuted uploads {100 * found['permuted']['mean']:.0f} %" if "permuted" in found else "")
+
+
+def _features(record: Mapping[str, Any]) -> str:
+    found, error = record["metrics"].get("feature_identification"), record["metrics"].get("relative_error")
+    if not found or not error:
+        return ""
+    beside = f"chance {100 * found['chance']:.0f} %"
+    if "permuted" in found:
+        beside += (
+            f"; on permuted uploads {100 * found['permuted']['mean']:.0f} %, "
+            f"error {100 * error['permuted']['median']:.1f} %"
+        )
+    return (
+        f" Recovered representations: median relative error {100 * error['median']:.1f} %, "
+        f"{100 * found['mean']:.0f} % nearest to their own ({beside})."
+    )

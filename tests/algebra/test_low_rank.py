@@ -1,0 +1,133 @@
+"""Truncated singular value decompositions by energy (FedKD)."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.algebra.low_rank import _decompose, compress, factorise, rank_for_energy, recover
+
+
+def test_the_smallest_count_that_reaches_the_energy_by_hand():
+    values = torch.tensor([4.0, 2.0, 2.0, 1.0])  # squares 16, 4, 4, 1 of 25: 64 %, 80 %, 96 %, 100 %
+    for energy, rank in ((0.01, 1), (0.63, 1), (0.64, 1), (0.65, 2), (0.80, 2), (0.95, 3), (0.97, 4), (1.0, 4)):
+        assert rank_for_energy(values, energy) == rank
+
+
+def test_where_all_values_are_needed_all_are_kept():
+    # The reference rule looks no further than the last but one, and would keep nothing here.
+    assert rank_for_energy(torch.tensor([1.0, 1.0, 1.0]), 0.95) == 3
+    assert rank_for_energy(torch.tensor([0.3]), 0.95) == 1
+    assert rank_for_energy(torch.zeros(4), 0.95) == 1
+
+
+def test_slices_share_one_count_from_their_pooled_energy():
+    # Squares 9 + 1, 1 + 1: 10 of 12 = 83 % for the first values.
+    values = torch.tensor([[3.0, 1.0], [1.0, 1.0]])
+    assert rank_for_energy(values, 0.83) == 1
+    assert rank_for_energy(values, 0.84) == 2
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=8), st.floats(0.01, 1))
+def test_the_count_reaches_the_energy_and_one_less_does_not(values, energy):
+    sorted_values = torch.tensor(sorted(values, reverse=True))
+    squares = sorted_values.double().square()
+    rank = rank_for_energy(sorted_values, energy)
+    assert 1 <= rank <= len(values)
+    assert rank == len(values) or float(squares[:rank].sum()) >= energy * float(squares.sum())
+    assert rank == 1 or float(squares[: rank - 1].sum()) < energy * float(squares.sum())
+
+
+def matrix(rows, columns, values):
+    rng = torch.Generator().manual_seed(0)
+    left = torch.linalg.qr(torch.randn(rows, len(values), generator=rng))[0]
+    right = torch.linalg.qr(torch.randn(columns, len(values), generator=rng))[0]
+    return left @ torch.diag(torch.tensor(values)) @ right.T
+
+
+def test_a_matrix_is_cut_to_its_leading_singular_values():
+    full = matrix(10, 8, [4.0, 2.0, 2.0, 1.0])
+    factors = compress({"w": full}, 0.63)
+    assert {name: tuple(value.shape) for name, value in factors.items()} == {"w.u": (10, 1), "w.s": (1,), "w.v": (1, 8)}
+    assert float(factors["w.s"]) == pytest.approx(4.0, abs=1e-5)
+    # What is missing has the energy of the values left out: 4 + 4 + 1.
+    assert float((recover(factors)["w"] - full).square().sum()) == pytest.approx(9.0, abs=1e-4)
+
+
+def test_factors_travel_only_where_they_are_smaller():
+    full = matrix(10, 8, [4.0, 3.0, 2.0, 2.0, 1.0])
+    assert compress({"w": full}, 0.999).keys() == {"w"}  # 5 (10 + 1 + 8) = 95 > 80
+    assert compress({"w": full}, 0.9).keys() == {"w.u", "w.s", "w.v"}  # 4 values reach 33 of 34, 3 reach 29: 57 scalars
+
+
+def test_biases_single_rows_and_tiny_kernels_travel_as_they_are():
+    state = {
+        "bias": torch.randn(4),
+        "row": torch.randn(1, 9),
+        "kernel": torch.randn(4, 3, 1, 1),
+        "token": torch.ones(()),
+    }
+    factors = compress(state, 0.01)
+    assert factors.keys() == state.keys()
+    assert all(torch.equal(factors[name], value) for name, value in state.items())
+    assert all(factors[name].data_ptr() != value.data_ptr() for name, value in state.items())
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 6), (2, 1), (3, 5)])
+def test_factors_agree_with_the_general_decomposition(shape):
+    value = torch.randn(shape, generator=torch.Generator().manual_seed(1)) * torch.logspace(0, -2, shape[1])
+    left, values, right = _decompose(value)
+    oracle = torch.linalg.svd(value, full_matrices=False)
+    assert [tuple(factor.shape) for factor in (left, values, right)] == [tuple(factor.shape) for factor in oracle]
+    assert torch.allclose(values, oracle.S, atol=1e-6)
+    # Singular vectors are unique up to a common sign.
+    signs = (left * oracle.U).sum(0).sign()
+    assert torch.allclose(left * signs, oracle.U, atol=1e-4)
+    assert torch.allclose(right * signs[:, None], oracle.Vh, atol=1e-4)
+
+
+def test_a_rank_deficient_matrix_has_finite_factors():
+    factors = _decompose(torch.zeros(3, 7))
+    assert all(factor.isfinite().all() for factor in factors)
+    one = torch.outer(torch.ones(6), torch.arange(8.0))
+    assert torch.allclose(recover(compress({"w": one}, 1.0))["w"], one, atol=1e-4)
+
+
+def test_a_convolution_is_decomposed_slice_by_slice():
+    outer = torch.einsum("oia,oib->oiab", torch.randn(3, 2, 5), torch.randn(3, 2, 5))  # every slice has rank one
+    factors = compress({"conv": outer}, 0.999)
+    assert factors["conv.u"].shape == (3, 2, 5, 1)
+    assert sum(value.numel() for value in factors.values()) == 3 * 2 * 11
+    assert torch.allclose(recover(factors)["conv"], outer, atol=1e-5)
+    # Three values of five would cost 33 scalars a slice instead of 25.
+    assert factorise(torch.randn(3, 2, 5, 5), 0.999) is None
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.floats(0.05, 1), st.integers(0, 100))
+def test_recovered_energy_is_at_least_the_share(rows, columns, energy, seed):
+    value = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    factors = compress({"a.weight": value, "a.bias": value[0]}, energy)
+    found = recover(factors)
+    assert found.keys() == {"a.weight", "a.bias"}
+    assert sum(factor.numel() for factor in factors.values()) <= value.numel() + columns
+    missing = float((found["a.weight"] - value).square().sum())
+    assert missing <= (1 - energy) * float(value.square().sum()) + 1e-4
+
+
+def test_a_diverged_parameter_is_handed_on_for_the_round_to_refuse():
+    assert compress({"w": torch.full((8, 8), float("nan"))}, 0.9).keys() == {"w"}
+
+
+def test_published_count_of_the_cnn():
+    # Table 11 of FedRE, CIFAR-10: ranks (1, 1, 147, 5) for the four-layer CNN's weights make 337,428 scalars.
+    shapes = ((32, 3, 5, 5), (64, 32, 5, 5), (512, 1600), (10, 512))
+    counted = 32 + 64 + 512 + 10
+    for shape, rank in zip(shapes, (1, 1, 147, 5), strict=True):
+        rows, columns = shape[-2:]
+        slices = shape[0] * shape[1] if len(shape) == 4 else 1
+        values = torch.zeros(slices, min(rows, columns))
+        values[:, :rank] = 1.0
+        kept = rank_for_energy(values, 0.999)
+        assert kept == rank
+        counted += slices * kept * (rows + 1 + columns)
+    assert counted == 337_428

@@ -1,0 +1,156 @@
+"""What the update of an angle matrix gives away, by how much of it is sent and how many images went into it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedpriv.algebra.angle_matrix import diagonal_blocks
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.recover.angle_fit import fit_nonnegative
+from fedpriv.attacks.recover.angle_update import AngleUpdate, angle_gradient, recover_from_angle
+from fedpriv.attacks.recover.closed_form import AngleStep, angle_directions, means_of_angle
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import AngleMatrix
+
+CLASSES, WIDTH, RATE = 10, 64, 0.1
+
+
+class Client:
+    """A head, an angle matrix and representations after a ReLU, drawn by seed."""
+
+    def __init__(self, seed, labels):
+        rng = torch.Generator().manual_seed(seed)
+        self.weight = 0.1 * torch.randn(CLASSES, WIDTH, generator=rng, dtype=torch.float64)
+        self.bias = 0.1 * torch.randn(CLASSES, generator=rng, dtype=torch.float64)
+        self.angle = torch.randn(WIDTH, WIDTH, generator=rng, dtype=torch.float64) / WIDTH**0.5
+        self.labels = torch.tensor(labels)
+        self.features = torch.randn(len(labels), WIDTH, generator=rng, dtype=torch.float64).relu()
+
+    def gradient(self):
+        angle = self.angle.clone().requires_grad_()
+        logits = (self.features + self.features @ angle) @ self.weight.T + self.bias
+        return torch.autograd.grad(cross_entropy(logits, self.labels), angle)[0]
+
+    def step(self, n_blocks):
+        shares = torch.bincount(self.labels)[self.labels.unique()] / len(self.labels)
+        return AngleStep(diagonal_blocks(self.gradient(), n_blocks), self.angle, (self.weight, self.bias), shares)
+
+    def seen(self, n_blocks):
+        after = diagonal_blocks(self.angle - RATE * self.gradient(), n_blocks).float()
+        return Observation(1, 0, (AngleMatrix(after),), (AngleMatrix(self.angle[None].float()),))
+
+    def knowledge(self, extractors=None):
+        return Knowledge(
+            card=KnowledgeCard(),
+            image_shape=(1, 8, 8),
+            n_classes=CLASSES,
+            extractors=extractors or {},
+            heads={0: (self.weight.float(), self.bias.float())},
+            batch=BatchFacts(len(self.labels), RATE, 1),
+            labels={(1, 0): self.labels},
+        )
+
+
+def error(found, true):
+    return float(((found.double() - true).norm(dim=1) / true.norm(dim=1)).max())
+
+
+def test_one_image_by_hand():
+    # W = 0 but for w_0 = (2, 0) and b = 0, A = 0, r = (0, 3): logits are zero, p = (1/2, 1/2), label 1,
+    # q = (1/2) w_0 - (1/2) w_1 = (1, 0), so dA = r^T q = [[0, 0], [3, 0]].
+    head = (torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.zeros(2))
+    step = AngleStep(torch.tensor([[[0.0, 0.0], [3.0, 0.0]]]), torch.zeros(2, 2), head, torch.ones(1))
+    assert torch.allclose(means_of_angle([step], torch.tensor([1])).means, torch.tensor([[0.0, 3.0]]))
+
+
+@pytest.mark.parametrize("n_blocks", [1, 4, 16])
+@pytest.mark.parametrize("seed", range(4))
+def test_one_image_is_exact_from_dense_and_from_blocks(n_blocks, seed):
+    client = Client(seed, [seed])
+    found = means_of_angle([client.step(n_blocks)], client.labels)
+    assert found.settled
+    assert error(found.means, client.features) < 1e-4
+
+
+@pytest.mark.parametrize("n_blocks", [1, 8])
+def test_blocks_of_side_m_give_m_images_of_distinct_classes(n_blocks):
+    client = Client(1, [0, 3, 7])
+    assert error(means_of_angle([client.step(n_blocks)], client.labels).means, client.features) < 1e-4
+
+
+def test_fewer_equations_than_classes_leave_means_open_and_the_condition_says_so():
+    client = Client(1, [0, 3, 7, 8])
+    found = means_of_angle([client.step(32)], client.labels)
+    assert found.condition == float("inf")
+    assert error(found.means, client.features) > 0.3
+
+
+def test_two_rounds_make_up_for_narrow_blocks():
+    labels = [0, 3, 7]
+    first, second = Client(1, labels), Client(2, labels)
+    second.features = first.features
+    alone = means_of_angle([first.step(32)], first.labels)
+    both = means_of_angle([first.step(32), second.step(32)], first.labels)
+    assert alone.condition == float("inf")
+    assert both.condition < float("inf")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_diagonal_alone_gives_one_image_where_entries_are_not_negative(seed):
+    client = Client(seed, [seed])
+    found = fit_nonnegative([client.step(WIDTH)], client.labels, torch.Generator().manual_seed(0))
+    assert found.settled
+    assert error(found.means, client.features) < 0.3
+    stranger = Client(seed + 10, [seed])
+    assert error(found.means, stranger.features) > 0.7
+
+
+def test_the_diagonal_does_not_give_many_classes():
+    client = Client(0, list(range(8)))
+    found = fit_nonnegative([client.step(WIDTH)], client.labels, torch.Generator().manual_seed(0))
+    assert error(found.means, client.features) > 0.5
+
+
+def test_without_the_head_the_direction_is_there_but_no_length():
+    client = Client(0, [4])
+    direction, share = angle_directions(diagonal_blocks(client.gradient(), 1))
+    assert share.item() == pytest.approx(1, abs=1e-6)
+    assert torch.cosine_similarity(direction[0].double(), client.features[0], 0) > 1 - 1e-6
+    crowd = Client(0, list(range(10)))
+    _, share = angle_directions(diagonal_blocks(crowd.gradient(), 1))
+    assert share.item() < 0.9
+
+
+def test_from_float32_messages():
+    client = Client(5, [2, 6])
+    found, classes = recover_from_angle([client.seen(4)], 0, client.knowledge())
+    assert classes.tolist() == [2, 6]
+    assert error(found.means, client.features) < 1e-3
+    stranger = Client(6, [2, 6])
+    permuted = Observation(1, 0, stranger.seen(4).upload, client.seen(4).broadcast)
+    wrong, _ = recover_from_angle([permuted], 0, client.knowledge())
+    assert error(wrong.means, client.features) > 0.3
+
+
+def test_the_attack_returns_features_and_images():
+    client = Client(5, [2])
+    extractor = nn.Flatten()
+    result = AngleUpdate(iterations=20).run(
+        (client.seen(16),),
+        (TargetId(1, 0, 0, 2),),
+        client.knowledge({0: extractor}),
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    assert result.images.shape == (1, 1, 1, 8, 8)
+    assert error(result.features, client.features) < 1e-3
+
+
+def test_what_is_missing_is_named():
+    client = Client(0, [1])
+    facts = client.knowledge().batch
+    with pytest.raises(UserError, match="broadcast of client 0"):
+        angle_gradient(Observation(1, 0, client.seen(1).upload, ()), facts)
+    with pytest.raises(UserError, match="labels=given"):
+        AngleUpdate.needs.refuse("angle-update", KnowledgeCard(labels="inferred"))

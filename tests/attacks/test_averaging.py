@@ -1,0 +1,208 @@
+"""Averaging over rounds: noise falls with the rounds, drift is followed, and what was never sent stays unknown."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from defense_cases import build
+
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.attacks.recover.averaged_inversion import AveragedInversion, average_rows
+from fedpriv.attacks.recover.averaging import average, candidates
+from fedpriv.federation.defense import Shield
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Model, Prototypes, Representations
+
+CPU = torch.device("cpu")
+WIDTH = 32
+LABELS = torch.arange(6).repeat_interleave(2)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def rounds(*texts, number=16, drift=0.0, kind="representation"):
+    """What a server sees of one client that uploads the same rows every round, moving by ``drift`` of their size."""
+    clean, step = draw(12, WIDTH), draw(12, WIDTH, seed=1)
+    shield = Shield(build(*texts))
+    seen = []
+    for t in range(1, number + 1):
+        rows = clean + drift * (t - number) * step
+        held = Representations(rows, LABELS) if kind == "representation" else Prototypes(rows, torch.arange(12))
+        sent = shield.upload(
+            (held,), seed=0, round_=t, client=0, labels=LABELS, n_classes=12, broadcast=(), rounds=number
+        )
+        seen.append(Observation(t, 0, sent, ()))
+    return tuple(seen), clean
+
+
+def error(found, clean):
+    return float((found - clean).norm() / clean.norm())
+
+
+@pytest.mark.parametrize("kind", ["representation", "prototype"])
+@pytest.mark.parametrize(
+    ("text", "remaining"),
+    [
+        ("noise:scale=1", 0.3),
+        ("noise:scale=1,kind=laplace", 0.3),
+        ("quantise:bits=2", 0.3),
+        ("dp-noise:noise_multiplier=1,bound=100", 0.3),
+    ],
+)
+def test_what_is_disturbed_anew_every_round_averages_out(text, remaining, kind):
+    """Sixteen rounds leave a quarter of the disturbance, by the standard deviation of a mean."""
+    seen, clean = rounds(text, kind=kind)
+    if text.startswith("dp-noise"):  # the whole upload is clipped to 100, which it is shorter than
+        assert clean.norm() < 100
+    once = error(seen[-1].upload[0].features, clean)
+    assert error(average_rows(seen, seen[-1]).rows, clean) < remaining * once
+
+
+def test_exact_uploads_stay_exact_even_when_they_move():
+    for drift in (0.0, 0.02):
+        seen, clean = rounds(drift=drift)
+        assert error(average_rows(seen, seen[-1]).rows, clean) < 1e-5
+    # A jump in the last rounds: older versions must not be believed.
+    seen, clean = rounds()
+    old = tuple(replace(o, upload=(Representations(draw(12, WIDTH, seed=9), LABELS),)) for o in seen[:8])
+    assert error(average_rows((*old, *seen[8:]), seen[-1]).rows, clean) < 1e-3
+
+
+def test_drift_is_followed_where_a_plain_mean_fails():
+    seen, clean = rounds("noise:scale=0.3", drift=0.05)
+    features = torch.stack([o.upload[0].features for o in seen])
+    found = average_rows(seen, seen[-1])
+    assert error(found.rows, clean) < 0.7 * error(features[-1], clean)
+    assert error(found.rows, clean) < 0.7 * error(features.mean(0), clean)
+
+
+def test_negative_control_noise_that_lasts_does_not_average_out():
+    clean = draw(12, WIDTH)
+    same = clean + draw(12, WIDTH, seed=4)
+    seen = tuple(Observation(t, 0, (Representations(same, LABELS),), ()) for t in range(1, 17))
+    assert error(average_rows(seen, seen[-1]).rows, clean) == pytest.approx(error(same, clean), rel=1e-4)
+
+
+def test_rotating_blocks_are_put_together_and_fixed_ones_are_not():
+    seen, clean = rounds("diagonal:blocks=4", number=8)
+    once = error(seen[-1].upload[0].features, clean)
+    assert error(average_rows(seen, seen[-1], missing=True).rows, clean) < 1e-5
+    assert error(average_rows(seen[-3:], seen[-1], missing=True).rows, clean) > 0.3  # a block was never shown
+    fixed, _ = rounds("diagonal:blocks=4,schedule=fixed", number=8)
+    assert error(average_rows(fixed, fixed[-1], missing=True).rows, clean) == pytest.approx(once, rel=0.2)
+
+
+def test_rows_are_found_by_class_and_rounds_without_them_left_out():
+    rows = draw(3, WIDTH)
+    sent = [
+        Prototypes(rows, torch.tensor([1, 4, 7])),
+        Prototypes(rows[[2, 0, 1]], torch.tensor([7, 1, 4])),
+        Prototypes(100 * rows[:2], torch.tensor([1, 4])),
+        Prototypes(rows[:2], torch.tensor([4, 7])),
+    ]
+    seen = tuple(Observation(t, 0, (held,), ()) for t, held in enumerate(sent))
+    assert torch.allclose(average_rows(seen, seen[1]).rows, rows[[2, 0, 1]], atol=1e-6)
+    assert torch.allclose(average_rows(seen[:1] + seen[2:3], seen[0]).rows, rows, atol=1e-6)
+    other = (Observation(0, 0, (Representations(rows, torch.tensor([1, 2, 3])),), ()),)
+    mine = Observation(1, 0, (Representations(2 * rows, torch.tensor([1, 2, 4])),), ())
+    assert torch.allclose(average_rows((*other, mine), mine).rows, 2 * rows, atol=1e-6)
+    # Rounds to come, and other clients, have no part.
+    assert torch.allclose(average_rows((mine, replace(mine, round=2, upload=other[0].upload)), mine).rows, 2 * rows)
+    assert torch.allclose(average_rows((mine, replace(mine, round=0, client=1)), mine).rows, 2 * rows)
+
+
+def test_estimators_that_fit_the_number_of_rounds():
+    assert [option.rounds for option in candidates(1, "auto")] == [1]
+    assert all(option.rounds <= 5 for option in candidates(5, "auto"))
+    assert any(option.drift for option in candidates(5, "window"))
+    assert all(option.random_walk for option in candidates(5, "random_walk"))
+    two = draw(2, 3, 4)
+    assert torch.allclose(average(two).rows, two.mean(0)) or torch.allclose(average(two).rows, two[1])
+    assert torch.allclose(average(two[:1]).rows, two[0])
+    nothing = average(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.bool))
+    assert not nothing.rows.any()
+
+
+@pytest.mark.parametrize("inversion", ["dip", "joint"])
+def test_the_attack_recovers_the_rows_and_reports_them(inversion):
+    """Through a linear extractor: images of noisy rows are wrong, images of averaged rows are nearly right."""
+    images = torch.nn.functional.interpolate(
+        torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(3)), scale_factor=2, mode="bilinear"
+    )
+    matrix = draw(64, 48, seed=5) / 8
+    shield = Shield(build("noise:scale=1"))
+    seen = []
+    for t in range(1, 25):
+        clean = Prototypes(images.flatten(1) @ matrix, torch.arange(3), torch.ones(3, dtype=torch.int64))
+        sent = shield.upload(
+            (clean,), seed=0, round_=t, client=0, labels=torch.arange(3), n_classes=3, broadcast=(), rounds=24
+        )
+        seen.append(Observation(t, 0, sent, ()))
+    knowledge = Knowledge(
+        KnowledgeCard(rounds_seen=24), (1, 8, 8), 3, extractors={0: lambda shown: shown.flatten(1) @ matrix}
+    )
+    targets = list_targets(seen[-1:], "prototype")
+    attack = AveragedInversion(iterations=120, inversion=inversion)
+    found = attack.run(tuple(seen), targets, knowledge, seed=0, device=CPU)
+    rows = average_rows(seen, seen[-1]).rows
+    assert torch.allclose(found.features, rows)
+    assert error(rows, images.flatten(1) @ matrix) < 0.3
+    once = attack._inversion().run(tuple(seen[-1:]), targets, knowledge, seed=0, device=CPU)
+    mistakes = [float((one.images[:, 0] - images).square().mean()) for one in (found, once)]
+    assert mistakes[0] < 0.6 * mistakes[1]
+
+
+def test_what_is_missing_is_said():
+    seen, _ = rounds(number=2)
+    targets = list_targets(seen[-1:], "representation")
+    knowledge = Knowledge(KnowledgeCard(), (1, 8, 8), 6, extractors={})
+    with pytest.raises(UserError, match="at least 2 rounds"):
+        AveragedInversion().run(seen, targets, knowledge, seed=0, device=CPU)
+    wrong = Observation(1, 0, (Model({"weight": draw(2, 2)}),), ())
+    with pytest.raises(UserError, match="holds model"):
+        average_rows((wrong,), wrong)
+
+
+@pytest.mark.parametrize("method", ["fedallrep", "fedgh"])
+def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_nearer_to_them(method, tmp_path):
+    from fedpriv.datasets.federated import PartitionOptions
+    from fedpriv.defenses import build_defenses, parse_choice
+    from fedpriv.evidence.gather import gather, truths
+    from fedpriv.federation.engines.local import run_clients
+    from fedpriv.federation.method import LocalTraining
+    from fedpriv.federation.rounds import prepare, run
+    from fedpriv.federation.run_directory import RunConfig, RunDirectory
+
+    kind = "representation" if method == "fedallrep" else "prototype"
+    config = RunConfig(
+        method=method,
+        per_class=20,
+        clients=4,
+        rounds=8,
+        partition=PartitionOptions(alpha=0.5),
+        training=LocalTraining(learning_rate=0.02),
+        defenses=(parse_choice("noise:scale=1"),),
+    )
+    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(federation, directory, run_clients)
+    seen = gather(
+        directory, federation, kind, KnowledgeCard(rounds_seen=8), n_targets=8, seed=0, unit=AveragedInversion.unit
+    )
+    truth = truths(directory, federation, kind, seen.targets, seed=0, unit=AveragedInversion.unit)
+    clean = torch.stack([one.feature for one in truth])
+    for one, target in zip(truth, seen.targets, strict=True):
+        own = seen.knowledge.extractors[target.client](one.members).mean(0)
+        assert torch.allclose(own, one.feature, atol=1e-4)
+    newest = {o.client: o for o in seen.observations if o.round == 8}
+    once = torch.stack([newest[t.client].upload[0].features[t.index] for t in seen.targets])
+    rows = {client: average_rows(seen.observations, o).rows for client, o in newest.items()}
+    many = torch.stack([rows[t.client][t.index] for t in seen.targets])
+    assert error(many, clean) < 0.7 * error(once, clean)
+    # The control: what other clients sent in these rounds is no nearer for being averaged.
+    others = {o.client: o for o in seen.permuted if o.round == 8}
+    rows = {client: average_rows(seen.permuted, o).rows for client, o in others.items()}
+    assert error(torch.stack([rows[t.client][t.index] for t in seen.targets]), clean) > error(many, clean)

@@ -1,0 +1,141 @@
+"""Statistics before batch norms: what is compared, what each card grants, and that the true batch has the exact ones."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.attacks.gradients.batch_statistics import BatchStatistics, MatchingWithStatistics, explained
+from fedpriv.attacks.gradients.gradient_matching import Matcher
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.local_step import LocalStep, StepModel
+from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.truths import truths
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.util.errors import UserError
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard()
+
+
+def card(access):
+    return dataclasses.replace(CARD, batch_norm=access)
+
+
+def trained(folder, models, **changes):
+    values = {"rounds": 1, "image_size": 32} | changes
+    steps = values.pop("steps", 1)
+    config = RunConfig(
+        method="fedavg",
+        per_class=2,
+        clients=2,
+        models=models,
+        partition=PartitionOptions(name="iid"),
+        training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=4),
+        **values,
+    )
+    directory, federation = RunDirectory.create(folder / "run", config), prepare(config, CPU)
+    run(federation, directory, run_clients)
+    return directory, federation
+
+
+@pytest.fixture(scope="module")
+def normalised(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("norm"), "resnet18")
+
+
+def test_distances_are_those_computed_by_hand():
+    model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(4, 2))
+    step = LocalStep({name: value.detach() for name, value in model.named_parameters()}, {})
+    wanted = [{"0": (torch.tensor([0.5]), torch.tensor([0.0]))}, {"0": (torch.tensor([0.0]), torch.tensor([1.0]))}]
+    statistics = BatchStatistics(model, [step, step], [2, 1], wanted, CPU)
+    zero, one = torch.zeros(1, 2, 2), torch.ones(1, 2, 2)
+    # Row 0: two images, mean 0.5 and variance 0.25. Row 1: its first image alone, mean 1 and variance 0.
+    images = torch.stack([torch.stack([zero, one]), torch.stack([one, zero])])
+    expected = torch.tensor([0.0 + 0.25, 1.0 + 1.0])
+    torch.testing.assert_close(statistics.distance(images, torch.tensor([0, 1])), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(statistics.distance(images[[1]], torch.tensor([1])), expected[[1]], rtol=0, atol=1e-5)
+
+
+def test_convergence_is_about_the_update_alone():
+    model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(4, 2))
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    draw = torch.Generator().manual_seed(3)
+    images, labels = torch.rand(1, 3, 1, 2, 2, generator=draw), torch.eye(2)[torch.tensor([[0, 1, 0]])]
+    gradient = StepModel(model, CPU).gradient(weights, images[0], labels[0])
+    step = LocalStep(weights, gradient)
+    plain = Matcher(model, (1, 2, 2), BatchFacts(3, 0.1, 1), "unrolled", CPU).against([step], [3])
+    far = [{"0": (torch.tensor([9.0]), torch.tensor([9.0]))}]
+    both = MatchingWithStatistics(plain, BatchStatistics(model, [step], [3], far, CPU), 0.1)
+    found = both.cosine(images, labels, torch.arange(1))
+    assert float(found.detach()) > 1
+    assert float(explained(both, images, labels, found)) < 1e-5
+    assert explained(plain, images, labels, found) is found
+
+
+def test_the_true_batch_has_the_exact_statistics_and_no_others(normalised):
+    directory, federation = normalised
+    evidence = gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
+    found = truths(directory, federation, "model", evidence.targets, seed=0)
+    problem = read_problem("x", evidence.observations, evidence.targets, evidence.knowledge, CPU)
+    statistics = BatchStatistics(problem.model, problem.steps, problem.counts, problem.statistics, CPU)
+    members = torch.stack([truth.members for truth in found])
+    right = statistics.distance(members, torch.arange(2))
+    wrong = statistics.distance(members.roll(1, 0), torch.arange(2))
+    assert float(right.max()) < 1e-2
+    assert float(wrong.min()) > 100 * float(right.max())
+
+
+def test_each_card_grants_what_it_says(normalised):
+    directory, federation = normalised
+    asked = {
+        access: gather(directory, federation, "model", card(access), n_targets=1, seed=0)
+        for access in ("none", "running", "exact")
+    }
+    assert asked["none"].knowledge.statistics == {}
+    client = asked["running"].targets[0].client
+    state = directory.client_state(1, client)
+    for name, (mean, variance) in asked["running"].knowledge.statistics[1, client].items():
+        assert torch.equal(mean, state[f"model.{name}.running_mean"])
+        assert torch.equal(variance, state[f"model.{name}.running_var"])
+    objectives = {}
+    attack = InvertingGradients(iterations=1, total_variation=0.0)
+    for access, evidence in asked.items():
+        assert evidence.knowledge.card.batch_norm == access
+        asked_of = (evidence.observations, evidence.targets, evidence.knowledge)
+        objectives[access] = float(attack.run(*asked_of, seed=0, device=CPU).objective)
+        if access == "exact":
+            without = dataclasses.replace(attack, statistics_weight=0.0)
+            objectives["left out"] = float(without.run(*asked_of, seed=0, device=CPU).objective)
+    assert objectives["left out"] == objectives["none"]
+    assert len(set(objectives.values())) == 3
+
+
+def test_without_batch_norm_cards_do_not_differ(tmp_path):
+    directory, federation = trained(tmp_path, "small-mlp", image_size=8)
+    none, running = (
+        gather(directory, federation, "model", card(access), n_targets=2, seed=0).knowledge
+        for access in ("none", "running")
+    )
+    assert none.card == running.card
+    assert none.statistics == running.statistics == {}
+    with pytest.raises(UserError, match="has no batch norm"):
+        gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
+
+
+def test_statistics_that_a_run_does_not_have_are_refused(tmp_path):
+    directory, federation = trained(tmp_path, "resnet18", steps=2, rounds=2, capture="all", checkpoint_every=2)
+    with pytest.raises(UserError, match="took 2 steps"):
+        gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
+    with pytest.raises(UserError, match="pass --knowledge batch_norm=none, or train with --keep 1"):
+        gather(directory, federation, "model", card("running"), n_targets=2, seed=0, round_=1)
+    assert (
+        gather(directory, federation, "model", card("none"), n_targets=2, seed=0, round_=1).knowledge.statistics == {}
+    )

@@ -1,0 +1,190 @@
+"""Class inversion: the client's model must answer as uploaded, an independent classifier must agree, controls must not."""
+
+import json
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from fedpriv.attacks.invert.class_inversion import ClassInversion, answers
+from fedpriv.attacks.invert.shadow import ShadowTraining
+from fedpriv.attacks.invert.shadow_outputs import shadow_model
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, uploaded_output
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.cli.main import run
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.permuted import permute
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
+from fedpriv.scoring.judge import load_judge
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import ClassLogits, Prototypes
+
+CPU = torch.device("cpu")
+SHAPE = (1, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    source = load_digits()
+    return torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(source.target)
+
+
+@pytest.fixture(scope="module")
+def model(digits):
+    """A client's model, trained on the first 900 digits."""
+    made = build_model(Blueprint("small-cnn", SHAPE, 10, 64), 0).train()
+    optimiser = torch.optim.Adam(made.parameters(), lr=2e-3)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(6):
+        for index in torch.randperm(900, generator=rng).split(30):
+            loss = torch.nn.functional.cross_entropy(made(digits[0][index]), digits[1][index])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    made.eval().requires_grad_(False)
+    assert (made(digits[0][900:]).argmax(1) == digits[1][900:]).float().mean() > 0.9
+    return made
+
+
+def upload_of(model, digits, classes, *, softmax=True):
+    logits = model(digits[0][:900])
+    rows = logits.softmax(1) if softmax else logits
+    means = torch.stack([rows[digits[1][:900] == label].mean(0) for label in classes])
+    return ClassLogits(means, torch.tensor(classes))
+
+
+def knowledge_of(*models):
+    heads = {client: (one.head.weight, one.head.bias) for client, one in enumerate(models)}
+    return Knowledge(
+        KnowledgeCard(), SHAPE, 10, extractors={c: one.represent for c, one in enumerate(models)}, heads=heads
+    )
+
+
+@pytest.mark.parametrize("prior", ["dip", "pixels"])
+@pytest.mark.parametrize("softmax", [True, False])
+def test_positive_control_the_model_answers_as_uploaded(model, digits, prior, softmax):
+    observations = (Observation(3, 0, (upload_of(model, digits, [1, 4, 7], softmax=softmax),), ()),)
+    targets = list_targets(observations, "logits")
+    found = ClassInversion(prior=prior).run(observations, targets, knowledge_of(model), seed=0, device=CPU)
+    assert found.images.shape == (3, 1, *SHAPE)
+    assert model(found.images[:, 0]).argmax(1).tolist() == [1, 4, 7] == found.labels[:, 0].tolist()
+    wanted = observations[0].upload[0].values
+    value = output_distance(model(found.images[:, 0]), wanted, softmax=softmax)
+    assert value.max() < 0.2
+    if prior == "dip":  # without a penalty the objective is the distance itself
+        torch.testing.assert_close(value, found.objective[:, 0], rtol=1e-2, atol=1e-5)
+
+
+def test_without_the_numbers_the_class_id_does_as_well(model, digits):
+    observations = (Observation(3, 0, (upload_of(model, digits, [2, 8]),), ()),)
+    targets = list_targets(observations, "logits")
+    found = ClassInversion(match="class").run(observations, targets, knowledge_of(model), seed=0, device=CPU)
+    assert model(found.images[:, 0]).argmax(1).tolist() == [2, 8]
+    unnamed = tuple(TargetId(3, 0, t.index) for t in targets)
+    with pytest.raises(UserError, match="no class is named"):
+        ClassInversion(match="class").run(observations, unnamed, knowledge_of(model), seed=0, device=CPU)
+
+
+def test_the_control_asks_for_another_class(model, digits):
+    own = Observation(3, 0, (upload_of(model, digits, [1, 4]),), ())
+    other = Observation(3, 1, (upload_of(model, digits, [1, 4, 5]),), ())
+    swapped = permute((own, other))
+    assert swapped[0].upload[0].classes.tolist() == [1, 4]
+    assert (swapped[0].upload[0].values.argmax(1) != torch.tensor([1, 4])).all()
+    targets = list_targets((own,), "logits")
+    found = ClassInversion().run(swapped[:1], targets, knowledge_of(model), seed=0, device=CPU)
+    assert (model(found.images[:, 0]).argmax(1) != torch.tensor([1, 4])).all()
+
+
+def test_results_do_not_depend_on_chunks(model, digits):
+    observations = tuple(Observation(3, k, (upload_of(model, digits, [1, 4]),), ()) for k in (0, 1))
+    targets = list_targets(observations, "logits")
+    attack, knowledge = ClassInversion(iterations=5), knowledge_of(model, model)
+    whole = attack.run(observations, targets, knowledge, seed=0, device=CPU)
+    parts = attack.run(observations, targets, knowledge, seed=0, device=CPU, chunk_rows=1)
+    torch.testing.assert_close(parts.images, whole.images, rtol=0, atol=2e-3)
+
+
+def test_every_client_answers_by_its_own_head(model, digits):
+    other = build_model(Blueprint("small-cnn", SHAPE, 10, 64), 7).eval()
+    owners = torch.tensor([1, 0, 1])
+    found = answers(knowledge_of(model, other), digits[0][:3], owners)
+    for row, owner in enumerate(owners.tolist()):
+        torch.testing.assert_close(found[row], (model, other)[owner](digits[0][row : row + 1])[0])
+
+
+def test_distances_by_hand():
+    wanted = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    assert is_distribution(wanted)
+    assert not is_distribution(torch.tensor([[2.0, -1.0]]))
+    even = torch.zeros(2, 2)
+    torch.testing.assert_close(output_distance(even, wanted, softmax=True), torch.tensor([0.0, 2.0]).log().clamp_min(0))
+    torch.testing.assert_close(
+        output_distance(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 2.0]]), softmax=False), torch.tensor([0.2])
+    )
+
+
+def test_what_is_missing_is_named(model, digits):
+    observations = (Observation(3, 0, (upload_of(model, digits, [1]),), ()),)
+    blind = Knowledge(KnowledgeCard(), SHAPE, 10, extractors={0: model.represent})
+    with pytest.raises(UserError, match="no head of client 0"):
+        ClassInversion().run(observations, list_targets(observations, "logits"), blind, seed=0, device=CPU)
+    with pytest.raises(UserError, match=r"expected 0\.\.0"):
+        uploaded_output(observations, TargetId(3, 0, 4))
+    wrong = (Observation(3, 0, (Prototypes(torch.zeros(1, 4), torch.tensor([0])),), ()),)
+    with pytest.raises(UserError, match="no class outputs"):
+        uploaded_output(wrong, TargetId(3, 0))
+
+
+def test_a_shadow_answers_the_attackers_images_as_the_client_does(model, digits):
+    observations = (Observation(3, 0, (upload_of(model, digits, [0, 1, 2]),), ()),)
+    own = Samples(digits[0][900:1200], digits[1][900:1200])
+    represent, (weight, bias) = shadow_model(observations, 0, 3, own, 10, 0, ShadowTraining(epochs=8))
+    unseen = digits[0][1200:]
+    agreed = ((represent(unseen) @ weight.T + bias).argmax(1) == model(unseen).argmax(1)).float().mean()
+    assert agreed > 0.8
+
+
+# ---------------------------------------------------------------- through the command line
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logits") / "out"
+    flags = ["--per-class", "60", "--clients", "4", "--rounds", "5", "--targets", "16"]
+    assert run(["attack", "--target", "logits", "--attack", "class-inversion", *flags, "--out", str(folder)]) == 0
+    return folder
+
+
+def record_of(folder):
+    return json.loads((folder / "class-inversion" / "metrics.json").read_text())
+
+
+def test_an_independent_classifier_recognises_the_classes_and_not_the_controls(suite):
+    found = record_of(suite)["metrics"]["class_accuracy"]
+    assert found["real"] > 0.85
+    assert found["floors"]["class_mean_image"] > 0.9
+    assert found["floors"]["random_image"] < 0.25
+    assert found["ci95"][0] > found["floors"]["permuted"] + 0.05
+    assert found["mean"] > 3 * found["chance"]
+    text = (suite / "report.md").read_text()
+    assert "recognises the class" in text
+    assert "class recognised by an independent classifier" in text
+
+
+def test_scoring_again_asks_the_same_judge(suite, capsys):
+    before = record_of(suite)["metrics"]["class_accuracy"]
+    assert load_judge(suite / "class-inversion", SHAPE) is not None
+    assert run(["score", str(suite / "class-inversion"), "--quiet"]) == 0
+    assert record_of(suite)["metrics"]["class_accuracy"] == before
+
+
+def test_a_damaged_judge_is_refused(suite, tmp_path, capsys):
+    (tmp_path / "judge.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(UserError, match="not a judge"):
+        load_judge(tmp_path, SHAPE)
+    with pytest.raises(UserError, match="not a judge"):
+        load_judge(suite / "class-inversion", (3, 32, 32))
+    assert load_judge(tmp_path / "nowhere", SHAPE) is None

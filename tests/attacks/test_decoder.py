@@ -1,0 +1,143 @@
+"""Trained decoders: they invert what they were trained on, need images of their own, and get nothing from noise."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedpriv.attacks.invert.decoder import DecoderInversion, class_groups
+from fedpriv.attacks.invert.decoder_network import DecoderTraining, build_decoder, train_decoder
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.datasets import load_dataset
+from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets.types import as_unit
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Prototypes, Representations
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard(attacker_data="same_domain")
+FAST = DecoderInversion(iterations=400, channels=32)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
+    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
+    return as_unit(samples.images)[order], samples.labels[order]
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    matrix = torch.randn(64, 128, generator=generator(0, "extractor")) / 8
+    return lambda images: torch.relu((images.flatten(1) - 0.3) @ matrix)
+
+
+@pytest.fixture(scope="module")
+def known(digits, extractor):
+    return Knowledge(CARD, (1, 8, 8), 10, extractors={0: extractor, 1: extractor}, public_images=digits[0][:400])
+
+
+def raw(features, labels, client=0):
+    return Observation(1, client, (Representations(features, labels),), ())
+
+
+def invert(attack, seen, known, kind="representation"):
+    return attack.run(seen, list_targets(seen, kind), known, seed=0, device=CPU)
+
+
+def psnr(found, images):
+    return -10 * (found - images).square().flatten(1).mean(1).log10()
+
+
+def test_private_images_come_back_and_those_of_a_strange_upload_do_not(digits, extractor, known):
+    images, labels = digits[0][1000:1012], digits[1][1000:1012]
+    found = invert(FAST, (raw(extractor(images), labels),), known)
+    floor = psnr(digits[0][:400].mean(0).expand_as(images), images)
+    assert psnr(found.images[:, 0], images).mean() > floor.mean() + 5
+    strange = invert(FAST, (raw(extractor(images.roll(5, 0)), labels),), known)
+    assert psnr(strange.images[:, 0], images).mean() < floor.mean()
+
+
+def test_answers_to_queries_are_enough(digits, extractor, known):
+    images, labels = digits[0][1000:1003], digits[1][1000:1003]
+    attack = DecoderInversion(iterations=30, channels=16)
+    answers = dataclasses.replace(
+        known, card=dataclasses.replace(CARD, extractor="query"), extractors={0: torch.no_grad()(extractor)}
+    )
+    seen = (raw(extractor(images), labels),)
+    assert torch.equal(invert(attack, seen, answers).images, invert(attack, seen, known).images)
+    with pytest.raises(UserError, match="refine > 0 needs gradients"):
+        invert(dataclasses.replace(attack, refine=5), seen, answers)
+
+
+def test_refining_brings_the_representation_nearer(digits, extractor, known):
+    images, labels = digits[0][1000:1004], digits[1][1000:1004]
+    seen = (raw(extractor(images), labels),)
+    plain = invert(dataclasses.replace(FAST, iterations=100), seen, known)
+    refined = invert(dataclasses.replace(FAST, iterations=100, refine=200), seen, known)
+    assert (refined.objective < 0.5 * plain.objective).all()
+    assert psnr(refined.images[:, 0], images).mean() > psnr(plain.images[:, 0], images).mean() + 1
+
+
+def test_the_nearer_of_two_decoders_is_kept_for_each_target(digits, extractor, known):
+    images, labels = digits[0][1000:1006], digits[1][1000:1006]
+    found = invert(DecoderInversion(iterations=40, channels=16, restarts=2), (raw(extractor(images), labels),), known)
+    assert found.objective.shape == (6, 2)
+    assert torch.equal(found.chosen, found.objective.argmin(1))
+    distance = (extractor(found.images[:, 0]) - found.features).square().sum(1) / found.features.square().sum(1)
+    assert torch.allclose(distance, found.objective.amin(1), rtol=1e-4)
+
+
+def test_a_target_is_decoded_alike_whoever_else_is_attacked(digits, extractor, known):
+    images, labels = digits[0][1000:1004], digits[1][1000:1004]
+    seen = (raw(extractor(images[:2]), labels[:2]), raw(extractor(images[2:]), labels[2:], client=1))
+    attack = DecoderInversion(iterations=30, channels=16)
+    both = invert(attack, seen, known)
+    alone = invert(attack, seen[1:], known)
+    assert torch.allclose(both.images[2:], alone.images, atol=1e-5)
+
+
+def test_labelled_images_of_its_own_teach_a_decoder_means(digits, extractor, known):
+    images, labels = digits
+    groups = [(labels[1000:] == digit).nonzero().flatten()[:6] + 1000 for digit in range(10)]
+    means = torch.stack([extractor(images[group]).mean(0) for group in groups])
+    pixel_means = torch.stack([images[group].mean(0) for group in groups])
+    seen = (Observation(1, 0, (Prototypes(means, torch.arange(10)),), ()),)
+    blind = invert(FAST, seen, known, "prototype")
+    taught = invert(FAST, seen, dataclasses.replace(known, public_labels=labels[:400]), "prototype")
+    assert psnr(taught.images[:, 0], pixel_means).mean() > psnr(blind.images[:, 0], pixel_means).mean() + 1
+
+
+def test_groups_are_of_one_class_and_hold_nobody_twice():
+    labels = torch.tensor([0, 0, 0, 1, 1, 2])
+    groups = class_groups(labels, 40, generator(0))
+    assert len(groups) == 40
+    assert all(2 <= len(group) == len(group.unique()) for group in groups)
+    assert all(len(labels[group].unique()) == 1 for group in groups)
+    assert class_groups(torch.arange(5), 3, generator(0)) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 7, 10), (1, 3, 3)])
+def test_a_decoder_adapts_to_the_side(shape):
+    assert build_decoder(12, shape, 32)(torch.randn(2, 12)).shape == (2, *shape)
+
+
+def test_training_ends_when_held_out_images_gain_nothing():
+    rng = generator(0)
+    noise, images = torch.randn(40, 8, generator=rng), torch.rand(40, 1, 4, 4, generator=rng)
+    done = train_decoder(noise, images, DecoderTraining(2000, 1e-2, 16, 16, patience=50), 0)
+    assert done.settled
+    assert done.steps < 1000
+    assert done.held_out_error > 0.05
+
+
+def test_what_is_missing_is_refused(digits, extractor, known):
+    seen = (raw(extractor(digits[0][:1]), digits[1][:1]),)
+    with pytest.raises(UserError, match="needs attacker_data=same_domain"):
+        invert(FAST, seen, dataclasses.replace(known, card=KnowledgeCard()))
+    with pytest.raises(UserError, match="got 3 images to train on; expected at least 16"):
+        invert(FAST, seen, dataclasses.replace(known, public_images=digits[0][:3]))
+    with pytest.raises(UserError, match="no extractor of client 0"):
+        invert(FAST, seen, dataclasses.replace(known, extractors={}))

@@ -1,0 +1,306 @@
+"""Differencing: exact for a constant extractor, noisy under drift, and silent where nothing changed."""
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from fedpriv.algebra.entanglement import entangle, sample_weights
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.attacks.recover.difference import Differencing, changed_targets
+from fedpriv.attacks.recover.differencing import (
+    change_of_class,
+    change_of_mixture,
+    drift,
+    newest_of_running_mean,
+    usual_drift,
+)
+from fedpriv.cli.main import run
+from fedpriv.evidence.targets import choose_targets
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Entangled, Prototypes, part
+
+CPU = torch.device("cpu")
+SHAPE, N_CLASSES = (1, 8, 8), 10
+
+
+@pytest.fixture(scope="module")
+def digits():
+    source = load_digits()
+    return torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(source.target)
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    """A fixed random extractor, wide enough for one image to come out of its representation."""
+    rng = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 256, generator=rng) / 8
+    return lambda images: (images.flatten(1) @ weight).relu()
+
+
+def means_of(features, labels, *, counts=True):
+    classes, number = labels.unique(return_counts=True)
+    rows = torch.stack([features[labels == label].mean(0) for label in classes])
+    return Prototypes(rows, classes, number if counts else None)
+
+
+def seen(before, after):
+    return Observation(4, 0, (before,), ()), Observation(5, 0, (after,), ())
+
+
+def knowledge_of(extractor):
+    return Knowledge(KnowledgeCard(rounds_seen=2), SHAPE, N_CLASSES, extractors={0: extractor})
+
+
+def psnr(guess, truth):
+    return float(-10 * (guess - truth).square().mean().log10())
+
+
+# ---------------------------------------------------------------- algebra
+
+
+@given(st.integers(0, 999), st.integers(1, 500), st.integers(-3, 5).filter(bool))
+def test_what_was_added_or_removed_comes_out(seed, size, number):
+    rng = torch.Generator().manual_seed(seed)
+    most = size + max(number, 0)
+    rows, labels = torch.rand(most, 6, generator=rng), torch.zeros(most, dtype=torch.int64)
+    if number < 0 and size + number < 1:
+        return
+    small = size + min(number, 0)
+    before, after = (rows[:small], rows[:most]) if number > 0 else (rows[:size], rows[:small])
+    found = change_of_class(*(means_of(part, labels[: len(part)]) for part in (before, after)), 0)
+    assert found.number == number
+    changed = rows[small:most] if number > 0 else rows[small:size]
+    torch.testing.assert_close(found.vector, changed.mean(0), rtol=1e-3, atol=1e-3)
+    assert found.noise == math.inf  # a single class: nothing here tells of drift
+
+
+def test_the_first_image_of_a_class_is_its_prototype():
+    before, after = (
+        Prototypes(torch.ones(1, 2), torch.tensor([3]), torch.tensor([5])),
+        Prototypes(torch.tensor([[1.0, 1.0], [4.0, 6.0]]), torch.tensor([3, 7]), torch.tensor([5, 1])),
+    )
+    found = change_of_class(before, after, 7)
+    assert found.vector.tolist() == [4.0, 6.0]
+    assert found.noise == 0  # no earlier prototype goes into it
+    assert change_of_class(before, after, 3) is None
+
+
+def test_counts_that_are_not_sent_tell_nothing():
+    rows, labels = torch.rand(4, 2), torch.zeros(4, dtype=torch.int64)
+    assert (
+        change_of_class(means_of(rows[:3], labels[:3], counts=False), means_of(rows, labels, counts=False), 0) is None
+    )
+
+
+def test_running_means_give_the_newest_batch_away():
+    old, batch = torch.tensor([[1.0, 2.0]]), torch.tensor([3.0, -1.0])
+    new = 0.9 * old + 0.1 * batch
+    classes = torch.tensor([4])
+    found = newest_of_running_mean(Prototypes(old, classes), Prototypes(new, classes), 4, 0.9)
+    torch.testing.assert_close(found.vector, batch, rtol=1e-4, atol=1e-4)
+    assert newest_of_running_mean(Prototypes(old, classes), Prototypes(new, classes), 5, 0.9) is None
+
+
+def prototypes(*rows, counts=None):
+    return Prototypes(torch.tensor(rows), torch.arange(len(rows)), None if counts is None else torch.tensor(counts))
+
+
+def test_drift_by_hand_where_every_class_changed():
+    before, after = prototypes([3.0, 4.0], counts=[2]), prototypes([3.0, 4.0], counts=[3])
+    usual = usual_drift([(before, prototypes([3.3, 4.4], counts=[2]))])
+    assert usual == pytest.approx(0.5 / 5.5)
+    assert change_of_class(before, after, 0).noise == math.inf
+    # Two prototypes of norm 5, moved by a part of 1/11 each, over one image of norm 5.
+    assert change_of_class(before, after, 0, usual).noise == pytest.approx(2 / 11)
+    assert usual_drift([(before, after)]) is None
+
+
+def test_running_means_magnify_what_moves_by_the_momentum():
+    old = prototypes([3.0, 4.0], [6.0, 8.0])
+    new = prototypes([3.0, 4.0], [6.6, 8.8])
+    found = newest_of_running_mean(old, new, 0, 0.9)
+    # The other class moved by 1/11; m / (1 - m) = 9; the class itself stayed, so its newest mean is the prototype.
+    assert found.noise == pytest.approx(9 / 11)
+    alone = newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9)
+    assert alone.vector.tolist() == pytest.approx([6.0, 8.0])
+    assert alone.noise == pytest.approx(9 / 11)
+    assert newest_of_running_mean(prototypes([3.0, 4.0]), prototypes([3.3, 4.4]), 0, 0.9, 0.1).noise == pytest.approx(
+        0.9
+    )
+    assert newest_of_running_mean(old, new, 0, 0.0).noise == 0
+
+
+def test_the_drift_of_mixtures_is_known_from_rounds_with_the_same_weights():
+    equal, grown = torch.tensor([0.5, 0.5]), torch.tensor([2 / 3, 1 / 3])
+    before, after = Entangled(torch.tensor([3.0, 4.0]), equal), Entangled(torch.tensor([3.0, 4.0]), grown)
+    usual = usual_drift([(Entangled(torch.tensor([3.3, 4.4]), equal), before), (after, before)])
+    assert usual == pytest.approx(0.1)
+    assert change_of_mixture(before, after).noise == math.inf
+    assert change_of_mixture(before, after, usual).noise == pytest.approx(2 * 0.1)
+
+
+def test_drift_is_measured_on_unchanged_classes_and_its_effect_foreseen():
+    rng = torch.Generator().manual_seed(1)
+    rows, labels = torch.rand(60, 8, generator=rng), torch.arange(60) % 2
+    moved = rows + 0.01 * torch.randn(60, 8, generator=rng)
+    before = means_of(rows[:-1], labels[:-1])  # the last image is of class 1
+    after = means_of(moved, labels)
+    assert drift(before, before) == 0
+    found = change_of_class(before, after, 1)
+    error = float((found.vector - moved[-1]).norm() / moved[-1].norm())
+    assert 0 < error < 5 * found.noise
+    assert found.noise > 0.01
+
+
+@given(st.integers(0, 999), st.integers(3, 6), st.booleans())
+def test_mixtures_with_equal_weights_give_their_size_and_the_change_away(seed, n_classes, removed):
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.arange(7 * n_classes + seed % 5) % n_classes
+    rows = torch.rand(len(labels), 6, generator=rng)
+    uploads = [
+        Entangled(*entangle(rows[:n], labels[:n], sample_weights(labels[:n], "VAR", rng), n_classes))
+        for n in (len(labels) - 1, len(labels))
+    ]
+    found = change_of_mixture(*(reversed(uploads) if removed else uploads))
+    assert found.number == (-1 if removed else 1)
+    assert found.label == int(labels[-1])
+    torch.testing.assert_close(found.vector, rows[-1], rtol=0, atol=1e-3)
+
+
+def test_of_two_classes_a_gain_is_found_and_a_loss_may_pass_for_one():
+    rows, labels = torch.rand(13, 4), torch.arange(13) % 2
+    uploads = [
+        Entangled(*entangle(rows[:n], labels[:n], sample_weights(labels[:n], "VAR", torch.Generator()), 2))
+        for n in (12, 13)
+    ]
+    torch.testing.assert_close(change_of_mixture(*uploads).vector, rows[-1], rtol=0, atol=1e-4)
+    assert change_of_mixture(*reversed(uploads)).label == 1
+
+
+def test_other_mixtures_hold_no_change():
+    rng = torch.Generator().manual_seed(0)
+    rows, labels = torch.rand(20, 4), torch.arange(20) % 4
+    for mechanism in ("RSR", "RAR", "RSP", "RAP"):
+        uploads = [Entangled(*entangle(rows, labels, sample_weights(labels, mechanism, rng), 4)) for _ in range(2)]
+        assert change_of_mixture(*uploads) is None
+    for mechanism in ("VAR", "VAP"):  # the same weights on the same images
+        uploads = [Entangled(*entangle(rows, labels, sample_weights(labels, mechanism, rng), 4)) for _ in range(2)]
+        assert change_of_mixture(*uploads) is None
+    one = torch.tensor([1.0, 0.0])
+    assert change_of_mixture(Entangled(torch.ones(2), one), Entangled(torch.zeros(2), one)) is None
+
+
+# ---------------------------------------------------------------- the attack
+
+
+def test_positive_control_an_image_added_to_a_large_class_is_recovered(digits, extractor):
+    images, labels = digits[0][:400], digits[1][:400]
+    features = extractor(images)
+    observations = seen(means_of(features[:-1], labels[:-1]), means_of(features, labels))
+    targets = changed_targets(observations, "prototype")
+    assert [t.label for t in targets] == [int(labels[-1])]
+    found = Differencing(iterations=600).run(observations, targets, knowledge_of(extractor), seed=0, device=CPU)
+    torch.testing.assert_close(found.features[0], features[-1], rtol=1e-2, atol=1e-2)
+    floor = psnr(images[labels == labels[-1]].mean(0), images[-1])
+    assert psnr(found.images[0, 0], images[-1]) > floor + 5
+    assert found.labels.tolist() == [[int(labels[-1])]]
+
+
+def test_negative_control_another_extractor_between_the_rounds_leaves_noise(digits, extractor):
+    images, labels = digits[0][:400], digits[1][:400]
+    rng = torch.Generator().manual_seed(3)
+    other = extractor(images) + 0.3 * torch.randn(400, 256, generator=rng).abs()
+    observations = seen(means_of(extractor(images)[:-1], labels[:-1]), means_of(other, labels))
+    targets = changed_targets(observations, "prototype")
+    found = Differencing(iterations=60).run(observations, targets, knowledge_of(extractor), seed=0, device=CPU)
+    assert float((found.features[0] - other[-1]).norm() / other[-1].norm()) > 1
+    assert not found.converged.any()
+
+
+def test_the_control_on_a_mixture(digits, extractor):
+    images, labels = digits[0][:60], digits[1][:60]
+    features, rng = extractor(images), torch.Generator()
+    uploads = [
+        Entangled(*entangle(features[:n], labels[:n], sample_weights(labels[:n], "VAR", rng), N_CLASSES))
+        for n in (59, 60)
+    ]
+    observations = seen(*uploads)
+    targets = changed_targets(observations, "entangled")
+    found = Differencing(iterations=300).run(observations, targets, knowledge_of(extractor), seed=0, device=CPU)
+    assert psnr(found.images[0, 0], images[-1]) > psnr(images.mean(0), images[-1]) + 3
+    assert found.labels.tolist() == [[int(labels[-1])]]
+
+
+def test_nothing_to_find_is_said(digits, extractor):
+    features, labels = extractor(digits[0][:50]), digits[1][:50]
+    same = means_of(features, labels)
+    observations = seen(same, same)
+    assert changed_targets(observations, "prototype") == ()
+    with pytest.raises(UserError, match="no change found in the upload of class 0 of client 0 between rounds 4 and 5"):
+        Differencing().run(
+            observations, list_targets(observations[1:], "prototype"), knowledge_of(extractor), seed=0, device=CPU
+        )
+    silent = seen(*[means_of(features, labels, counts=False)] * 2)
+    with pytest.raises(UserError, match="momentum=M"):
+        Differencing().run(silent, (TargetId(5, 0, 0, 0),), knowledge_of(extractor), seed=0, device=CPU)
+    with pytest.raises(UserError, match="two uploads are needed"):
+        Differencing().run(observations[1:], (TargetId(5, 0, 0, 0),), knowledge_of(extractor), seed=0, device=CPU)
+
+
+def test_the_changed_ones_are_selected_and_attacked_among_many():
+    classes = torch.arange(3)
+    before = Prototypes(torch.eye(3), classes, torch.tensor([2, 2, 2]))
+    after = Prototypes(torch.eye(3) + 1, classes, torch.tensor([2, 3, 2]))
+    observations = seen(before, after)
+    targets = list_targets(observations[1:], "prototype")
+    assert Differencing().select(observations, targets) == (targets[1],)
+    chosen = choose_targets(observations[1:], "prototype", 9, 0, partial(Differencing().select, observations))
+    assert chosen == (targets[1],)
+    assert Differencing(momentum=0.5).select(observations, targets) == targets
+    with pytest.raises(UserError, match="no change found"):
+        Differencing().select(observations, (targets[0], targets[2]))
+
+
+def test_the_command_line_attacks_what_changed_and_nothing_else(tmp_path, monkeypatch):
+    """One client's upload is read with the count of one image more: a federation whose client gained one."""
+    monkeypatch.chdir(tmp_path)
+    train = ["--method", "fedproto", "--option", "averaging=counts", "--per-class", "20", "--clients", "3"]
+    assert run(["train", *train, "--rounds", "2", "--capture", "all", "--out", "run", "--quiet"]) == 0
+    read = RunDirectory.message
+
+    def grown(directory, path):
+        message = read(directory, path)
+        if path != directory.upload_path(2, 1):
+            return message
+        sent = part(message, Prototypes)
+        return (replace(sent, counts=sent.counts + (torch.arange(len(sent.counts)) == 0)),)
+
+    monkeypatch.setattr(RunDirectory, "message", grown)
+    attack = ["attack", "--target", "prototype", "--run", "run", "--attack", "difference", "--out", "out", "--quiet"]
+    assert run([*attack, "--iterations", "2"]) == 0
+    targets = json.loads(Path("out/difference/metrics.json").read_text())["targets"]
+    assert [(t["client"], t["index"]) for t in targets] == [(1, 0)]
+
+
+def test_the_command_line_says_that_data_stay_as_they_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train = ["--method", "fedproto", "--option", "averaging=counts", "--per-class", "20", "--clients", "3"]
+    assert run(["train", *train, "--rounds", "2", "--capture", "all", "--out", "run", "--quiet"]) == 0
+    attack = ["attack", "--target", "prototype", "--run", "run", "--attack", "difference", "--out", "out", "--quiet"]
+    assert run(attack) == 2
+    message = capsys.readouterr().err
+    assert "no change found" in message
+    assert "keep the data they start with" in message
+    assert "Traceback" not in message
+    assert run(["list", "attacks", "--target", "prototype", "--quiet"]) == 0
+    assert "difference" in capsys.readouterr().out

@@ -1,0 +1,206 @@
+"""The grouped generator against ordinary modules, one a row."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, levels_that_fit
+from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve
+from fedpriv.util.errors import UserError
+
+CPU = torch.device("cpu")
+SLIM = Hourglass(channels=(6, 8, 10, 12), skip=2, input_channels=5)
+
+
+def block(inputs, outputs, kernel):
+    convolution = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.2))
+
+
+class Level(nn.Module):
+    """One level of the hourglass, as its description says, with skip and deeper map joined."""
+
+    def __init__(self, inputs, channels, skip):
+        super().__init__()
+        here, deeper = channels[0], channels[min(1, len(channels) - 1)]
+        self.skip = block(inputs, skip, 1)
+        self.down = nn.Conv2d(inputs, here, 3, padding=1)
+        self.after = nn.Sequential(nn.AvgPool2d(2, ceil_mode=True), nn.BatchNorm2d(here), nn.LeakyReLU(0.2))
+        self.inner = block(here, here, 3)
+        self.deeper = Level(here, channels[1:], skip) if len(channels) > 1 else nn.Identity()
+        self.joined = nn.BatchNorm2d(deeper + skip)
+        self.up = block(deeper + skip, here, 3)
+        self.mix = block(here, here, 1)
+
+    def forward(self, maps):
+        deep = self.deeper(self.inner(self.after(self.down(maps))))
+        deep = functional.interpolate(deep, scale_factor=2)[:, :, : maps.shape[2], : maps.shape[3]]
+        return self.mix(self.up(self.joined(torch.cat([deep, self.skip(maps)], 1))))
+
+
+def ordinary(prior, row, image_channels, shape, levels):
+    """Return the ordinary module with the weights of one row."""
+    network = nn.Sequential(
+        Level(shape.input_channels, shape.channels[:levels], shape.skip),
+        nn.Conv2d(shape.channels[0], image_channels, 1),
+        nn.Sigmoid(),
+    )
+    weights = {name: values[row].detach() for name, values in prior.named_parameters().items()}
+    level = network[0]
+    with torch.no_grad():
+        for bias in (module.bias for module in network.modules() if isinstance(module, nn.Conv2d)):
+            bias.zero_()
+        for number in range(levels):
+            level.down.weight.copy_(weights[f"{number}.down.weight"])
+            for name in ("skip", "inner", "mix"):
+                getattr(level, name)[0].weight.copy_(weights[f"{number}.{name}.weight"])
+            parts = [weights[f"{number}.up.weight"], weights[f"{number}.beside.weight"]]
+            level.up[0].weight.copy_(torch.cat(parts, 1))
+            level = level.deeper
+        network[1].weight.copy_(weights["image.weight"])
+        network[1].bias.copy_(weights["image.bias"])
+    return network
+
+
+def prior_of(seeds, side, shape=SLIM, channels=3):
+    return DeepImagePrior([torch.Generator().manual_seed(seed) for seed in seeds], (channels, side, side), shape, CPU)
+
+
+@pytest.mark.parametrize("side", [8, 13, 28, 32])
+def test_every_row_is_an_ordinary_network(side):
+    prior = prior_of((1, 2, 3), side)
+    images = prior.clean()
+    weights = prior.named_parameters()
+    direction = torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(0))
+    names = ["0.down.weight", "0.up.weight", "1.skip.weight"]
+    gradients = torch.autograd.grad((images * direction).sum(), [weights[name] for name in names])
+    for row in range(3):
+        network = ordinary(prior, row, 3, SLIM, min(4, levels_that_fit(side, side)))
+        expected = network(prior.inputs()[row : row + 1])
+        torch.testing.assert_close(images[row : row + 1], expected, rtol=1e-4, atol=1e-5)
+        level = network[0]
+        own = [level.down.weight, level.up[0].weight, level.deeper.skip[0].weight]
+        down, up, skip = torch.autograd.grad((expected * direction).sum(), own)
+        for gradient, wanted in zip(gradients, (down, up[:, : SLIM.channels[1]], skip), strict=True):
+            # A LeakyReLU's slope may differ where rounding moves a value over zero: compare the whole, not each entry.
+            assert (gradient[row] - wanted).norm() < 1e-2 * wanted.norm()
+
+
+@pytest.mark.parametrize("side", [3, 8, 16])
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_grouped_convolutions_equal_single_ones(side, kernel):
+    draw = torch.Generator().manual_seed(side)
+    maps = torch.randn(1, 4 * 3, side, side, generator=draw)
+    weight = torch.randn(4, 2, 3, kernel, kernel, generator=draw)
+    bias = torch.randn(4, 2, generator=draw)
+    together = convolve(maps, weight, bias)
+    halved = convolve_and_halve(maps, weight)
+    for row in range(4):
+        single = functional.conv2d(maps[:, 3 * row : 3 * row + 3], weight[row], padding=kernel // 2)
+        biased = single + bias[row].view(1, 2, 1, 1)
+        torch.testing.assert_close(together[:, 2 * row : 2 * row + 2], biased, rtol=1e-5, atol=1e-5)
+        pooled = functional.avg_pool2d(single, 2, ceil_mode=True)
+        torch.testing.assert_close(halved[:, 2 * row : 2 * row + 2], pooled, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("side", "levels"), [(3, 1), (4, 1), (8, 2), (16, 3), (28, 4), (32, 4), (64, 5)])
+def test_no_level_ends_in_a_single_position(side, levels):
+    assert levels_that_fit(side, side) == levels
+    for _ in range(levels):
+        side = -(-side // 2)
+    assert side == 2
+
+
+def test_tiny_images_are_refused():
+    with pytest.raises(UserError, match="2x2"):
+        prior_of((1,), 2)
+
+
+def test_weights_start_as_an_ordinary_layer_draws_them():
+    weight = prior_of((5,), 8, Hourglass()).named_parameters()["0.inner.weight"][0].detach()
+    bound = 1 / (16 * 9) ** 0.5
+    assert weight.abs().max() <= bound
+    assert weight.abs().max() > 0.95 * bound
+    assert abs(float(weight.std()) - bound / 3**0.5) < 0.03 * bound
+
+
+def mean_square(wanted):
+    def distance(images, rows):
+        return (images - wanted[rows]).square().flatten(1).mean(1)
+
+    return distance
+
+
+WANTED = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(4))
+
+
+def run(rows, schedule, side=8):
+    return fit(prior_of(rows, side, channels=1), mean_square(WANTED[list(rows)]), schedule, lambda step: None)
+
+
+def test_the_first_steps_are_those_of_an_ordinary_loop():
+    """The oracle for everything between gradient and weights, memory layout included."""
+    shape = Hourglass(channels=(6, 8, 10, 12), skip=2, input_channels=5, input_noise=0.0)
+    prior = prior_of((1, 2), 32, shape)
+    networks = [ordinary(prior, row, 3, shape, 4) for row in range(2)]
+    wanted = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    expected = []
+    for row, network in enumerate(networks):
+        optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
+        for _ in range(5):
+            loss = (network(prior.inputs()[row : row + 1]) - wanted[row]).square().mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        expected.append(network(prior.inputs()[row : row + 1])[0])
+    before = prior.clean()
+    fit(prior, mean_square(wanted), Schedule(5, 5e-3, tolerance=0.0), lambda step: None)
+    moved = (torch.stack(expected) - before).norm()
+    # Adam's first steps are signs, so entries whose gradient is rounding go either way.
+    assert (prior.clean() - torch.stack(expected)).norm() < 0.3 * moved
+
+
+def test_the_objective_is_that_of_the_images():
+    fitted = run((0, 1, 2), Schedule(30, 5e-3, average=0.9, tolerance=0.0))
+    torch.testing.assert_close(mean_square(WANTED)(fitted.images, torch.arange(3)), fitted.objective)
+    start = mean_square(WANTED)(prior_of((0, 1, 2), 8, channels=1).clean(), torch.arange(3))
+    assert (fitted.objective < 0.8 * start).all()
+
+
+def test_finished_rows_are_left_alone():
+    """A row alone and a row that outlives two others end alike, and finished rows keep what they had."""
+    schedule = Schedule(60, 1e-2, average=0.9, tolerance=0.0)
+    longest = run((2,), schedule)
+
+    def easy(images, rows):
+        return mean_square(WANTED)(images, rows) - torch.where(rows == 2, 0.0, 10.0)
+
+    together = fit(
+        prior_of((0, 1, 2), 8, channels=1), easy, Schedule(60, 1e-2, average=0.9, tolerance=-5.0), lambda s: 0
+    )
+    first = run((0,), Schedule(1, 1e-2, average=0.9, tolerance=0.0))
+    assert (together.objective[:2] < -5).all()
+    torch.testing.assert_close(together.images[0], first.images[0], rtol=1e-4, atol=1e-4)
+    assert together.iterations == 60
+    torch.testing.assert_close(together.objective[2], longest.objective[0], rtol=0.05, atol=0)
+
+
+def test_rows_stop_without_gain():
+    flat = fit(
+        prior_of((0,), 8, channels=1),
+        lambda x, rows: x.flatten(1).sum(1) * 0 + 1,
+        Schedule(50, 1e-2, patience=7),
+        print,
+    )
+    assert flat.iterations == 8
+
+
+def test_a_row_that_is_not_finite_ends_at_once():
+    fitted = fit(
+        prior_of((0,), 8, channels=1), lambda x, rows: x.flatten(1).sum(1) * torch.nan, Schedule(50, 1e-2), print
+    )
+    assert fitted.iterations == 1
+    assert fitted.objective.isinf().all()
+    assert fitted.images.isfinite().all()

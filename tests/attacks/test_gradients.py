@@ -1,0 +1,229 @@
+"""Gradient matching: what the server computes, which labels it reads, and a control that must succeed."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.local_step import StepModel, local_step
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import global_seed
+from fedpriv.wire.payloads import Model
+
+CPU = torch.device("cpu")
+SHAPE = (1, 8, 8)
+RATE = 0.5
+
+
+def lenet(bias=True):
+    """A small sigmoid network with weights from U(-0.5, 0.5)."""
+    with global_seed(1):
+        model = nn.Sequential(
+            nn.Conv2d(1, 12, 5, stride=2, padding=2),
+            nn.Sigmoid(),
+            nn.Conv2d(12, 12, 5, padding=2),
+            nn.Sigmoid(),
+            nn.Flatten(),
+            nn.Linear(192, 10, bias=bias),
+        )
+        for parameter in model.parameters():
+            nn.init.uniform_(parameter, -0.5, 0.5)
+    return model
+
+
+def images_and_labels(count):
+    draw = torch.Generator().manual_seed(5)
+    coarse = torch.rand(count, 1, 4, 4, generator=draw)
+    return functional.interpolate(coarse, scale_factor=2, mode="bilinear"), torch.randint(10, (count,), generator=draw)
+
+
+def observe(model, images, labels, batch_size, steps=1):
+    """Let one client a batch take SGD steps from the same broadcast."""
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    seen = []
+    for client, (batch, own) in enumerate(zip(images.split(batch_size), labels.split(batch_size), strict=True)):
+        model.load_state_dict(before, strict=False)
+        optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
+        for _ in range(steps):
+            loss = functional.cross_entropy(model(batch), own)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        after = {name: value.detach().clone() for name, value in model.named_parameters()}
+        seen.append(Observation(0, client, (Model(after),), (Model(before),)))
+    model.load_state_dict(before, strict=False)
+    return tuple(seen)
+
+
+def run(attack, model, images, labels, batch_size=1, given=True, steps=1, **rest):
+    observations = observe(model, images, labels, batch_size, steps)
+    knowledge = Knowledge(
+        KnowledgeCard(labels="given" if given else "inferred"),
+        SHAPE,
+        10,
+        model=model,
+        batch=BatchFacts(batch_size, RATE, steps),
+        labels={(0, client): part for client, part in enumerate(labels.split(batch_size))} if given else {},
+    )
+    arguments = {"seed": 0, "device": CPU} | rest
+    return attack.run(observations, list_targets(observations, "model"), knowledge, **arguments)
+
+
+def psnr(guess, truth):
+    return -10 * (guess - truth).square().flatten(1).mean(1).clamp_min(1e-10).log10()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_positive_control_single_images_come_back(given):
+    images, labels = images_and_labels(4)
+    found = run(DeepLeakage(outer_steps=40), lenet(), images, labels, given=given)
+    assert found.images.shape == (4, 1, *SHAPE)
+    assert (psnr(found.images[:, 0], images) > 30).sum() >= 3
+    assert found.labels[:, 0].tolist() == labels.tolist()
+
+
+def test_two_images_at_once_come_back_in_some_order():
+    images, labels = images_and_labels(2)
+    found = run(DeepLeakage(outer_steps=60, restarts=2), lenet(), images, labels, batch_size=2)
+    assert found.images.shape == (1, 2, *SHAPE)
+    assert found.objective.shape == (1, 2)
+    orders = [psnr(found.images[0], images).mean(), psnr(found.images[0].flip(0), images).mean()]
+    assert max(orders) > 25
+
+
+def test_labels_can_be_optimised_too():
+    images, labels = images_and_labels(4)
+    found = run(DeepLeakage(outer_steps=40, labels="joint"), lenet(), images, labels, given=False)
+    good = psnr(found.images[:, 0], images) > 30
+    assert good.sum() >= 2
+    assert (found.labels[good, 0] == labels[good]).all()
+
+
+def test_negative_control_noise_for_a_gradient_gives_no_image():
+    images, labels = images_and_labels(2)
+    model = lenet()
+    observations = []
+    for seen in observe(model, images, labels, 1):
+        draw = torch.Generator().manual_seed(seen.client)
+        sent = seen.broadcast[0].state
+        noise = {name: value + 0.01 * torch.randn(value.shape, generator=draw) for name, value in sent.items()}
+        observations.append(Observation(0, seen.client, (Model(noise),), seen.broadcast))
+    knowledge = Knowledge(
+        KnowledgeCard(),
+        SHAPE,
+        10,
+        model=model,
+        batch=BatchFacts(1, RATE, 1),
+        labels={(0, client): labels[client : client + 1] for client in range(2)},
+    )
+    found = DeepLeakage(outer_steps=10).run(
+        tuple(observations), list_targets(observations, "model"), knowledge, seed=0, device=CPU
+    )
+    floor = psnr(torch.full_like(images, 0.5), images)
+    assert (psnr(found.images[:, 0], images) < floor + 1).all()
+    assert not found.converged.any()
+
+
+def test_results_do_not_depend_on_chunks():
+    images, labels = images_and_labels(4)
+    attack = DeepLeakage(outer_steps=1, redraws=1, restarts=2)
+    whole = run(attack, lenet(), images, labels)
+    for chunk_rows in (1, 3):
+        parts = run(attack, lenet(), images, labels, chunk_rows=chunk_rows)
+        torch.testing.assert_close(parts.images, whole.images, rtol=0, atol=1e-2)
+        assert torch.equal(parts.chosen, whole.chosen)
+
+
+def test_the_objective_is_that_of_the_returned_image():
+    images, labels = images_and_labels(2)
+    model = lenet()
+    found = run(DeepLeakage(outer_steps=4), model, images, labels)
+    for row, seen in enumerate(observe(model, images, labels, 1)):
+        step = local_step(seen, model, RATE, CPU)
+        hot = functional.one_hot(labels[row : row + 1], 10).float()
+        own = StepModel(model, CPU).gradient(step.weights, found.images[row], hot)
+        distance = sum((own[name] - step.gradient[name]).square().sum() for name in own)
+        scale = sum(value.square().sum() for value in step.gradient.values())
+        torch.testing.assert_close(distance / scale, found.objective[row, 0], rtol=1e-2, atol=1e-9)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_the_gradient_is_the_clients_own(batch_norm):
+    """With batch norm the client steps in training mode, and its running statistics must have no part."""
+    model = lenet()
+    if batch_norm:
+        model.insert(1, nn.BatchNorm2d(12))
+        model[1].running_mean.fill_(3.0)
+    images, labels = images_and_labels(3)
+    (seen,) = observe(model, images, labels, 3)
+    step = local_step(seen, model, RATE, CPU)
+    hot = functional.one_hot(labels, 10).float()
+    own = StepModel(model, CPU).gradient(step.weights, images, hot)
+    assert list(own) == [name for name, _ in model.named_parameters()]
+    for name, value in own.items():
+        torch.testing.assert_close(value, step.gradient[name], rtol=1e-3, atol=2e-6)
+
+
+def test_batch_norm_in_training_mode_can_be_attacked():
+    model = lenet()
+    model.insert(1, nn.BatchNorm2d(12))
+    images, labels = images_and_labels(2)
+    found = run(DeepLeakage(outer_steps=5, redraws=0), model, images, labels)
+    assert found.objective.isfinite().all()
+    assert (found.objective < 0.5).all()
+
+
+@pytest.mark.parametrize("labels", [[3], [2, 7, 9], [1, 1, 1, 4], [5, 5, 0, 0, 8, 8]])
+def test_labels_are_counted_from_the_bias(labels):
+    model = lenet()
+    truth = torch.tensor(labels)
+    images, _ = images_and_labels(len(labels))
+    loss = functional.cross_entropy(model(images) * 0.05, truth)  # soft predictions, as in the first round
+    weight, bias = torch.autograd.grad(loss, [model[5].weight, model[5].bias])
+    assert infer_labels(weight, bias, len(labels)).tolist() == sorted(labels)
+
+
+def test_labels_without_bias_are_read_from_the_weight():
+    model = lenet(bias=False)
+    images, labels = images_and_labels(1)
+    (seen,) = observe(model, images, labels, 1)
+    weight, bias = last_layer(local_step(seen, model, RATE, CPU).gradient, 10)
+    assert bias is None
+    assert infer_labels(weight, bias, 1).tolist() == labels.tolist()
+
+
+def test_a_model_without_such_a_layer_has_no_labels_to_read():
+    with pytest.raises(UserError, match="no linear layer with 7 outputs"):
+        last_layer(dict(lenet().named_parameters()), 7)
+
+
+def test_missing_labels_model_and_facts_are_named():
+    images, labels = images_and_labels(1)
+    model = lenet()
+    observations = observe(model, images, labels, 1)
+    targets = list_targets(observations, "model")
+    facts = BatchFacts(1, RATE, 1)
+    cases = {
+        "shared architecture": Knowledge(KnowledgeCard(), SHAPE, 10, batch=facts),
+        "batch facts": Knowledge(KnowledgeCard(batch=False), SHAPE, 10, model=model),
+        "none were handed over": Knowledge(KnowledgeCard(), SHAPE, 10, model=model, batch=facts),
+        r"3 labels .* expected 1 to 1: 1 step\(s\) of a batch of 1": Knowledge(
+            KnowledgeCard(), SHAPE, 10, model=model, batch=facts, labels={(0, 0): labels.repeat(3)}
+        ),
+    }
+    for message, knowledge in cases.items():
+        with pytest.raises(UserError, match=message):
+            DeepLeakage().run(observations, targets, knowledge, seed=0, device=CPU)
+    with pytest.raises(UserError, match="'auto' or 'joint'"):
+        run(DeepLeakage(labels="oracle"), model, images, labels)
+
+
+def test_a_broadcast_of_another_model_is_refused():
+    images, labels = images_and_labels(1)
+    (seen,) = observe(lenet(), images, labels, 1)
+    with pytest.raises(UserError, match=r"broadcast parameter '0\.weight' should be \(3, 1, 5, 5\)"):
+        local_step(seen, nn.Sequential(nn.Conv2d(1, 3, 5)), RATE, CPU)

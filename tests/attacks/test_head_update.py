@@ -1,0 +1,205 @@
+"""What the update of a linear layer gives away: exact where the algebra says so, contrasts or nothing where it does not."""
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy, one_hot
+
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.recover.closed_form import (
+    HeadStep,
+    class_shares,
+    means_of_head,
+    single_label,
+    single_representation,
+)
+from fedpriv.attacks.recover.head_update import HeadUpdate, recover_from_head
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Classifier
+
+CLASSES, WIDTH = 10, 64
+
+
+def head(seed, scale=0.1):
+    rng = torch.Generator().manual_seed(seed)
+    weight = scale * torch.randn(CLASSES, WIDTH, generator=rng, dtype=torch.float64)
+    return weight, 0.1 * torch.randn(CLASSES, generator=rng, dtype=torch.float64)
+
+
+def images_behind(seed, number):
+    return torch.rand(number, WIDTH, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+
+
+def gradient(weight, bias, features, labels):
+    """The gradient of the mean cross-entropy, by autograd."""
+    weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
+    return torch.autograd.grad(cross_entropy(features @ weight.T + bias, labels), (weight, bias))
+
+
+def error(found, true):
+    return float(((found.double() - true).norm(dim=1) / true.norm(dim=1)).max())
+
+
+def seen(features, labels, *, seed=0, learning_rate=0.1, scale=0.1):
+    """One SGD step in float32, as a server sees it."""
+    weight, bias = head(seed, scale)
+    slopes = gradient(weight, bias, features, labels)
+    before = {"weight": weight.float(), "bias": bias.float()}
+    after = {name: (before[name] - learning_rate * slope).float() for name, slope in zip(before, slopes, strict=True)}
+    return Observation(1, 0, (Classifier(after),), (Classifier(before),))
+
+
+def knowledge(batch_size, *, labels=None, extractor=None, card=None, steps=1):
+    return Knowledge(
+        card=card or KnowledgeCard(labels="inferred" if labels is None else "given"),
+        image_shape=(1, 8, 8),
+        n_classes=CLASSES,
+        extractors={} if extractor is None else {0: extractor},
+        batch=BatchFacts(batch_size, 0.1, steps),
+        labels={} if labels is None else {(1, 0): labels},
+    )
+
+
+# ---------------------------------------------------------------- one image
+
+
+def test_one_image_by_hand():
+    # Two classes, zero weights: p = (1/2, 1/2), label 1, so delta = (1/2, -1/2) and dW = delta r^T for r = (3, 4).
+    weight = torch.tensor([[1.5, 2.0], [-1.5, -2.0]])
+    bias = torch.tensor([0.5, -0.5])
+    assert torch.allclose(single_representation(weight, bias), torch.tensor([3.0, 4.0]))
+    assert single_label(bias) == 1
+
+
+@given(st.integers(0, 999), st.integers(0, CLASSES - 1))
+def test_one_image_is_exact_above_60_db_and_its_label_is_read_off(seed, label):
+    image = torch.rand(WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    # An extractor of one invertible layer, so that the image follows from its representation.
+    layer = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(seed)).double())[0]
+    weight, bias = gradient(*head(seed), (layer @ image)[None], torch.tensor([label]))
+    found = single_representation(weight.float(), bias.float())
+    back = (layer.T @ found.double()).clamp(0, 1)
+    assert -10 * torch.log10((back - image).square().mean()) > 60
+    assert single_label(bias) == label
+
+
+def test_a_zero_update_gives_zeros_and_no_division_by_zero():
+    assert single_representation(torch.zeros(3, 4), torch.zeros(3)).tolist() == [0.0] * 4
+
+
+# ---------------------------------------------------------------- more images
+
+
+@given(st.integers(0, 99), st.integers(2, 6))
+@example(61, 4)  # these two have a second solution in the rows of the classes that were trained on
+@example(1375, 6)
+def test_images_of_distinct_classes_in_one_step_are_all_exact(seed, number):
+    weight, bias = head(seed)
+    features = images_behind(seed, number)
+    labels = torch.randperm(CLASSES, generator=torch.Generator().manual_seed(seed))[:number].sort().values
+    slopes = gradient(weight, bias, features, labels)
+    found = means_of_head([HeadStep(*slopes, ((weight, bias),), torch.full((number,), 1 / number))], labels)
+    assert found.settled
+    assert error(found.means, features) < 1e-4
+    assert found.residual < 1e-6
+
+
+def test_alike_images_of_each_class_give_class_means():
+    weight, bias = head(3)
+    means, labels = images_behind(3, 4), torch.tensor([0, 2, 5, 7])
+    rng = torch.Generator().manual_seed(5)
+    features = means.repeat_interleave(6, 0) + 0.1 * torch.randn(24, WIDTH, generator=rng, dtype=torch.float64)
+    slopes = gradient(weight, bias, features, labels.repeat_interleave(6))
+    found = means_of_head([HeadStep(*slopes, ((weight, bias),), torch.full((4,), 1 / 4))], labels)
+    true = features.view(4, 6, WIDTH).mean(1)
+    assert error(found.means, true) < 0.05
+    assert torch.equal(torch.cdist(found.means.double(), true).argmin(1), torch.arange(4))
+
+
+def test_over_two_rounds_each_of_which_is_short_of_a_class():
+    features, labels = images_behind(1, 4), torch.tensor([1, 3, 4, 8])
+    steps = []
+    for seed, used in ((1, [0, 1, 2]), (2, [1, 2, 3])):
+        weight, bias = head(seed)
+        slopes = gradient(weight, bias, features[used], labels[used])
+        shares = torch.zeros(4).index_fill_(0, torch.tensor(used), 1 / 3)
+        steps.append(HeadStep(*slopes, ((weight, bias),), shares))
+    assert error(means_of_head(steps, labels).means, features) < 1e-4
+
+
+def test_a_client_with_every_class_gives_contrasts_and_the_condition_says_so():
+    weight, bias = torch.zeros(CLASSES, WIDTH).double(), torch.zeros(CLASSES).double()
+    features = images_behind(0, CLASSES)
+    slopes = gradient(weight, bias, features, torch.arange(CLASSES))
+    found = means_of_head([HeadStep(*slopes, ((weight, bias),), torch.full((10,), 0.1))], torch.arange(CLASSES))
+    assert found.condition == float("inf")
+    assert error(found.means, features) > 0.5
+    centred = features - features.mean(0)
+    assert error(found.means - found.means.mean(0), centred) < 1e-4
+
+
+def test_shares_follow_from_the_bias_where_predictions_are_alike():
+    weight, bias = torch.zeros(CLASSES, WIDTH).double(), torch.zeros(CLASSES).double()
+    labels = torch.tensor([0, 0, 0, 4, 9])
+    _, slope = gradient(weight, bias, images_behind(0, 5), labels)
+    expected = one_hot(labels, CLASSES).double().mean(0)
+    assert torch.allclose(class_shares(slope, bias.softmax(0), 1), expected)
+
+
+# ---------------------------------------------------------------- as an attack
+
+
+def test_from_float32_messages_one_image_is_recovered_to_a_ten_thousandth():
+    features, labels = images_behind(7, 1), torch.tensor([6])
+    found, classes = recover_from_head([seen(features, labels)], 0, knowledge(1))
+    assert classes.tolist() == [6]
+    assert error(found.means, features) < 1e-4
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_from_float32_messages_a_batch_of_distinct_classes_is_recovered(given):
+    features, labels = images_behind(7, 4), torch.tensor([1, 4, 6, 9])
+    facts = knowledge(4, labels=labels if given else None)
+    found, classes = recover_from_head([seen(features, labels, scale=0.02)], 0, facts)
+    assert classes.tolist() == labels.tolist()
+    assert error(found.means, features) < (1e-3 if given else 0.05)
+
+
+def test_permuted_uploads_give_somebody_elses_representation():
+    other = images_behind(20, 1)
+    found, _ = recover_from_head([seen(other, torch.tensor([2]))], 0, knowledge(1))
+    assert error(found.means, other) < 1e-4
+    assert error(found.means, images_behind(7, 1)) > 0.3
+
+
+def test_the_attack_returns_image_feature_and_label_of_each_target():
+    def extractor(images):
+        return images.flatten(1)
+
+    features = images_behind(7, 1)
+    attack = HeadUpdate(iterations=30)
+    result = attack.run(
+        (seen(features, torch.tensor([6])),),
+        (TargetId(1, 0, 0, -1),),
+        knowledge(1, extractor=extractor),
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    assert result.images.shape == (1, 1, 1, 8, 8)
+    assert result.labels.tolist() == [[6]]
+    assert error(result.features, features) < 1e-4
+
+
+def test_what_is_missing_is_named():
+    step = seen(images_behind(0, 1), torch.tensor([0]))
+    with pytest.raises(UserError, match="batch=known"):
+        HeadUpdate().run(
+            (step,),
+            (TargetId(1, 0),),
+            knowledge(1, card=KnowledgeCard(batch=False)),
+            seed=0,
+            device=torch.device("cpu"),
+        )
+    with pytest.raises(UserError, match="holds no classifier"):
+        recover_from_head([Observation(1, 0, (), step.broadcast)], 0, knowledge(1))

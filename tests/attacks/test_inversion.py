@@ -1,0 +1,186 @@
+"""Inversion of vectors: controls, composition over clients, independence of chunks, and what is refused."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional
+
+from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, total_variation
+from fedpriv.attacks.read.target_features import list_targets, target_feature
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import global_seed
+from fedpriv.wire.payloads import Entangled, LabelCounts, Prototypes, Representations
+
+CPU = torch.device("cpu")
+SHAPE = (1, 8, 8)
+
+
+def psnr(guess, truth):
+    return -10 * (guess.clamp(0, 1) - truth).square().flatten(1).mean(1).clamp_min(1e-10).log10()
+
+
+@pytest.fixture(scope="module")
+def digits():
+    source = load_digits()
+    return torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(source.target)
+
+
+@pytest.fixture(scope="module")
+def extractor(digits):
+    """A client's extractor, 64-d, trained on digits to above 95 % of its training images."""
+    images, labels = digits[0][:1000], digits[1][:1000]
+    with global_seed(0):
+        body = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 64)
+        )
+        head = nn.Linear(64, 10)
+        optimiser = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.2)
+        for _ in range(12):
+            for batch in torch.randperm(1000).split(25):
+                loss = functional.cross_entropy(head(body(images[batch])), labels[batch])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+    assert (head(body(images)).argmax(1) == labels).float().mean() > 0.95
+    return body.eval().requires_grad_(False)
+
+
+def seen_by_server(extractor, images, labels, clients=1):
+    parts = zip(images.chunk(clients), labels.chunk(clients), strict=True)
+    return tuple(
+        Observation(4, client, (Representations(extractor(part), own),), ()) for client, (part, own) in enumerate(parts)
+    )
+
+
+def knowledge_of(extractor, clients=1, **rest):
+    return Knowledge(KnowledgeCard(), SHAPE, 10, extractors=dict.fromkeys(range(clients), extractor), **rest)
+
+
+def attack_all(attack, observations, knowledge, **rest):
+    targets = list_targets(observations, "representation")
+    return attack.run(observations, targets, knowledge, **({"seed": 0, "device": CPU} | rest))
+
+
+@pytest.mark.parametrize("attack", [DipInversion(iterations=400, learning_rate=1e-2), PixelInversion(iterations=400)])
+def test_positive_control_representations_give_the_images_away(attack, digits, extractor):
+    images, labels = digits[0][:8], digits[1][:8]
+    found = attack_all(attack, seen_by_server(extractor, images, labels), knowledge_of(extractor))
+    floor = psnr(digits[0][1000:].mean(0, keepdim=True), images).mean()
+    assert psnr(found.images[:, 0], images).mean() > floor + 3
+    assert found.images.shape == (8, 1, *SHAPE)
+    assert found.images.min() >= 0
+    assert found.images.max() <= 1
+    assert found.labels[:, 0].tolist() == labels.tolist()
+
+
+def test_negative_control_other_peoples_uploads_give_nothing_away(digits, extractor):
+    images, labels = digits[0][:8], digits[1][:8]
+    others = seen_by_server(extractor, images.roll(4, 0), labels)
+    found = attack_all(DipInversion(iterations=400, learning_rate=1e-2), others, knowledge_of(extractor))
+    floor = psnr(digits[0][1000:].mean(0, keepdim=True), images).mean()
+    assert psnr(found.images[:, 0], images).mean() < floor
+
+
+@pytest.mark.parametrize("attack", [DipInversion(iterations=6), PixelInversion(iterations=6)])
+def test_results_do_not_depend_on_chunks(attack, digits, extractor):
+    observations = seen_by_server(extractor, digits[0][:4], digits[1][:4], clients=2)
+    knowledge = knowledge_of(extractor, 2)
+    attack = type(attack)(iterations=6, restarts=2)
+    whole = attack_all(attack, observations, knowledge)
+    for chunk_rows in (1, 3):
+        parts = attack_all(attack, observations, knowledge, chunk_rows=chunk_rows)
+        # Sums over a group are taken in another order when there are other groups: rounding, no more.
+        torch.testing.assert_close(parts.images, whole.images, rtol=0, atol=2e-3)
+        torch.testing.assert_close(parts.objective, whole.objective, rtol=1e-2, atol=0)
+        assert torch.equal(parts.chosen, whole.chosen)
+
+
+def test_scores_do_not_depend_on_chunks(digits, extractor):
+    images, labels = digits[0][:4], digits[1][:4]
+    observations = seen_by_server(extractor, images, labels)
+    attack = DipInversion(iterations=300, learning_rate=1e-2)
+    means = []
+    for chunk_rows in (None, 1):
+        found = attack_all(attack, observations, knowledge_of(extractor), chunk_rows=chunk_rows)
+        means.append(psnr(found.images[:, 0], images).mean())
+    assert abs(means[0] - means[1]) < 1.0
+
+
+def test_the_objective_is_the_distance_of_the_returned_image(digits, extractor):
+    observations = seen_by_server(extractor, digits[0][:3], digits[1][:3])
+    found = attack_all(DipInversion(iterations=30, restarts=2), observations, knowledge_of(extractor))
+    distance = relative_feature_distance(extractor(found.images[:, 0]), found.features)
+    chosen = found.objective.gather(1, found.chosen.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(distance, chosen, rtol=1e-4, atol=1e-7)
+    assert torch.equal(found.objective.min(1).values, chosen)
+    assert torch.equal(found.converged, chosen < DipInversion().tolerance)
+
+
+def test_every_client_is_met_with_its_own_extractor(digits, extractor):
+    """Two clients with different extractors, their targets in mixed order."""
+    narrow = nn.Sequential(nn.Flatten(), nn.Linear(64, 5)).requires_grad_(False)
+    images, labels = digits[0][:2], digits[1][:2]
+    own = {0: extractor, 1: lambda x: functional.pad(narrow(x), (0, 59))}
+    first, second = (Observation(0, client, (Representations(own[client](images), labels),), ()) for client in own)
+    targets = (TargetId(0, 1, 0), TargetId(0, 0, 1), TargetId(0, 1, 1))
+    knowledge = Knowledge(KnowledgeCard(), SHAPE, 10, extractors=own)
+    found = PixelInversion(iterations=50).run((first, second), targets, knowledge, seed=0, device=CPU)
+    single = PixelInversion(iterations=50).run((second,), targets[2:], knowledge, seed=0, device=CPU)
+    torch.testing.assert_close(found.images[2], single.images[0], rtol=0, atol=1e-3)
+
+
+def test_targets_are_read_from_the_upload():
+    features = torch.arange(6.0).view(3, 2)
+    raw = Representations(features, torch.tensor([4, 5, 6]))
+    means = Prototypes(features, torch.tensor([1, 0, 7]))
+    mixed = Entangled(features[1], torch.tensor([0.1, 0.7, 0.2]))
+    counts = LabelCounts(torch.tensor([1, 2, 0]))
+    observations = tuple(Observation(2, client, (kind, counts), ()) for client, kind in enumerate((raw, means, mixed)))
+    assert [target.label for target in list_targets(observations, "representation")] == [4, 5, 6]
+    assert [target.label for target in list_targets(observations, "prototype")] == [1, 0, 7]
+    assert list_targets(observations, "entangled") == (TargetId(2, 2, 0, 1),)
+    assert list_targets(observations, "label-counts") == tuple(TargetId(2, client) for client in range(3))
+    assert list_targets(observations, "model") == ()
+    assert target_feature(observations, TargetId(2, 1, 2)).tolist() == [4, 5]
+    assert target_feature(observations, TargetId(2, 2)).tolist() == [2, 3]
+    for wrong in (TargetId(2, 0, 3), TargetId(2, 3), TargetId(1, 0)):
+        with pytest.raises(UserError):
+            target_feature(observations, wrong)
+    with pytest.raises(UserError, match="holds no prototype"):
+        target_feature(observations, TargetId(2, 0), "prototype")
+
+
+def test_missing_grants_and_extractors_are_named(digits, extractor):
+    observations = seen_by_server(extractor, digits[0][:1], digits[1][:1])
+    targets = list_targets(observations, "representation")
+    blind = Knowledge(KnowledgeCard(extractor="query"), SHAPE, 10, extractors={0: extractor})
+    with pytest.raises(UserError, match="extractor=white_box"):
+        DipInversion().run(observations, targets, blind, seed=0, device=CPU)
+    with pytest.raises(UserError, match="no extractor of client 0"):
+        DipInversion().run(observations, targets, Knowledge(KnowledgeCard(), SHAPE, 10), seed=0, device=CPU)
+
+
+def test_total_variation_by_hand():
+    image = torch.tensor([[[[0.0, 1.0], [0.0, 0.5]]]])
+    # squared differences (right, below): (1, 0), (0, 0.25), (0.25, 0), (0, 0)
+    torch.testing.assert_close(total_variation(image), torch.tensor([1.5 / 4]))
+    torch.testing.assert_close(total_variation(image, 1.0), torch.tensor([2.0 / 4]), atol=1e-3, rtol=0)
+    assert total_variation(torch.full((1, 3, 4, 4), 0.3), 1.0).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_jitter_shifts_and_ends():
+    prior = PixelPrior([torch.Generator().manual_seed(1)], SHAPE, PixelSettings(jitter=2, jitter_until=0.5), CPU)
+    shifted, clean = prior.shown(0.1), prior.clean()
+    shifts = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
+    assert any(torch.equal(shifted, clean.roll(shift, (2, 3))) for shift in shifts)
+    assert any(not torch.equal(prior.shown(0.1), clean) for _ in range(4))
+    assert torch.equal(prior.shown(0.5), clean)
+
+
+def test_the_sixth_power_pulls_to_grey():
+    prior = PixelPrior([torch.Generator()], SHAPE, PixelSettings(total_variation=0.0, grey=2.0), CPU)
+    torch.testing.assert_close(prior.penalty(torch.tensor([0.5, 1.0]).view(2, 1, 1, 1)), torch.tensor([0.0, 2.0]))

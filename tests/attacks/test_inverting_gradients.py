@@ -1,0 +1,252 @@
+"""Matching the direction of updates: what the objective is, several steps, projections, and controls."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gradient_cases import CPU, RATE, SHAPE, attack, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from torch import nn
+
+from fedpriv.algebra.low_rank import compress
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.gradient_dip import GradientDip
+from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients, absolute_variation, median_filtered
+from fedpriv.attacks.gradients.local_step import local_step
+from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.observation import BatchFacts, Observation
+from fedpriv.attacks.priors.dip import Hourglass
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import LowRankModel, Model
+
+SMOOTH = InvertingGradients(400, total_variation=0.002)
+SMALL = Hourglass(channels=(8, 16), input_channels=8)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_positive_control_single_images_come_back(given):
+    images, labels = images_and_labels(4)
+    found = attack(SMOOTH, sigmoid_net(), images, labels, given=given)
+    assert found.images.shape == (4, 1, *SHAPE)
+    assert (psnr(found.images[:, 0], images) > 25).all()
+    assert found.labels[:, 0].tolist() == labels.tolist()
+
+
+def test_positive_control_of_the_generator_network():
+    images, labels = images_and_labels(2)
+    found = attack(GradientDip(800, learning_rate=0.01, generator=SMALL), sigmoid_net(), images, labels)
+    assert (psnr(found.images[:, 0], images) > 25).all()
+
+
+@pytest.mark.parametrize("made", [SMOOTH, GradientDip(200, generator=SMALL)], ids=["pixels", "network"])
+def test_negative_control_another_clients_upload_gives_the_floor(made):
+    images, labels = images_and_labels(4)
+    model = sigmoid_net()
+    seen = clients(model, images, labels)
+    permuted = tuple(replace(own, upload=other.upload) for own, other in zip(seen, seen[1:] + seen[:1], strict=True))
+    found = attack(made, model, images, labels, observations=permuted)
+    floor = psnr(images.mean(0, keepdim=True).expand_as(images), images)
+    assert (psnr(found.images[:, 0], images) < floor + 2).all()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_true_images_match_exactly(steps):
+    """Several steps: unrolled they match, taken for one gradient they do not."""
+    images, labels = images_and_labels(2 * steps)
+    model = sigmoid_net()
+    (seen,) = clients(model, images, labels, batch_size=2, steps=steps)
+    step = local_step(seen, model, RATE, CPU)
+    facts = BatchFacts(2, RATE, steps)
+    rows = torch.tensor([0])
+    values = {}
+    for way in ("unrolled", "approximate"):
+        matching = Matcher(model, SHAPE, facts, way, CPU).against([step], [2 * steps])
+        probabilities = one_hot(labels.unsqueeze(0), 10)
+        values[way] = matching.cosine(images.unsqueeze(0), probabilities, rows).item()
+        wrong = matching.cosine(images.roll(1, 0).unsqueeze(0), probabilities, rows).item()
+        assert wrong > values[way]
+    assert abs(values["unrolled"]) < 1e-5
+    assert (values["approximate"] > 1e-3) == (steps > 1)
+    unrolled = Matcher(model, SHAPE, facts, "unrolled", CPU).against([step], [2 * steps])
+    scale = sum(value.square().sum() for value in step.gradient.values())
+    assert unrolled.squared(images.unsqueeze(0), one_hot(labels.unsqueeze(0), 10), rows) < 1e-6 * scale
+
+
+def test_looping_and_vectorising_agree(monkeypatch):
+    images, labels = images_and_labels(4)
+    model = sigmoid_net()
+    steps = [local_step(seen, model, RATE, CPU) for seen in clients(model, images, labels, steps=2)]
+    probabilities = one_hot(labels.view(2, 2), 10)
+    values = []
+    for limit in (0, 10**9):
+        monkeypatch.setattr("fedpriv.attacks.gradients.gradient_matching._LOOPED", limit)
+        matching = Matcher(model, SHAPE, BatchFacts(1, RATE, 2), "unrolled", CPU).against(steps, [2, 2])
+        values.append(matching.cosine(images.flip(0).view(2, 2, *SHAPE), probabilities, torch.arange(2)))
+    torch.testing.assert_close(*values)
+
+
+@pytest.mark.parametrize(("way", "rate"), [("unrolled", 0.1), ("approximate", 0.005)])
+def test_images_of_several_steps_come_back(way, rate):
+    """The approximation holds only where the weights hardly move."""
+    images, labels = images_and_labels(2)
+    made = InvertingGradients(400, total_variation=0.002, several_steps=way)
+    found = attack(made, sigmoid_net(), images, labels, steps=2, rate=rate)
+    assert found.images.shape == (1, 2, *SHAPE)
+    scores = torch.stack([psnr(found.images[0], images).mean(), psnr(found.images[0].flip(0), images).mean()])
+    assert scores.max() > 20
+
+
+def test_deep_leakage_unrolls_too():
+    images, labels = images_and_labels(2)
+    found = attack(DeepLeakage(outer_steps=40), sigmoid_net(), images, labels, steps=2)
+    assert (psnr(found.images[0], images) > 30).all()
+
+
+def test_the_objective_is_that_of_the_returned_images():
+    images, labels = images_and_labels(4)
+    model = sigmoid_net()
+    seen = clients(model, images, labels, batch_size=2)
+    for made in (InvertingGradients(30, total_variation=0.15), GradientDip(30, generator=SMALL)):
+        found = attack(made, model, images, labels, batch_size=2)
+        steps = [local_step(one, model, RATE, CPU) for one in seen]
+        matching = Matcher(model, SHAPE, BatchFacts(2, RATE, 1), "unrolled", CPU).against(steps, [2, 2])
+        value = matching.cosine(found.images, one_hot(labels.view(2, 2), 10), torch.arange(2))
+        if isinstance(
+            made, InvertingGradients
+        ):  # rows with different weights are compared by distance times squared variation
+            value = value * (0.02 + absolute_variation(found.images)) ** 2
+        torch.testing.assert_close(value, found.objective[:, 0], rtol=1e-3, atol=1e-6)
+
+
+def test_restarts_are_chosen_by_the_objective_alone():
+    images, labels = images_and_labels(2)
+    found = attack(InvertingGradients(20, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels)
+    assert found.objective.shape == (2, 6)  # every restart under every weight
+    assert torch.equal(found.chosen, found.objective.argmin(1))
+
+
+def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chosen():
+    images, labels = images_and_labels(3)
+    scores = {}
+    for weights in ((0.15,), (0.002,), (0.15, 0.002)):
+        found = attack(InvertingGradients(300, total_variation=weights), sigmoid_net(), images, labels)
+        scores[weights] = psnr(found.images[:, 0], images).mean()
+    assert scores[0.002,] > scores[0.15,] + 5
+    assert scores[0.15, 0.002] > scores[0.15,] + 5
+
+
+def test_rows_of_one_target_differ_in_weight_and_in_whether_signs_are_taken():
+    images, labels = images_and_labels(2)
+    both = InvertingGradients(20, total_variation=(0.15, 0.03, 0.001), signed=(False, True))
+    assert both.ways == ((0.15, False), (0.03, True), (0.001, False))
+    assert InvertingGradients(total_variation=0.1, signed=False).ways == ((0.1, False),)
+    found = attack(both, sigmoid_net(), images, labels)
+    alone = [
+        attack(InvertingGradients(20, total_variation=0.15, signed=signed), sigmoid_net(), images, labels)
+        for signed in (False, True)
+    ]
+    torch.testing.assert_close(found.objective[:, 0], alone[0].objective[:, 0], rtol=0.05, atol=1e-4)
+    assert not torch.allclose(alone[0].objective, alone[1].objective, rtol=0.05)
+
+
+@pytest.mark.parametrize("made", [InvertingGradients(20, restarts=2), GradientDip(10, restarts=2, generator=SMALL)])
+def test_results_do_not_depend_on_chunks(made):
+    images, labels = images_and_labels(3)
+    whole = attack(made, sigmoid_net(), images, labels)
+    for chunk_rows in (1, 4):
+        parts = attack(made, sigmoid_net(), images, labels, chunk_rows=chunk_rows)
+        # Signs of all but equal gradients may differ, so a few pixels may.
+        assert (parts.images - whole.images).abs().mean() < 1e-3
+        torch.testing.assert_close(parts.objective, whole.objective, rtol=0.05, atol=1e-4)
+
+
+def test_clients_with_different_weights_and_numbers_of_images_share_a_chunk():
+    images, labels = images_and_labels(3)
+    model, other = sigmoid_net(), sigmoid_net()
+    with torch.no_grad():
+        other[0].weight.mul_(1.1)
+    (first,) = clients(model, images[:2], labels[:2], batch_size=2)
+    (second,) = clients(other, images[2:], labels[2:])
+    observations = (first, Observation(0, 1, second.upload, second.broadcast))
+    knowledge = replace(knowledge_of(model, labels, 2), labels={(0, 0): labels[:2], (0, 1): labels[2:]})
+    found = SMOOTH.run(observations, list_targets(observations, "model"), knowledge, seed=0, device=CPU)
+    assert found.images.shape == (2, 2, *SHAPE)
+    assert torch.equal(found.images[1, 0], found.images[1, 1])  # the second has one image; it is shown again
+    assert found.labels[1].tolist() == [labels[2].item()] * 2
+    assert psnr(found.images[1, :1], images[2:]) > 20
+
+
+def test_truncated_uploads_are_compared_as_truncated():
+    images, labels = images_and_labels(1)
+    model = sigmoid_net()
+    (seen,) = clients(model, images, labels)
+    factors = compress({name: value.detach() for name, value in seen.upload[0].state.items()}, 0.9)
+    low_rank = Observation(0, 0, (LowRankModel(factors),), (Model(dict(seen.broadcast[0].state)),))
+    step = local_step(low_rank, model, RATE, CPU)
+    assert step.project is not None
+    matching = Matcher(model, SHAPE, BatchFacts(1, RATE, 1), "unrolled", CPU).against([step], [1])
+    probabilities = one_hot(labels.unsqueeze(0), 10)
+    assert abs(matching.cosine(images.unsqueeze(0), probabilities, torch.tensor([0])).item()) < 1e-4
+    assert matching.cosine(1 - images.unsqueeze(0), probabilities, torch.tensor([0])).item() > 1e-3
+
+
+def test_batch_norm_can_be_attacked():
+    model = sigmoid_net()
+    model.insert(1, nn.BatchNorm2d(12))
+    images, labels = images_and_labels(2)
+    (seen,) = clients(model, images, labels, batch_size=2)
+    matching = Matcher(model, SHAPE, BatchFacts(2, RATE, 1), "unrolled", CPU)
+    value = matching.against([local_step(seen, model, RATE, CPU)], [2]).cosine(
+        images.unsqueeze(0), one_hot(labels.unsqueeze(0), 10), torch.tensor([0])
+    )
+    assert value.item() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "steps", "expected"),
+    [(1, 1, 1, [1]), (6, 2, 3, [2, 2, 2]), (5, 2, 3, [2, 2, 1]), (5, 2, 2, [2, 3]), (3, 8, 1, [3])],
+)
+def test_rounds_split_into_batches(count, size, steps, expected):
+    assert batch_sizes(count, BatchFacts(size, RATE, steps)) == expected
+
+
+def test_inferred_labels_are_dealt_out_over_the_steps():
+    images, _ = images_and_labels(4)
+    labels = torch.tensor([1, 7, 1, 7])
+    model = sigmoid_net()
+    observations = clients(model, images, labels, batch_size=2, steps=2, rate=0.01)
+    knowledge = knowledge_of(model, labels, 2, 2, given=False, rate=0.01)
+    problem = read_problem("x", observations, list_targets(observations, "model"), knowledge, CPU)
+    assert problem.labels.tolist() == [[1, 7, 1, 7]]
+
+
+def test_total_variation_by_hand():
+    images = torch.tensor([[0.0, 1.0], [0.5, 0.5]]).view(1, 1, 1, 2, 2)
+    assert absolute_variation(images).item() == pytest.approx((1 + 0) / 2 + (0.5 + 0.5) / 2)
+
+
+def test_the_median_filter_removes_a_speck_and_keeps_an_edge():
+    images = torch.zeros(1, 1, 1, 5, 6)
+    images[..., 3:] = 1
+    edge = images.clone()
+    images[0, 0, 0, 2, 1] = 0.9
+    assert torch.equal(median_filtered(images), edge)
+    images, labels = images_and_labels(1)
+    plain = attack(InvertingGradients(30), sigmoid_net(), images, labels)
+    filtered = attack(InvertingGradients(30, median_every=10), sigmoid_net(), images, labels)
+    assert not torch.equal(plain.images, filtered.images)
+
+
+def test_more_labels_than_the_steps_can_have_used_are_refused():
+    images, labels = images_and_labels(1)
+    model = sigmoid_net()
+    observations = clients(model, images, labels)
+    knowledge = replace(knowledge_of(model, labels), labels={(0, 0): labels.repeat(3)})
+    with pytest.raises(UserError, match=r"3 labels .* expected 1 to 1: 1 step") as caught:
+        SMOOTH.run(observations, list_targets(observations, "model"), knowledge, seed=0, device=CPU)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_labels_have_no_probability():
+    assert torch.equal(one_hot(torch.tensor([[1, -1]]), 3), torch.tensor([[[0.0, 1, 0], [0, 0, 0]]]))

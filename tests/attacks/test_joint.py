@@ -1,0 +1,148 @@
+"""Joint inversion: both images of a prototype of two, its count from the objective, nothing from a strange upload."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.priors.several import SeveralImages
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.datasets import load_dataset
+from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets.types import as_unit
+from fedpriv.scoring.definitions import assign, squared_errors
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Prototypes, Representations
+
+CPU = torch.device("cpu")
+SMALL = Hourglass(channels=(8, 16), input_channels=8)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
+    return as_unit(samples.images), samples.labels
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    """A wide random layer with ReLU: no image has the mean of two images' representations."""
+    matrix = torch.randn(64, 512, generator=generator(0, "extractor")) / 8
+    return lambda images: torch.relu((images.flatten(1) - 0.3) @ matrix)
+
+
+def observed(extractor, groups, labels, counts):
+    features = torch.stack([extractor(group).mean(0) for group in groups])
+    upload = Prototypes(features, labels, counts)
+    return (Observation(1, 0, (upload,), ()),)
+
+
+def knowledge(extractor, card=None):
+    return Knowledge(card or KnowledgeCard(), (1, 8, 8), 10, extractors={0: extractor})
+
+
+def psnr(guesses, members):
+    """Of each member with the guess assigned to it, in dB."""
+    errors = squared_errors(guesses, members)
+    return -10 * errors[assign(errors), torch.arange(len(members))].log10()
+
+
+def invert(attack, seen, known, **how):
+    return attack.run(seen, list_targets(seen, "prototype"), known, seed=0, device=CPU, **how)
+
+
+def test_both_images_of_a_prototype_of_two_are_recovered_where_one_image_fails(digits, extractor):
+    images, labels = digits
+    groups = [images[labels == digit][:2] for digit in range(1, 4)]
+    seen = observed(extractor, groups, torch.arange(1, 4), torch.full((3,), 2))
+    joint = invert(JointInversion(iterations=1000, most=2, tolerance=5e-5), seen, knowledge(extractor))
+    single = invert(DipInversion(iterations=400), seen, knowledge(extractor))
+    of_joint = torch.stack([psnr(joint.images[t], group) for t, group in enumerate(groups)])
+    of_single = torch.stack([psnr(single.images[t], group) for t, group in enumerate(groups)])
+    assert of_joint.mean() > of_single.mean() + 6
+    assert of_joint.median() > 18
+    assert (joint.objective < 0.1 * single.objective).all()
+
+
+def test_the_objective_gives_the_number_of_images_away(digits, extractor):
+    images, labels = digits
+    sizes = [1, 2, 3]
+    groups = [images[labels == digit][:size] for digit, size in enumerate(sizes)]
+    found = invert(
+        JointInversion(iterations=600), observed(extractor, groups, torch.arange(3), None), knowledge(extractor)
+    )
+    assert [len(shots.flatten(1).unique(dim=0)) for shots in found.images] == sizes
+    # Fewer images than ``most`` are repeated in turn.
+    assert torch.equal(found.images[1, 0], found.images[1, 2])
+    assert found.cost.rows == 3 + 2 + 1
+
+
+def test_another_clients_upload_is_worth_no_more_than_a_flat_image(digits, extractor):
+    images, labels = digits
+    groups = [images[labels == digit][:2] for digit in (1, 2, 3)]
+    strange = [images[labels == digit][5:7] for digit in (4, 5, 6)]
+    seen = observed(extractor, strange, torch.arange(1, 4), torch.full((3,), 2))
+    found = invert(JointInversion(iterations=300, most=2), seen, knowledge(extractor))
+    grey = images.mean().expand(2, 1, 8, 8)
+    reached = torch.stack([psnr(found.images[t], group) for t, group in enumerate(groups)]).mean()
+    floor = torch.stack([psnr(grey, group) for group in groups]).mean()
+    assert reached < floor + 0.5
+
+
+def test_chunks_change_nothing(digits, extractor):
+    images, labels = digits
+    groups = [images[labels == digit][: digit + 1] for digit in range(3)]
+    seen = observed(extractor, groups, torch.arange(3), torch.tensor([1, 2, 3]))
+    attack = JointInversion(iterations=20, restarts=2, most=3, generator=SMALL)
+    whole, pieces = (invert(attack, seen, knowledge(extractor), chunk_rows=size) for size in (None, 1))
+    assert whole.objective.shape == (3, 2)
+    assert torch.allclose(whole.images, pieces.images, atol=1e-3)
+
+
+def test_one_image_a_row_is_the_deep_image_prior_itself(digits, extractor):
+    wanted = digits[0][:3]
+
+    def distance(pictures, rows):
+        return (pictures - wanted[rows]).square().flatten(1).mean(1)
+
+    schedule = Schedule(iterations=30, learning_rate=5e-3, tolerance=0.03)
+    draws = [[generator(0, "row", row) for row in range(3)] for _ in range(2)]
+    one = fit(DeepImagePrior(draws[0], (1, 8, 8), SMALL, CPU), distance, schedule, lambda _: None)
+    same = fit(SeveralImages([[draw] for draw in draws[1]], (1, 8, 8), SMALL, CPU), distance, schedule, lambda _: None)
+    assert torch.equal(one.images, same.images)
+
+
+def test_rows_that_go_on_alone_keep_their_images(digits):
+    draws = [[generator(0, row, image) for image in range(2)] for row in range(3)]
+    prior = SeveralImages(draws, (1, 8, 8), SMALL, CPU)
+    before = prior.clean()
+    assert before.shape == (3, 2, 8, 8)
+    prior.keep(torch.tensor([0, 2]))
+    assert torch.allclose(prior.clean(), before[[0, 2]], atol=1e-6)
+    assert all(values.is_leaf and len(values) == 2 for values in prior.parameters)
+
+
+def test_a_count_beyond_the_most_uses_the_most(digits, extractor):
+    images, labels = digits
+    seen = observed(extractor, [images[labels == 0][:9]], torch.tensor([0]), torch.tensor([9]))
+    found = invert(JointInversion(iterations=3, most=2, generator=SMALL), seen, knowledge(extractor))
+    assert found.images.shape == (1, 2, 1, 8, 8)
+    assert found.cost.rows == 1
+    assert uploaded_count(seen, found.targets[0]) == 9
+
+
+def test_what_is_missing_is_refused(digits, extractor):
+    seen = observed(extractor, [digits[0][:2]], torch.tensor([0]), None)
+    with pytest.raises(UserError, match="needs extractor=white_box or shadow"):
+        invert(JointInversion(), seen, knowledge(extractor, KnowledgeCard(extractor="none")))
+    with pytest.raises(UserError, match="no extractor of client 0"):
+        invert(JointInversion(), seen, dataclasses.replace(knowledge(extractor), extractors={}))
+    raw = (Observation(1, 0, (Representations(extractor(digits[0][:1]), torch.tensor([0])),), ()),)
+    with pytest.raises(UserError, match="holds no prototype"):
+        JointInversion().run(raw, list_targets(raw, "representation"), knowledge(extractor), seed=0, device=CPU)

@@ -1,0 +1,135 @@
+"""Batched L-BFGS against torch.optim.LBFGS, row by row."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
+
+ROSENBROCK_STARTS = torch.tensor([[-1.2, 1.0], [0.0, 0.0], [2.0, 2.0], [0.5, -0.5]], dtype=torch.float64)
+
+
+def rosenbrock(points, rows):
+    first, second = points[:, 0], points[:, 1]
+    return (1 - first).square() + 100 * (second - first.square()).square()
+
+
+def quadratic(points, rows):
+    scales = torch.logspace(-1, 2, points.shape[1], dtype=points.dtype)
+    return (points.square() * scales).sum(1) * (rows + 1)
+
+
+def gradient_matching(points, rows):
+    """Each row looks for the input whose weight gradient under a small sigmoid network is the wanted one."""
+    draw = torch.Generator().manual_seed(0)
+    first = torch.randn(7, 6, generator=draw, dtype=torch.float64)
+    second = torch.randn(3, 7, generator=draw, dtype=torch.float64)
+    truth = torch.rand(8, 6, generator=draw, dtype=torch.float64)
+
+    def gradient(x):
+        hidden = torch.sigmoid(first @ x)
+        delta = functional.softmax(second @ hidden, 0) - functional.one_hot(torch.tensor(1), 3)
+        return torch.cat([torch.outer(delta, hidden).flatten(), torch.outer(second.T @ delta, x).flatten()])
+
+    return torch.stack(
+        [(gradient(x) - gradient(truth[row])).square().sum() for x, row in zip(points, rows.tolist(), strict=True)]
+    )
+
+
+def with_gradient(function):
+    def evaluate(points, rows):
+        points = points.detach().requires_grad_()
+        losses = function(points, rows)
+        (gradients,) = torch.autograd.grad(losses.sum(), points)
+        return losses.detach(), gradients
+
+    return evaluate
+
+
+def alone(function, start, row, settings):
+    """Return what torch makes of one row, and its number of evaluations."""
+    point = start.clone().requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [point],
+        lr=settings.learning_rate,
+        max_iter=settings.inner_steps,
+        history_size=settings.history,
+        tolerance_grad=settings.tolerance_grad,
+        tolerance_change=settings.tolerance_change,
+    )
+
+    def closure():
+        optimiser.zero_grad()
+        loss = function(point.unsqueeze(0), torch.tensor([row])).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(settings.outer_steps):
+        optimiser.step(closure)
+    return point.detach()
+
+
+CASES = {
+    "rosenbrock": (rosenbrock, ROSENBROCK_STARTS, 0.2),
+    "quadratic": (quadratic, torch.linspace(-1, 2, 30, dtype=torch.float64).view(3, 10), 1.0),
+    "gradient matching": (gradient_matching, torch.linspace(0, 1, 24, dtype=torch.float64).view(4, 6).sin(), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("history", [3, 100])
+def test_every_row_goes_where_torch_goes_alone(name, history):
+    function, start, learning_rate = CASES[name]
+    for outer in (1, 2, 4):
+        settings = LbfgsSettings(outer_steps=outer, learning_rate=learning_rate, history=history, inner_steps=8)
+        found = minimise(with_gradient(function), start, settings)
+        for row in range(len(start)):
+            expected = alone(function, start[row], row, settings)
+            torch.testing.assert_close(found.last[row], expected, rtol=1e-6, atol=1e-8)
+
+
+def test_rows_do_not_depend_on_their_company():
+    settings = LbfgsSettings(outer_steps=4, learning_rate=0.2)
+    together = minimise(with_gradient(rosenbrock), ROSENBROCK_STARTS, settings)
+    for row in range(len(ROSENBROCK_STARTS)):
+        single = minimise(with_gradient(rosenbrock), ROSENBROCK_STARTS[row : row + 1], settings)
+        torch.testing.assert_close(together.best[row], single.best[0], rtol=1e-9, atol=1e-12)
+        assert together.evaluations[row] == single.evaluations[0]
+
+
+def test_quadratics_are_solved():
+    _, start, _ = CASES["quadratic"]
+    found = minimise(with_gradient(quadratic), start, LbfgsSettings(outer_steps=10))
+    assert (found.loss < 1e-8).all()
+
+
+def test_the_loss_is_that_of_the_best_point():
+    function, start, _ = CASES["gradient matching"]
+    found = minimise(with_gradient(function), start, LbfgsSettings(outer_steps=3, inner_steps=5))
+    torch.testing.assert_close(function(found.best, torch.arange(len(start))), found.loss)
+    assert (found.loss <= function(found.last, torch.arange(len(start)))).all()
+
+
+def test_a_row_that_is_not_finite_ends_without_harming_the_others():
+    def partly_bad(points, rows):
+        return torch.where(rows == 1, torch.nan, quadratic(points, rows))
+
+    _, start, _ = CASES["quadratic"]
+    found = minimise(with_gradient(partly_bad), start, LbfgsSettings(outer_steps=10))
+    assert found.loss[1] == torch.inf
+    assert found.evaluations[1] == 1
+    assert (found.loss[[0, 2]] < 1e-8).all()
+
+
+def test_a_stuck_row_is_not_evaluated_again():
+    found = minimise(with_gradient(quadratic), torch.zeros(2, 10, dtype=torch.float64), LbfgsSettings(outer_steps=5))
+    assert found.evaluations.tolist() == [1, 1]
+
+
+def test_rows_below_the_goal_stop():
+    _, start, _ = CASES["quadratic"]
+    goal = torch.tensor([1.0, 0.0, 0.01], dtype=torch.float64)
+    with_goal = minimise(with_gradient(quadratic), start, LbfgsSettings(outer_steps=10), goal)
+    without = minimise(with_gradient(quadratic), start, LbfgsSettings(outer_steps=10))
+    assert (with_goal.loss < torch.tensor([1.0, 1e-8, 0.01])).all()
+    assert (with_goal.evaluations < without.evaluations).tolist() == [True, False, True]

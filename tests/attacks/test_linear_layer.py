@@ -1,0 +1,256 @@
+"""The first fully connected layer: taken apart exactly where that is possible, and told so where it is not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedpriv.algebra.low_rank import compress, recover
+from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
+from fedpriv.attacks.gradients.layer_inputs import LayerInputs, as_affine, first_linear
+from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.gradients.local_step import local_step
+from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Extractor, LowRankModel, Model
+
+CPU = torch.device("cpu")
+SHAPE = (1, 8, 8)
+RATE = 0.1
+
+
+def network(name="small-mlp"):
+    return build_model(Blueprint(name, SHAPE, 10, 128), 1)
+
+
+def pictures(count):
+    draw = torch.Generator().manual_seed(5)
+    coarse = torch.rand(count, 1, 4, 4, generator=draw)
+    fine = functional.interpolate(coarse, scale_factor=2, mode="bilinear")
+    return (fine + 0.1 * torch.rand(count, *SHAPE, generator=draw)).clamp(0, 1), torch.arange(count) % 10
+
+
+def observe(model, images, labels, energy=None, kind=Model, steps=1, loss=functional.cross_entropy):
+    """Return what one client sends after SGD steps on a batch, the broadcast beside it."""
+    if energy is not None:
+        model.load_state_dict(recover(compress(dict(model.state_dict()), energy)))
+    sent = [n for n, _ in model.named_parameters() if kind is not Extractor or not n.startswith("head.")]
+    before = {name: model.state_dict()[name].clone() for name in sent}
+    moved = [value for name, value in model.named_parameters() if name in sent]
+    optimiser = torch.optim.SGD(moved, lr=RATE)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss(model(images), labels).backward()
+        optimiser.step()
+    after = {name: model.state_dict()[name].clone() for name in sent}
+    model.load_state_dict(before, strict=False)
+    if energy is not None:
+        return Observation(1, 0, (LowRankModel(compress(after, energy)),), (LowRankModel(compress(before, 1.0)),))
+    return Observation(1, 0, (kind(after),), (kind(before),))
+
+
+def run(model, seen, labels, attack=None, steps=1, given=True, **rest):
+    kind = seen.upload[0].kind
+    knowledge = Knowledge(
+        KnowledgeCard(labels="given" if given else "inferred"),
+        SHAPE,
+        10,
+        model=model,
+        batch=BatchFacts(len(labels), RATE, steps),
+        labels={(1, 0): labels.repeat(steps)} if given else {},
+    )
+    return (attack or LinearLayer()).run(
+        (seen,), list_targets([seen], kind), knowledge, **({"seed": 0, "device": CPU} | rest)
+    )
+
+
+def psnr(guess, truth):
+    """Return the PSNR of the best guess for each true image."""
+    errors = (guess[:, None] - truth[None]).square().flatten(2).mean(2)
+    return -10 * errors.min(0).values.clamp_min(1e-10).log10()
+
+
+@pytest.mark.parametrize("kind", [Model, Extractor])
+def test_positive_control_a_single_image_is_exact(kind):
+    model = network()
+    images, labels = pictures(1)
+    found = run(model, observe(model, images, labels, kind=kind), labels)
+    assert found.images.shape == (1, 1, *SHAPE)
+    assert psnr(found.images[0], images).min() > 60
+    assert found.converged.all()
+    assert found.labels.tolist() == [[0]]
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_images_of_a_batch_are_told_apart_exactly(count):
+    model = network()
+    images, labels = pictures(count)
+    found = run(model, observe(model, images, labels), labels, given=False)
+    assert psnr(found.images[0], images).min() > 60
+    assert found.converged.all()
+    assert found.objective[0, 0] < 1e-3
+
+
+def test_the_loss_does_not_matter():
+    """A teacher whom nobody knows, and terms that no label explains."""
+    model = network()
+    images, labels = pictures(3)
+    teacher = torch.randn(3, 10, generator=torch.Generator().manual_seed(0)).softmax(1)
+    seen = observe(model, images, labels, loss=lambda z, _: -(teacher * z.log_softmax(1)).sum() + z.square().mean())
+    assert psnr(run(model, seen, labels).images[0], images).min() > 60
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_truncated_factors_give_as_much_while_they_keep_more_dimensions_than_images(count):
+    model = network()
+    images, labels = pictures(count)
+    seen = observe(model, images, labels, energy=0.5)
+    rank = seen.upload[0].factors["extractor.1.weight.s"].shape[0]
+    assert count < rank < 50  # the layer has 64 inputs: something was lost
+    found = run(model, seen, labels)
+    assert psnr(found.images[0], images).min() > 60
+
+
+def test_negative_control_noise_for_an_update_gives_no_image():
+    model = network()
+    images, labels = pictures(2)
+    seen = observe(model, images, labels)
+    draw = torch.Generator().manual_seed(0)
+    noise = {name: v + 0.01 * torch.randn(v.shape, generator=draw) for name, v in seen.broadcast[0].state.items()}
+    found = run(model, Observation(1, 0, (Model(noise),), seen.broadcast), labels)
+    floor = psnr(torch.full((1, *SHAPE), 0.5), images)
+    assert (psnr(found.images[0], images) < floor + 1).all()
+    assert not found.converged.any()
+
+
+def test_several_steps_are_taken_apart_where_the_layer_takes_the_image_itself():
+    model = network()
+    images, labels = pictures(3)
+    seen = observe(model, images, labels, steps=3)
+    found = run(model, seen, labels, steps=3, attack=LinearLayer(separable=2))
+    # Nine images at most: some were seen alone by an output in all steps, whatever became of the weights.
+    assert psnr(found.images[0], images).max() > 40
+
+
+def test_behind_convolutions_the_representation_is_exact_and_its_image_follows():
+    model = network("small-cnn")
+    images, labels = pictures(1)
+    seen = observe(model, images, labels)
+    attack = LinearLayer(iterations=300, restarts=2)
+    found = run(model, seen, labels, attack)
+    view = LayerInputs(model, seen.broadcast[0].state, "extractor.7", SHAPE, CPU)
+    best = float((view(found.images[0]) - view(images)).square().sum() / view(images).square().sum())
+    assert best < 0.05
+    assert psnr(found.images[0], images).min() > psnr(torch.full((1, *SHAPE), 0.5), images).min() + 3
+
+
+def test_results_do_not_depend_on_chunks():
+    model = network("small-cnn")
+    images, labels = pictures(1)
+    seen = observe(model, images, labels)
+    attack = LinearLayer(iterations=4, restarts=3)
+    whole, parts = (run(model, seen, labels, attack, chunk_rows=rows) for rows in (None, 1))
+    torch.testing.assert_close(whole.images, parts.images, rtol=0, atol=1e-3)
+    torch.testing.assert_close(whole.objective, parts.objective, rtol=1e-3, atol=1e-4)
+
+
+def test_separation_finds_the_columns_themselves():
+    draw = torch.Generator().manual_seed(2)
+    errors = torch.randn(60, 4, generator=draw, dtype=torch.float64)
+    errors = errors * (torch.rand(60, 4, generator=draw) < 0.5)
+    inputs = torch.rand(4, 20, generator=draw, dtype=torch.float64)
+    weight, bias = errors @ inputs, errors.sum(1)
+    found = separate(weight, bias, 4, generator(0), 5000)
+    order = torch.cdist(found.errors.T, errors.T).argmin(1)
+    assert sorted(order.tolist()) == [0, 1, 2, 3]
+    torch.testing.assert_close(found.errors, errors[:, order], rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(inputs_of(found.errors, weight), inputs[order], rtol=1e-6, atol=1e-8)
+    assert found.zeros.tolist() == sorted(found.zeros.tolist(), reverse=True)
+    assert found.attested == 4
+
+
+def test_without_zeros_nothing_is_told_apart():
+    draw = torch.Generator().manual_seed(2)
+    errors, inputs = torch.randn(60, 4, generator=draw), torch.rand(4, 20, generator=draw)
+    found = separate(errors @ inputs, errors.sum(1), 4, generator(0), 2000)
+    assert found.attested < 4
+
+
+def test_outputs_that_one_image_alone_touched_are_found_by_their_agreement():
+    draw = torch.Generator().manual_seed(3)
+    inputs = torch.rand(3, 20, generator=draw)
+    errors = torch.zeros(9, 3)
+    errors[0:3, 0], errors[3:5, 1] = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([1.0, 3.0])
+    errors[5:8] = torch.randn(3, 3, generator=draw)  # mixtures; the last output was touched by none
+    found, votes = lone_inputs(errors @ inputs, errors.sum(1))
+    assert votes[:2].tolist() == [3, 2]
+    torch.testing.assert_close(found[:2], inputs[:2].double(), rtol=1e-4, atol=1e-5)
+    assert len(found) == 5
+
+
+def test_the_layer_that_takes_the_pixels_is_recognised():
+    model = network()
+    weights = dict(model.named_parameters())
+    affine = as_affine(LayerInputs(model, weights, "extractor.1", SHAPE, CPU), SHAPE, CPU)
+    assert (affine.scale, affine.shift) == pytest.approx((2.0, -1.0))
+    assert as_affine(LayerInputs(model, weights, "extractor.3", SHAPE, CPU), SHAPE, CPU) is None
+    convolutions = network("small-cnn")
+    assert (
+        as_affine(
+            LayerInputs(convolutions, dict(convolutions.named_parameters()), "extractor.7", SHAPE, CPU), SHAPE, CPU
+        )
+        is None
+    )
+
+
+def test_networks_without_such_a_layer_are_refused():
+    lenet = build_model(Blueprint("lenet-sigmoid", SHAPE, 10, 48), 0)
+    names = {name for name, _ in lenet.named_parameters()}
+    assert first_linear(lenet, SHAPE, names) == "head"
+    with pytest.raises(UserError, match="'linear-layer' needs an uploaded fully connected layer") as caught:
+        first_linear(lenet, SHAPE, {name for name in names if not name.startswith("head.")})
+    assert "\n" not in str(caught.value)
+    normed = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 10))
+    with pytest.raises(UserError, match=r"without batch normalisation before it \(1\)"):
+        first_linear(normed, SHAPE, {name for name, _ in normed.named_parameters()})
+
+
+def test_missing_grants_are_named():
+    model = network()
+    images, labels = pictures(1)
+    seen = observe(model, images, labels)
+    targets = list_targets([seen], "model")
+    for knowledge, complaint in (
+        (Knowledge(KnowledgeCard(batch=False), SHAPE, 10, model=model), "pass --knowledge batch=known"),
+        (Knowledge(KnowledgeCard(), SHAPE, 10, batch=BatchFacts(1, RATE, 1)), "the shared architecture"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            LinearLayer().run((seen,), targets, knowledge, seed=0, device=CPU)
+
+
+def test_labels_behind_a_private_head_are_guessed_through_it():
+    model = network()
+    hits = 0
+    for label in range(10):
+        images = pictures(label + 1)[0][-1:]
+        seen = observe(model, images, torch.tensor([label]), kind=Extractor)
+        head = (model.head.weight.detach(), model.head.bias.detach())
+        step = local_step(seen, model, RATE, CPU, head)
+        hits += int(infer_labels_through_head(step, model, 1, 10, SHAPE)[0] == label)
+    assert hits >= 7  # 1 by chance
+    images, labels = pictures(4)
+    step = local_step(observe(model, images, labels, kind=Extractor), model, RATE, CPU, head)
+    assert len(infer_labels_through_head(step, model, 4, 10, SHAPE)) == 4
+
+
+def test_without_the_head_images_come_back_without_labels():
+    model = network()
+    images, labels = pictures(2)
+    found = run(model, observe(model, images, labels, kind=Extractor), labels, given=False)
+    assert psnr(found.images[0], images).min() > 60
+    assert found.labels.tolist() == [[-1, -1]]

@@ -1,0 +1,284 @@
+"""Who was a member: certain where an upload is one image's, chance where it is somebody else's."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch.nn.functional import cross_entropy
+
+from fedpriv.algebra.angle_matrix import dense
+from fedpriv.attacks.infer.membership import Candidates, MembershipInference, class_counts, held_classes
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.cli.main import run
+from fedpriv.scoring.membership import area, membership_verdict, on_common_scale, rate_at, summarise
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import (
+    AngleMatrix,
+    Classifier,
+    ClassLogits,
+    Entangled,
+    Kernel,
+    LabelCounts,
+    Prototypes,
+    PublicImages,
+    Representations,
+)
+
+SMALL = ["--per-class", "20", "--clients", "4", "--rounds", "2"]
+
+
+# ---------------------------------------------------------------- measures
+
+
+@given(st.integers(0, 999), st.integers(2, 40), st.integers(1, 8))
+def test_area_is_scikit_learns(seed, number, values):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(values, size=number).astype(float)
+    member = np.arange(number) % 2 == 0
+    assert area(scores, member) == pytest.approx(roc_auc_score(member, scores))
+
+
+def test_rate_by_hand():
+    member = np.array([True, True, True, True, False, False, False, False])
+    scores = np.array([9.0, 8, 3, 1, 7, 2, 2, 0])
+    assert rate_at(scores, member, 0.0) == 0.5  # above 7
+    assert rate_at(scores, member, 0.25) == 0.75  # one non-member may pass: above 2
+    assert rate_at(np.zeros(8), member, 0.25) == 0.0  # ties are never told apart
+    assert rate_at(scores, member, 1.0) == 1.0
+
+
+def test_ruled_out_candidates_come_last_and_scales_are_made_equal():
+    scaled = on_common_scale(np.array([3.0, 1.0, -np.inf, 2.0]))
+    assert scaled.argmin() == 2
+    assert np.allclose(on_common_scale(np.array([3.0, 1.0, 2.0])), on_common_scale(np.array([30.0, 10.0, 20.0])))
+    assert on_common_scale(np.array([-np.inf, -np.inf])).tolist() == [0.0, 0.0]
+
+
+def test_intervals_of_noise_hold_one_half_and_one_client_has_none():
+    inside = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        member = [np.arange(60) % 2 == 0] * 6
+        low, high = summarise([rng.normal(size=60) for _ in member], member, seed)["auc"]["ci95"]
+        inside += low <= 0.5 <= high
+    assert inside >= 9
+    assert summarise([np.arange(4.0)], [np.array([True, False, True, False])], 0)["auc"]["ci95"] is None
+
+
+def test_a_wide_interval_around_one_half_settles_nothing():
+    record = {"n_candidates": 20, "permuted": None, "classes": None, "tpr_at_1_percent": {"value": 0.0}}
+    assert "not settled by 20" in membership_verdict({**record, "auc": {"value": 0.7, "ci95": [0.4, 1.0]}})
+    assert "No leak of membership" in membership_verdict({**record, "auc": {"value": 0.51, "ci95": [0.47, 0.55]}})
+
+
+# ---------------------------------------------------------------- scores
+
+
+def images(number, seed=0):
+    return torch.rand(number, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def knowledge(heads=None):
+    return Knowledge(KnowledgeCard(), (1, 4, 4), 3, extractors={0: lambda batch: batch.flatten(1)}, heads=heads or {})
+
+
+def score(upload, pictures, labels, broadcast=(), heads=None, **options):
+    candidates = Candidates(0, pictures, torch.tensor(labels))
+    return MembershipInference(**options).run(Observation(1, 0, upload, broadcast), candidates, knowledge(heads))
+
+
+@pytest.mark.parametrize("kind", ["distance", "cosine"])
+def test_the_one_image_behind_a_prototype_scores_highest(kind):
+    pictures = images(6)
+    upload = (Prototypes(pictures[2].flatten()[None], torch.tensor([1])),)
+    found = score(upload, pictures, [1] * 6, score=kind)
+    assert int(found.argmax()) == 2
+    assert found[2] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_class_that_is_not_uploaded_rules_members_out():
+    upload = (Prototypes(images(1).flatten(1), torch.tensor([1])),)
+    assert score(upload, images(2), [1, 0]).isfinite().tolist() == [True, False]
+    mixed = (Entangled(torch.ones(16), torch.tensor([0.0, 0.3, 0.7])),)
+    assert score(mixed, images(3), [0, 1, 2]).isfinite().tolist() == [False, True, True]
+
+
+def test_every_uploaded_representation_is_found():
+    pictures = images(8)
+    found = score((Representations(pictures[:4].flatten(1), torch.zeros(4, dtype=torch.int64)),), pictures, [0] * 8)
+    assert area(found.numpy(), np.arange(8) < 4) == 1
+
+
+def test_class_outputs_are_compared_as_distributions_whether_sent_as_softmax_or_logits():
+    pictures, head = images(5), (torch.randn(3, 16, generator=torch.Generator().manual_seed(1)), torch.zeros(3))
+    logits = pictures[3].flatten()[None] @ head[0].T
+    for values in (logits, logits.softmax(1)):
+        found = score((ClassLogits(values, torch.tensor([2])),), pictures, [2] * 5, heads={0: head})
+        assert int(found.argmax()) == 3
+        assert found[3] == pytest.approx(0, abs=1e-5)
+    with pytest.raises(UserError, match="white_box"):
+        score((ClassLogits(logits, torch.tensor([2])),), pictures, [2] * 5)
+
+
+def test_a_kernel_gives_finite_scores_from_the_public_images_alone():
+    public = images(6, seed=9)
+    matrix = public.flatten(1) @ public.flatten(1).T
+    found = score((Kernel(matrix),), images(4), [0, 1, 2, 0], (PublicImages(public),))
+    assert found.isfinite().all()
+    with pytest.raises(UserError, match="no public images"):
+        score((Kernel(matrix),), images(4), [0, 1, 2, 0])
+
+
+def test_an_upload_that_says_nothing_is_refused():
+    with pytest.raises(UserError, match="holds nothing"):
+        score((), images(1), [0])
+
+
+# ---------------------------------------------------------------- trained weights
+
+
+def trained(judge, kind, pictures, labels, seen, known):
+    made = MembershipInference(judge=judge)
+    return made.run(seen, Candidates(seen.client, pictures, labels), known, kind)
+
+
+@pytest.mark.parametrize("judge", ["gradient", "loss"])
+def test_the_images_of_a_step_stand_out_and_those_of_another_client_do_not(judge):
+    pictures, labels = images_and_labels(8)
+    model = sigmoid_net()
+    first, second = clients(model, pictures, labels, batch_size=4, steps=1, rate=0.1)
+    known = knowledge_of(model, labels, batch_size=4)
+    own = trained(judge, "model", pictures, labels, first, known)
+    other = trained(judge, "model", pictures, labels, second, known)
+    assert area(own.numpy(), np.arange(8) < 4) > 0.7
+    assert area(other.numpy(), np.arange(8) < 4) < 0.3
+
+
+def test_the_cosine_with_the_gradient_of_the_only_image_is_one():
+    pictures, labels = images_and_labels(4)
+    model = sigmoid_net()
+    seen = clients(model, pictures, labels, batch_size=1)[2]
+    found = trained("gradient", "model", pictures, labels, seen, knowledge_of(model, labels))
+    assert int(found.argmax()) == 2
+    assert found[2] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_fall_of_the_loss_is_the_difference_of_two_losses():
+    pictures, labels = images_and_labels(4)
+    model = sigmoid_net()
+    seen = clients(model, pictures, labels, batch_size=4)[0]
+    found = trained("loss", "model", pictures, labels, seen, knowledge_of(model, labels))
+    losses = []
+    for (sent,) in (seen.broadcast, seen.upload):
+        model.load_state_dict(dict(sent.state))
+        losses.append(cross_entropy(model(pictures), labels, reduction="none").detach().double())
+    assert torch.allclose(found, losses[0] - losses[1], atol=1e-6)
+
+
+def test_heads_and_angle_matrices_give_the_image_of_a_step_away():
+    draw = torch.Generator().manual_seed(3)
+    pictures, labels = images(5), torch.tensor([2] * 5)
+    rows = pictures.flatten(1)
+    weight, bias = torch.randn(3, 16, generator=draw).requires_grad_(), torch.zeros(3, requires_grad=True)
+    blocks = torch.randn(4, 4, 4, generator=draw).div_(4).requires_grad_()
+
+    angled = rows[3:4] + rows[3:4] @ dense(blocks)
+    for parts, logits in (
+        ({"weight": weight, "bias": bias}, rows[3:4] @ weight.T + bias),
+        ({"blocks": blocks}, angled @ weight.T + bias),
+    ):
+        slopes = torch.autograd.grad(cross_entropy(logits, labels[:1]), list(parts.values()))
+        before = {name: value.detach() for name, value in parts.items()}
+        after = {name: value - 0.1 * slope for (name, value), slope in zip(before.items(), slopes, strict=True)}
+        if "blocks" in parts:
+            sent = (AngleMatrix(dense(before["blocks"])[None]),)  # the server sends the dense matrix
+            seen, kind = Observation(1, 0, (AngleMatrix(after["blocks"]),), sent), "angle-matrix"
+        else:
+            seen, kind = Observation(1, 0, (Classifier(after),), (Classifier(before),)), "classifier"
+        known = knowledge({0: (weight.detach(), bias.detach())})
+        found = trained("gradient", kind, pictures, labels, seen, known)
+        assert int(found.argmax()) == 3
+        assert found[3] == pytest.approx(1, abs=1e-5)
+    with pytest.raises(UserError, match="no head of client 0"):
+        trained("gradient", "angle-matrix", pictures, labels, seen, knowledge())
+
+
+def test_an_upload_without_weights_is_refused_where_weights_are_asked_for():
+    seen = Observation(1, 0, (Kernel(torch.eye(2)),), ())
+    with pytest.raises(UserError, match="holds kernel"):
+        trained("loss", "model", images(1), torch.tensor([0]), seen, knowledge())
+
+
+# ---------------------------------------------------------------- label sets
+
+
+def test_label_sets_and_counts_are_read_off():
+    features, classes = torch.zeros(2, 4), torch.tensor([5, 1])
+    assert held_classes((Prototypes(features, classes),)) == (1, 5)
+    assert class_counts((Prototypes(features, classes),)) is None
+    assert class_counts((Prototypes(features, classes, torch.tensor([3, 9])),)) == {5: 3, 1: 9}
+    assert held_classes((Entangled(torch.zeros(4), torch.tensor([0.2, 0.0, -0.8])),)) == (0, 2)
+    assert held_classes((LabelCounts(torch.tensor([0, 4, 0, 1])),)) == (1, 3)
+    assert class_counts((LabelCounts(torch.tensor([0, 4, 0, 1])),)) == {1: 4, 3: 1}
+    assert class_counts((Representations(torch.zeros(3, 4), torch.tensor([2, 0, 2])),)) == {0: 1, 2: 2}
+    assert held_classes((Kernel(torch.eye(2)),)) is None
+
+
+# ---------------------------------------------------------------- on real runs
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def record(target, *extra):
+    assert run(["attack", "--target", target, "--attack", "membership", *extra, "--out", target, "--quiet"]) == 0
+    with open(f"{target}/membership/membership.json") as file:
+        return json.load(file)
+
+
+def test_prototypes_of_one_image_give_it_away_and_permuted_ones_do_not():
+    found = record("prototype", *SMALL, "--alpha", "0.1")
+    strata = found["strata"]
+    assert strata["1"]["auc"] == 1.0
+    assert strata["1"]["auc"] > strata[">10"]["auc"]
+    low, high = found["permuted"]["auc"]["ci95"]
+    assert low < 0.5 < high
+    assert found["classes"]["exact"] == found["classes"]["clients"] == 4
+    assert (found["run"]["method"], found["run"]["defenses"]) == (found["method"], [])
+    with open("prototype/report.md") as file:
+        assert found["verdict"] in file.read()
+    with open("prototype/report.html") as file:
+        assert 'id="membership"' in file.read()
+    assert run(["report", "prototype", "--out", "again", "--quiet"]) == 0
+    with open("again/report.md") as file:
+        assert found["verdict"] in file.read()
+
+
+def test_an_untrained_client_with_many_images_of_each_class_gives_chance():
+    # Two hundred images of a class each, so that no prototype stands for one of them.
+    found = record("prototype", "--clients", "2", "--partition", "iid", "--rounds", "1", "--lr", "1e-9")
+    low, high = found["auc"]["ci95"]
+    assert low < 0.5 < high
+    assert abs(found["auc"]["value"] - 0.5) < 0.06
+
+
+def test_raw_representations_give_every_member_away():
+    found = record("representation", *SMALL)
+    assert found["auc"]["value"] == 1.0
+    assert found["tpr_at_1_percent"]["value"] == 1.0
+    assert found["classes"]["counts_exact"] == 4
+
+
+@pytest.mark.parametrize("target", ["model", "low-rank-model", "classifier", "angle-matrix"])
+def test_one_step_on_one_image_gives_it_away_and_permuted_uploads_do_not(target):
+    found = record(target)
+    assert found["auc"]["value"] == 1.0
+    assert found["n_candidates"] == 20  # ten clients' one image each, and as many strangers
+    assert found["permuted"]["auc"]["value"] < 0.8

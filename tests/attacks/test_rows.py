@@ -1,0 +1,104 @@
+"""The rows engine: what a row draws, how chunks are put together, which restart is kept."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.attacks.observation import TargetId
+from fedpriv.attacks.optim.rows import Row, Solved, rows_of, rows_that_fit, solve_rows
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+
+CPU = torch.device("cpu")
+TARGETS = tuple(TargetId(1, client, index, label=index) for client in range(2) for index in range(3))
+
+
+def draw_solver(seed):
+    """Solve a row by what its generator draws: the objective first, then the image."""
+
+    def solve(rows, tick):
+        draws = [row.generator(seed) for row in rows]
+        objective = torch.cat([torch.rand(1, generator=draw) for draw in draws])
+        images = torch.stack([torch.rand(1, 1, 2, 2, generator=draw) for draw in draws])
+        tick(3)
+        labels = torch.tensor([[row.target.label] for row in rows])
+        return Solved(images, objective, objective < 0.5, labels, 3)
+
+    return solve
+
+
+def solve(chunk_rows=None, restarts=4, solver=None, **rest):
+    arguments = {"restarts": restarts, "iterations": 5, "bytes_per_row": 100, "device": CPU, "chunk_rows": chunk_rows}
+    return solve_rows(TARGETS, solver or draw_solver(7), **(arguments | rest))
+
+
+@given(st.integers(1, 40))
+def test_chunks_do_not_matter(chunk_rows):
+    whole, parts = solve(), solve(chunk_rows)
+    for name in ("images", "objective", "chosen", "converged", "labels"):
+        assert torch.equal(getattr(whole, name), getattr(parts, name)), name
+
+
+def test_the_restart_with_the_lowest_objective_is_kept():
+    best = solve()
+    assert best.objective.shape == (6, 4)
+    assert torch.equal(best.chosen, best.objective.argmin(1))
+    for place, target in enumerate(TARGETS):
+        draw = Row(target, place, int(best.chosen[place])).generator(7)
+        assert torch.rand(1, generator=draw) == best.objective[place].min()
+        assert torch.equal(torch.rand(1, 1, 2, 2, generator=draw), best.images[place])
+        assert best.labels[place, 0] == target.label
+        assert best.converged[place] == (best.objective[place].min() < 0.5)
+
+
+def test_a_row_draws_from_a_generator_of_its_own():
+    row = Row(TargetId(3, 1, 4), 0, 2)
+    expected = torch.rand(5, generator=generator(9, 3, 1, 4, 2))
+    assert torch.equal(torch.rand(5, generator=row.generator(9)), expected)
+    firsts = [float(torch.rand(1, generator=row.generator(9))) for row in rows_of(TARGETS, 3)]
+    assert len(set(firsts)) == len(firsts)
+
+
+def test_a_failed_restart_never_wins():
+    def failing(rows, tick):
+        solved = draw_solver(7)(rows, tick)
+        broken = torch.tensor([row.restart == 0 for row in rows])
+        solved.objective[broken] = torch.nan
+        return solved
+
+    best = solve(solver=failing)
+    assert (best.chosen > 0).all()
+    assert best.objective[:, 0].isnan().all()
+
+
+def test_progress_and_cost_count_all_chunks():
+    seen = []
+    best = solve(chunk_rows=10, progress=lambda done, planned: seen.append((done, planned)))
+    assert seen == [(3, 15), (5, 15), (8, 15), (10, 15), (13, 15), (15, 15)]
+    assert (best.cost.rows, best.cost.iterations, best.cost.device) == (24, 3, "cpu")
+    assert best.cost.seconds >= 0
+
+
+def test_memory_sets_the_chunk():
+    assert rows_that_fit(1 << 28, CPU) == 4
+    assert rows_that_fit(1 << 40, CPU) == 1
+    sizes = []
+
+    def counting(rows, tick):
+        sizes.append(len(rows))
+        return draw_solver(7)(rows, tick)
+
+    solve(solver=counting, bytes_per_row=1 << 28)
+    assert sizes == [4] * 6
+
+
+@pytest.mark.parametrize("wrong", [{"chunk_rows": 0}, {"restarts": 0}])
+def test_nonsense_is_refused(wrong):
+    with pytest.raises(UserError, match="at least 1"):
+        solve(**wrong)
+
+
+def test_no_target_is_refused():
+    with pytest.raises(UserError, match="no targets"):
+        solve_rows((), draw_solver(0), restarts=1, iterations=1, bytes_per_row=1, device=CPU)

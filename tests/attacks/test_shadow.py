@@ -1,0 +1,113 @@
+"""Shadow extractors: they agree with what is sent, stand in for the private one, and need something to agree with."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from fedpriv.attacks.invert.shadow import ShadowTraining, find_anchors, shadow_extractor
+from fedpriv.attacks.observation import Observation
+from fedpriv.datasets import load_dataset
+from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets.types import Samples, as_unit
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Classifier, Prototypes, Representations, SampleCount
+
+WIDTH = 32
+
+
+@pytest.fixture(scope="module")
+def halves():
+    """The client's images and the attacker's."""
+    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
+    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
+    images, labels = as_unit(samples.images)[order], samples.labels[order]
+    return Samples(images[:600], labels[:600]), Samples(images[600:1000], labels[600:1000])
+
+
+@pytest.fixture(scope="module")
+def private(halves):
+    """A client's model, trained on its own images."""
+    model = build_model(Blueprint("small-cnn-wide", (1, 8, 8), 10, WIDTH), 5)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    rng = generator(0, "client")
+    for _ in range(8):
+        for index in torch.randperm(600, generator=rng).split(32):
+            loss = functional.cross_entropy(model(halves[0].images[index]), halves[0].labels[index])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return model.eval().requires_grad_(False)
+
+
+def head_of(model):
+    return Classifier({"weight": model.head.weight.detach(), "bias": model.head.bias.detach()})
+
+
+def means_of(model, samples):
+    features = model.represent(samples.images)
+    return Prototypes(torch.stack([features[samples.labels == c].mean(0) for c in range(10)]), torch.arange(10))
+
+
+def nearest(features, prototypes):
+    return torch.cdist(features, prototypes).argmin(1)
+
+
+@pytest.mark.parametrize("sent", ["head", "prototypes", "both"])
+def test_a_shadow_agrees_with_what_was_sent(halves, private, sent):
+    client, own = halves
+    broadcast = (head_of(private),) if sent != "prototypes" else ()
+    upload = (means_of(private, client),) if sent != "head" else (SampleCount(torch.tensor([600])),)
+    seen = (Observation(3, 0, upload, broadcast),)
+    shadow = shadow_extractor(seen, 0, 3, own, 10, seed=0, training=ShadowTraining(epochs=15))
+    features = shadow(client.images)
+    # The client's private images, which the shadow never saw.
+    if sent != "prototypes":
+        answers = functional.linear(features, private.head.weight, private.head.bias).argmax(1)
+        assert (answers == client.labels).float().mean() > 0.8
+    if sent != "head":
+        assert (nearest(features, upload[0].features) == client.labels).float().mean() > 0.8
+        true = private.represent(client.images)
+        error = (features - true).norm(dim=1) / true.norm(dim=1)
+        blind = (true.mean(0) - true).norm(dim=1) / true.norm(dim=1)
+        assert error.median() < 0.8 * blind.median()
+
+
+def test_an_untrained_shadow_knows_nothing(halves, private):
+    client, own = halves
+    seen = (Observation(3, 0, (means_of(private, client),), ()),)
+    shadow = shadow_extractor(seen, 0, 3, own, 10, seed=0, training=ShadowTraining(epochs=0))
+    assert (nearest(shadow(client.images), seen[0].upload[0].features) == client.labels).float().mean() < 0.3
+
+
+def test_it_is_the_same_again_differentiable_and_in_evaluation_mode(halves, private):
+    client, own = halves
+    seen = (Observation(3, 0, (means_of(private, client),), ()),)
+    one, two = (shadow_extractor(seen, 0, 3, own, 10, 7, ShadowTraining(epochs=1)) for _ in range(2))
+    images = client.images[:4].clone().requires_grad_()
+    assert torch.equal(one(images), two(images))
+    one(images).sum().backward()
+    assert images.grad.abs().sum() > 0
+    assert torch.allclose(one(images)[:1], one(images[:1]), atol=1e-5)
+
+
+def test_its_own_uploads_come_before_what_the_client_was_sent(private):
+    own, sent = head_of(private), Classifier({"weight": torch.zeros(10, WIDTH), "bias": torch.zeros(10)})
+    raw = Representations(torch.tensor([[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]]), torch.tensor([4, 4, 2]))
+    found = find_anchors((Observation(1, 0, (own, raw), (sent,)),), 0, 1)
+    assert torch.equal(found.weight, own.state["weight"])
+    assert found.classes.tolist() == [2, 4]
+    assert found.prototypes.tolist() == [[5.0, 5.0], [2.0, 1.0]]
+    found = find_anchors((Observation(1, 0, (SampleCount(torch.tensor([1])),), (sent,)),), 0, 1)
+    assert torch.equal(found.bias, sent.state["bias"])
+    assert found.prototypes is None
+
+
+def test_with_nothing_to_agree_with_there_is_no_shadow(halves):
+    seen = (Observation(1, 0, (SampleCount(torch.tensor([1])),), ()),)
+    with pytest.raises(UserError, match="of client 0 in round 1 holds a classifier"):
+        shadow_extractor(seen, 0, 1, halves[1], 10, seed=0)
+    with pytest.raises(UserError, match="of client 4 in round 1"):
+        find_anchors(seen, 4, 1)

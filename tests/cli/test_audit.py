@@ -1,0 +1,350 @@
+"""``fedpriv audit``: cells are run, resumed and rehearsed, and failures kept apart."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from study_cases import STUDY, TINY
+
+from fedpriv.cli.main import run
+from fedpriv.cli.study.cells import Execution, lay_out
+from fedpriv.cli.study.definition import parse_study
+from fedpriv.cli.study.folder import alone
+from fedpriv.cli.study.progress import seconds_left
+from fedpriv.cli.study.source import Source, read_source
+from fedpriv.util.errors import UserError
+
+TINY_FLAGS = ("--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def call(capsys, *arguments):
+    code = run([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def rows(folder):
+    return [json.loads(line) for line in (Path(folder) / "cells.jsonl").read_text().splitlines()]
+
+
+def outcome(folder):
+    """What a study found, without what differs from one time to the next: seconds, commands, versions."""
+    found = {}
+    for path in sorted(Path(folder).glob("attacks/*/*/m*.json")):
+        record = json.loads(path.read_text())
+        for key in ("cost", "command", "versions", "seconds"):
+            record.pop(key, None)
+        found[str(path.relative_to(folder))] = record
+    for path in sorted(Path(folder).glob("runs/*/metrics.jsonl")):
+        found[str(path.relative_to(folder))] = path.read_text()
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One study that came to its end, with one worker."""
+    home = tmp_path_factory.mktemp("audit")
+    (home / "study.toml").write_text(STUDY)
+    assert run(["audit", str(home / "study.toml"), "--out", str(home / "out"), "--quiet"]) == 0
+    return home
+
+
+# ---------------------------------------------------------------- running
+
+
+def test_a_study_leaves_every_run_attack_and_the_report(finished):
+    out = finished / "out"
+    found = rows(out)
+    assert [row["cell"] for row in found] == [
+        *("fedproto--none--s3", "fedproto--noise-scale=0.5--s3", "gh--none--s3", "gh--noise-scale=0.5--s3")
+    ]
+    for row in found:
+        assert (row["status"], row["error"], row["seed"], row["target"]) == ("done", None, 3, "prototype")
+        assert (out / row["run"] / "summary.json").is_file()
+        assert [entry["attack"] for entry in row["attacks"]] == ["pixels", "membership"]
+        assert all(entry["status"] == "done" and (out / entry["path"]).is_dir() for entry in row["attacks"])
+        assert row["seconds"]["train"] > 0
+        assert row["seconds"]["attack"] > 0
+    assert found[1]["defenses"][0]["options"]["scale"] == 0.5
+    assert found[1]["defense_family"] == "noise"
+    assert (out / "report.html").stat().st_size > 0
+    study = json.loads((out / "study.json").read_text())
+    assert [entry["label"] for entry in study["methods"]] == ["fedproto", "gh"]
+    assert study["defenses"][1]["choices"][0]["answer"]
+
+
+def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
+    seen = []
+    for row in rows(finished / "out"):
+        record = json.loads((finished / "out" / row["attack_folder"] / "pixels" / "metrics.json").read_text())
+        seen.append([(target["client"], target["label"]) for target in record["targets"]])
+    assert len(seen) == 4
+    assert seen.count(seen[0]) == 4
+
+
+def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
+    """Kill a study with two workers at whatever it is doing; resumed, it ends as it does without."""
+    command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out", "--workers", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("out/runs/*/config.json")) and process.poll() is None:
+        time.sleep(0.02)
+    time.sleep(random.uniform(0, 2))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [row["status"] for row in rows(tmp_path / "out")] == ["done"] * 4
+    assert outcome(tmp_path / "out") == outcome(finished / "out")
+
+
+def test_an_interrupt_prints_the_command_that_goes_on(finished, tmp_path):
+    command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list(tmp_path.glob("out/runs/*/config.json")) and process.poll() is None:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does: every process of the group is told
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "fedpriv: interrupted; go on with: fedpriv audit --resume --out out"
+    assert "Traceback" not in err
+    assert {row["status"] for row in rows(tmp_path / "out")} <= {"done", "pending"}
+
+
+def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
+    before = {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")}
+    code, out, _ = call(capsys, "audit", "--resume", "--out", finished / "out", "--json")
+    assert code == 0
+    assert [row["status"] for row in json.loads(out)["cells"]] == ["done"] * 4
+    assert {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")} == before
+    code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
+    assert code == 2
+    assert "holds another study (seeds differs); choose another --out, or --force" in err
+    with alone(finished / "out"):
+        for extra in ([], ["--force"]):
+            code, _, err = call(capsys, "audit", finished / "study.toml", "--out", finished / "out", *extra)
+            assert code == 2
+            assert "another fedpriv audit is at work here" in err
+    assert len(rows(finished / "out")) == 4
+
+
+def own_defenses(first, second):
+    each = [{"name": "noise", "scale": scale, "label": "x"} for scale in (first, second)]
+    methods = [{"name": name, "defenses": [one]} for name, one in zip(("fedproto", "fedgh"), each, strict=True)]
+    values = {"methods": methods, "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
+    return parse_study(Source(values | tomllib.loads(TINY)))
+
+
+def test_defenses_of_one_label_are_told_apart(tmp_path):
+    from fedpriv.cli.study.folder import claim
+
+    claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
+    assert claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
+    for other in (own_defenses(5.0, 0.3), own_defenses(0.3, 0.1), own_defenses(0.1, 0.1)):
+        with pytest.raises(UserError, match=r"out: holds another study \(methods.* differ"):
+            claim(tmp_path / "out", other, force=False)
+    saved = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert [entry["choices"][0]["options"]["scale"] for entry in saved["defenses"]] == [0.1, 0.3]
+    assert saved["methods"][1]["own_defenses"][0]["choices"][0]["options"]["scale"] == 0.3
+
+
+def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_path):
+    """Names of folders prove nothing: configurations and options of what is on disk are compared."""
+    import shutil
+
+    from fedpriv.cli.study.folder import standing
+
+    def rows_of(text):
+        (tmp_path / "study.toml").write_text(text)
+        cells, _ = lay_out(parse_study(read_source(tmp_path / "study.toml")), Execution())
+        return standing(tmp_path / "out", cells)
+
+    shutil.copytree(finished / "out", tmp_path / "out")
+    assert [row["status"] for row in rows_of(STUDY)] == ["done"] * 4
+    for before, after, complaint in (
+        ("lr = 0.1", "lr = 0.2", r"runs/fedproto--none--s3: trained for .* \(training.learning_rate differs\)"),
+        ("iterations = 5", "iterations = 6", r"none--s3/pixels: made for another study \(options.iterations differs\)"),
+        ('"membership"', '{ name = "membership", candidates = 50 }', r"none--s3/membership: made for another study"),
+        ('"gh"', '"gh", target = "prototype"', None),
+    ):
+        text = STUDY.replace(before, after)
+        assert text != STUDY
+        if complaint is None:
+            assert [row["status"] for row in rows_of(text)] == ["done"] * 4
+        else:
+            with pytest.raises(UserError, match=complaint):
+                rows_of(text)
+
+
+def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(finished / "out", tmp_path / "out")
+    good = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "cells.jsonl")}
+    for name, content, complaint in (
+        ("study.json", b'{"format": 1}', "study.json: field 'written' is missing"),
+        ("study.json", b'{"format": 1, "written": [1]}', "study.json: written: expected a valid dictionary"),
+        ("study.json", b'{"format": 2, "written": {}}', "study.json: not of format 1"),
+        ("study.json", b"\xff", "study.json: not readable as JSON"),
+        ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
+        ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
+    ):
+        (tmp_path / "out" / name).write_bytes(content)
+        code, _, err = call(capsys, "audit", "--resume", "--out", "out")
+        assert code == 2, err
+        assert complaint in err
+        assert len(err.splitlines()) == 1
+        (tmp_path / "out" / name).write_bytes(good[name])
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    commands = (
+        ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=1", *TINY_FLAGS],
+        ["train", "--method", "fedproto", *TINY_FLAGS],
+        ["data"],
+    )
+    for command in commands:
+        for out, why in (("file/sub", "Not a directory"), ("x" * 300, "File name too long")):
+            code, _, err = call(capsys, *command, "--out", out)
+            assert code == 2, err
+            assert f"{out}: this folder cannot be made or written ({why}); choose another --out" in err
+            assert len(err.splitlines()) == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_cell_that_fails_fails_alone(capsys, tmp_path):
+    (tmp_path / "study.toml").write_text(
+        """methods = [{ name = "fedproto", label = "wild", lr = 1e30 }, "fedproto"]
+attacks = [{ name = "pixels", iterations = 2 }]
+targets = 2
+control = false
+"""
+        + TINY
+    )
+    code, out, err = call(capsys, "audit", "study.toml", "--out", "out", "--json")
+    assert code == 1
+    wild, tame = json.loads(out)["cells"]
+    assert (wild["status"], tame["status"]) == ("failed", "done")
+    assert "training diverged, try a smaller --lr" in wild["error"]
+    assert wild["attacks"][0]["status"] == "pending"
+    assert "wild--none--s0: failed: " in err
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
+    from fedpriv.cli.study import execution
+    from fedpriv.cli.study.folder import claim, standing
+
+    values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
+    study = parse_study(Source(values | tomllib.loads(TINY)))
+    cells, _ = lay_out(study, Execution())
+    claim(tmp_path / "out", study, force=False)
+    lines = standing(tmp_path / "out", cells)
+    killed = []
+
+    def watch(lines, doing):
+        if not killed and any(cell.startswith("fedproto") for cell in doing):
+            killed.extend(multiprocessing.active_children())
+            killed[0].kill()
+
+    queue = execution.works(tmp_path / "out", cells, lines, Execution(), "fedpriv audit")
+    execution.carry_out(tmp_path / "out", lines, queue, 1, watch)
+    assert [line["status"] for line in rows(tmp_path / "out")] == ["failed", "done"]
+    assert "SIGKILL" in lines[0]["error"]
+    assert not multiprocessing.active_children()
+
+
+def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
+    from fedpriv.cli.study import estimate
+
+    rehearsals = []
+    original = estimate.estimate
+
+    def remembered(*arguments, **named):
+        rehearsals[:] = rehearsals or original(*arguments, **named)
+        return rehearsals
+
+    monkeypatch.setattr(estimate, "estimate", remembered)
+    (tmp_path / "study.toml").write_text(STUDY)
+    code, out, _ = call(capsys, "audit", "study.toml", "--defenses", "none,quantise:bits=4", "--dry-run", "--json")
+    assert code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
+    answer = json.loads(out)
+    plain, quantised, *_ = answer["cells"]
+    assert plain["cell"] == "fedproto--none--s3"
+    assert plain["upload_per_round"]["paper_scalars"] > 0
+    assert quantised["upload_per_round"]["full_bytes"] < plain["upload_per_round"]["full_bytes"] / 3
+    assert answer["complete"]
+    assert answer["seconds"] == pytest.approx(sum(sum(cell["seconds"].values()) for cell in answer["cells"]))
+    code, out, _ = call(
+        capsys, "audit", "study.toml", "--defenses", "none,quantise:bits=4", "--dry-run", "--workers", "2"
+    )
+    assert code == 0
+    assert "4 cells" in out
+    assert "with 2 workers" in out
+
+
+def test_a_dry_run_rehearses_what_needs_others_and_rare_uploads(capsys):
+    """Every default attack on mixtures, one of which learns from other clients; and uploads of each third round only."""
+    flags = [*TINY_FLAGS[:-1], "7", "--targets", "2", "--dry-run", "--json", "--quiet"]
+    code, out, _ = call(capsys, "audit", "--methods", "fedre", "--defenses", "none,every:k=3", *flags)
+    assert code == 0
+    answer = json.loads(out)
+    plain, rare = answer["cells"]
+    assert (answer["complete"], plain["not_estimated"], rare["not_estimated"]) == (True, [], [])
+    assert "unmix-prior" in plain["seconds_by_attack"]
+    assert all(cell["seconds"]["train"] > 0 and cell["seconds"]["attack"] > 0 for cell in answer["cells"])
+    scalars = [cell["upload_per_round"]["full_scalars"] for cell in answer["cells"]]
+    assert scalars[1] == pytest.approx(scalars[0] / 3)
+
+
+def test_what_cannot_be_rehearsed_is_named_and_the_rest_is_summed(capsys, monkeypatch):
+    from fedpriv.cli.study import estimate
+
+    original = estimate._attack
+
+    def refusing(cell, plan, run, folder):
+        if "pixels" in plan.attacks:
+            raise UserError("no pixels today")
+        return original(cell, plan, run, folder)
+
+    monkeypatch.setattr(estimate, "_attack", refusing)
+    flags = ["audit", "--methods", "fedproto", "--attacks", "pixels,membership", *TINY_FLAGS, "--dry-run"]
+    code, out, _ = call(capsys, *flags, "--json")
+    assert code == 0
+    answer = json.loads(out)
+    (cell,) = answer["cells"]
+    assert not answer["complete"]
+    assert cell["not_estimated"] == ["pixels on fedproto: no pixels today"]
+    assert cell["seconds_by_attack"]["pixels"] is None
+    assert answer["seconds"] == pytest.approx(cell["seconds"]["train"] + cell["seconds_by_attack"]["membership"])
+    code, out, _ = call(capsys, *flags)
+    assert code == 0
+    assert "time: at least about" in out
+    assert "not estimated: pixels on fedproto: no pixels today" in out
+
+
+def test_time_left_is_what_like_steps_took():
+    def row(cell, status, train, attack, method="a"):
+        entry = {"path": f"attacks/{cell}/dip", "seconds": attack}
+        seconds = {"train": train, "attack": attack}
+        return {"run": f"runs/{cell}", "method_label": method, "status": status, "seconds": seconds, "attacks": [entry]}
+
+    assert seconds_left([row("x", "pending", None, None)], 1) is None
+    begun = [row("x", "done", 2.0, 10.0), row("y", "pending", None, None), row("z", "pending", None, None, "b")]
+    assert seconds_left(begun, 1) == pytest.approx(24)
+    assert seconds_left(begun, 2) == pytest.approx(12)
+    assert seconds_left([begun[0], row("y", "failed", None, None)], 1) == 0

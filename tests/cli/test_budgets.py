@@ -1,0 +1,283 @@
+"""Budgets and stages of training on the command line, and what tables do on a narrow terminal."""
+
+import csv
+import json
+
+import pytest
+
+from fedpriv.cli import common
+from fedpriv.cli.main import run
+from fedpriv.pages.budget_curve import budget_curves, curve_svg
+from fedpriv.scoring.storage import load_attack
+
+SMALL = ["--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "4"]
+
+
+def call(capsys, *arguments):
+    code = run([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("budgets") / "run"
+    assert run(["train", "--method", "fedgh", *SMALL, "--keep", "1", "--out", str(path), "--quiet"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def budgets(trained):
+    path = trained.parent / "budgets"
+    arguments = [
+        "attack",
+        "--target",
+        "prototype",
+        "--run",
+        str(trained),
+        "--attack",
+        "pixels",
+        "--attack",
+        "membership",
+    ]
+    assert run([*arguments, "--targets", "4", "--budget", "4,40", "--out", str(path), "--quiet"]) == 0
+    return path
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def test_every_budget_has_its_folder_and_says_so(budgets):
+    assert (budgets / "membership" / "membership.json").is_file()  # no budget: it ran once
+    assert not (budgets / "membership@4").exists()
+    for budget in (4, 40):
+        home = budgets / f"pixels@{budget}"
+        record = json.loads((home / "metrics.json").read_text())
+        assert record["budget"] == {"field": "iterations", "value": budget}
+        assert record["cost"]["iterations"] <= budget
+        assert json.loads((home / "about.json").read_text())["options"]["iterations"] == budget
+        assert (home / "permuted.safetensors").exists() == (budget == 40)
+
+
+def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(budgets):
+    found = [load_attack(budgets / f"pixels@{budget}") for budget in (40, 4)]
+    (curve,) = budget_curves(found)
+    assert [point.budget for point in curve.points] == [4, 40]
+    for point, attack in zip(curve.points, reversed(found), strict=True):
+        record = attack.metrics
+        per_target = record["floor_details"][_best_blind(record)]["psnr_db"]["per_target"]
+        mean = sum(per_target) / len(per_target)
+        assert point.psnr == pytest.approx(record["metrics"]["psnr_db"]["mean"])
+        assert point.advantage == pytest.approx(point.psnr - mean)
+        if record["advantage_db"]["best_floor"] != "permuted":
+            assert list(point.interval) == record["advantage_db"]["ci95"]
+    assert curve.points[0].permuted is None
+    assert curve.points[1].permuted is not None
+    assert curve_svg(curve) == curve_svg(curve)
+    assert len(curve_svg(curve)) < 80_000
+
+
+def _best_blind(record):
+    floors = {name: values["psnr_db"] for name, values in record["floors"].items() if name != "permuted"}
+    return max(floors, key=floors.get)
+
+
+def test_the_report_shows_the_curve_and_the_table_every_budget(budgets, capsys, tmp_path):
+    code, _, _ = call(capsys, "report", budgets, "--out", "page")
+    assert code == 0
+    assert 'id="budgets"' in (tmp_path / "page" / "report.html").read_text()
+    assert "## Budgets" in (tmp_path / "page" / "report.md").read_text()
+    assert len(list((tmp_path / "page").glob("budget-*.svg"))) == 1
+    with open(tmp_path / "page" / "results.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["budget"] for row in rows} == {"4", "40"}
+    advantages = [float(row["advantage_db"]) for row in rows]
+    assert advantages == sorted(advantages, reverse=True)
+
+
+def test_a_single_budget_has_no_curve(budgets):
+    assert budget_curves([load_attack(budgets / "pixels@4")]) == []
+
+
+def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, monkeypatch, tmp_path):
+    from fedpriv.attacks.invert.inversion import PixelInversion
+
+    original = PixelInversion.run
+
+    def interrupted(self, *args, **kwargs):
+        if self.iterations == 6:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    arguments = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--targets", "3"]
+    arguments += ["--budget", "3,6", "--no-control", "--out", "r"]
+    monkeypatch.setattr(PixelInversion, "run", interrupted)
+    assert call(capsys, *arguments)[0] == 130
+    done = (tmp_path / "r" / "pixels@3" / "metrics.json").stat().st_mtime_ns
+    code, _, err = call(capsys, "report", "r", "--out", "early")
+    assert code == 0
+    assert "unfinished, pixels@6 missing" in err
+    code, _, err = call(capsys, "report", "r", "--out", "strict", "--strict")
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert "--strict: r: unfinished, pixels@6 missing" in err
+    monkeypatch.setattr(PixelInversion, "run", original)
+    assert call(capsys, *arguments, "--resume", "--quiet")[0] == 0
+    assert (tmp_path / "r" / "pixels@3" / "metrics.json").stat().st_mtime_ns == done
+    assert (tmp_path / "r" / "pixels@6" / "metrics.json").is_file()
+
+
+# ---------------------------------------------------------------- stages
+
+
+def test_a_run_trained_for_stages_keeps_what_they_need(capsys, tmp_path):
+    arguments = ["attack", "--target", "prototype", *SMALL, "--attack", "pixels", "--attack", "membership"]
+    arguments += ["--targets", "3", "--iterations", "3", "--no-control"]
+    code, out, _ = call(capsys, *arguments, "--stage", "early,middle", "--stage", "converged", "--out", "r", "--json")
+    assert code == 0
+    records = json.loads(out)["attacks"]
+    assert {name: record["stage"]["round"] for name, record in records.items()} == {
+        "pixels-early": 1, "pixels-middle": 2, "pixels-converged": 4,
+    }  # fmt: skip
+    for record in records.values():
+        assert record["stage"]["of"] == 4
+        assert 0 <= record["stage"]["accuracy"]["after_training"] <= 1
+        assert {row["round"] for row in record["targets"]} == {record["stage"]["round"]}
+    clients = [[(row["client"], row["index"]) for row in record["targets"]] for record in records.values()]
+    assert clients[0] == clients[1] == clients[2]
+    assert (tmp_path / "r" / "membership-early" / "membership.json").is_file()
+    assert 'id="stages"' in (tmp_path / "r" / "report.html").read_text()
+    assert "| early | 1 of 4 |" in (tmp_path / "r" / "report.md").read_text()
+    code, _, _ = call(capsys, "score", "r", "--quiet")
+    assert code == 0
+    again = json.loads((tmp_path / "r" / "pixels-early" / "metrics.json").read_text())
+    assert again == records["pixels-early"]
+
+
+def test_heads_are_attacked_through_the_network_of_the_round_before(capsys):
+    arguments = [
+        "attack",
+        "--target",
+        "classifier",
+        *SMALL,
+        "--batch-size",
+        "1",
+        "--local-steps",
+        "1",
+        "--targets",
+        "3",
+    ]
+    arguments += ["--attack", "head-update", "--iterations", "3", "--no-control", "--stage", "middle"]
+    code, out, _ = call(capsys, *arguments, "--out", "r", "--json")
+    assert code == 0
+    assert json.loads(out)["attacks"]["head-update-middle"]["stage"]["round"] == 2
+
+
+def test_a_stage_that_a_run_did_not_keep_is_refused_in_one_line(trained, capsys, tmp_path):
+    arguments = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--out", "r"]
+    code, _, err = call(capsys, *arguments, "--stage", "early,middle")
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert "nothing of the middle stage (round 2 of 4) was kept; checkpoints: rounds 1, 4" in err
+    assert "train with --keep 1 --keep 2" in err
+    assert not (tmp_path / "r").exists()
+    code, _, _ = call(capsys, *arguments, "--stage", "early", "--targets", "2", "--iterations", "2", "--quiet")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--budget", "10,x"], "--budget 10,x: expected whole numbers with commas between"),
+        (["--budget", "0"], "--budget 0: expected at least 1"),
+        (["--budget", "10", "--iterations", "3"], "--iterations and --budget exclude each other"),
+        (["--control-every-budget"], "--control-every-budget: needs --budget"),
+        (["--attack", "membership", "--budget", "3"], "--budget: membership has no budget"),
+        (["--stage", "late"], "unknown stage 'late'"),
+        (["--stage", "early", "--round", "1"], "--round and --stage exclude each other"),
+        (["--stage", "early", "--rounds", "2"], "2 round(s) have no stages"),
+        (["--attack-option", "unmix.iterations=3"], "attack 'unmix' does not run here"),
+    ],
+)
+def test_wrong_use_is_answered_in_one_line(arguments, complaint, capsys, tmp_path):
+    code, out, err = call(capsys, "attack", "--target", "prototype", *arguments, "--out", "r")
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- reports, scores, tables
+
+
+def test_an_unfinished_run_is_named_and_left_out(trained, capsys, tmp_path):
+    import shutil
+
+    shutil.copytree(trained, tmp_path / "stopped")
+    (tmp_path / "stopped" / "summary.json").unlink()
+    code, out, err = call(capsys, "report", trained, "stopped", "--out", "page", "--json")
+    assert code == 0
+    assert json.loads(out)["runs"] == [str(trained)]
+    assert "warning: stopped: unfinished run (4 of 4 rounds)" in err
+    for arguments in (["stopped"], [trained, "stopped", "--strict"]):
+        code, _, err = call(capsys, "report", *arguments, "--out", "other")
+        assert (code, len(err.strip().splitlines())) == (2, 1)
+        assert "stopped: unfinished run" in err
+
+
+def test_scoring_says_what_it_cannot_score_again(budgets, capsys):
+    code, out, err = call(capsys, "score", budgets, "--json")
+    assert code == 0
+    assert len(json.loads(out)) == 2
+    assert f"not scored again: {budgets / 'membership'}" in err
+    code, _, err = call(capsys, "score", budgets / "membership")
+    assert code == 2
+    assert "attack again" in err
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 160])
+def test_tables_fit_the_terminal_and_break_no_word(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = [f"quantity-{number}" for number in range(9)]
+    rows = [{name: f"{place}.{number}-value" for number, name in enumerate(names)} for place in range(2)]
+    common.print_table("a table", rows, as_json=False)
+    out = capsys.readouterr().out
+    assert all(len(line.rstrip()) <= width for line in out.splitlines())
+    for row in rows:
+        assert all(value in out for value in row.values())
+    assert all(name in out for name in names[1:])
+
+
+def test_the_summary_fits_eighty_columns_strongest_first(budgets, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = call(capsys, "score", budgets)
+    assert code == 0
+    table = out.split(str(budgets))[0]
+    assert all(len(line.rstrip()) <= 80 for line in table.splitlines())
+    for word in ("floor (best", "permuted", "converged", "objective", "pixels, budget 40"):
+        assert word in table
+
+
+def test_attacks_say_what_they_need_and_what_they_find(capsys):
+    code, out, _ = call(capsys, "list", "attacks", "--target", "entangled", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert rows["unmix"]["needs from the knowledge card"] == "extractor=white_box or shadow, at least 2 rounds"
+    assert rows["unmix"]["one target is"] == "a class of a client"
+    assert rows["dip"]["one target is"] == "an upload, or a row of it"
+    assert rows["dip"]["budget"] == "iterations=800"
+    assert rows["membership"]["budget"] == "none"
+    assert "targets" not in rows["dip"]
+
+
+def test_costs_that_cannot_be_counted_are_named_once_a_reason(capsys):
+    sizes = ["--classes", "10", "--width", "16", "--pairs", "20", "--model-scalars", "1000"]
+    code, out, _ = call(capsys, "cost", "--method", "all", *sizes)
+    assert code == 0
+    lines = [line for line in out.splitlines() if line.startswith("not counted: ")]
+    assert any(line.startswith("not counted: fpl; ") and "--clusters" in line for line in lines)
+    assert any(line.startswith("not counted: fedkd; ") and "--compressed-scalars" in line for line in lines)
+    assert any("fedhenn-kernel" in line and "--public" in line for line in lines)

@@ -1,0 +1,128 @@
+"""``fedpriv cost``: the figures it prints, where it takes sizes from, and what it asks for."""
+
+import json
+
+import pytest
+
+from fedpriv.cli.main import run
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.federation.rounds import load_data
+from fedpriv.federation.run_directory import RunConfig
+from fedpriv.methods import METHODS
+
+
+def cost(capsys, *arguments):
+    code = run(["cost", "--json", *arguments])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return json.loads(captured.out)
+
+
+def refused(capsys, *arguments):
+    assert run(["cost", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_stated_sizes(capsys):
+    found = cost(capsys, "--method", "fedgh", "--clients", "10", "--classes", "100", "--width", "512", "--pairs", "502")
+    assert found["sizes"] == {"clients": 10, "classes": 100, "width": 512, "pairs": 502}
+    (row,) = found["methods"]
+    assert row["method"] == "fedgh"
+    assert row["communication"]["paper"] == {
+        "upload_scalars_per_round": 502 * 512,
+        "broadcast_scalars_per_round": 513_000,
+        "upload_bytes_per_round": 4 * 502 * 512,
+        "broadcast_bytes_per_round": 2_052_000,
+    }
+    assert row["communication"]["full"]["upload_scalars_per_round"] == 502 * 513
+    assert row["communication"]["full"]["upload_bytes_per_round"] == 502 * (4 * 512 + 8)
+
+
+def test_people_get_a_table_and_the_sizes(capsys):
+    assert run(["cost", "--method", "fedgh,fedre", "--classes", "100", "--width", "512", "--pairs", "502"]) == 0
+    shown = capsys.readouterr().out
+    assert "257,024" in shown
+    assert "5,120" in shown
+    assert "pairs 502" in shown
+    assert run(["cost", "--quiet", "--classes", "10", "--width", "4"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "iid"])
+def test_sizes_from_data_are_those_of_the_division_that_a_run_would_have(capsys, partition):
+    found = cost(capsys, "--method", "fedproto,fedallrep", "--partition", partition, "--clients", "7", "--seed", "3")
+    data, _ = load_data(RunConfig(partition=PartitionOptions(name=partition), clients=7, seed=3))
+    labels = [set(data.train(k).labels.tolist()) for k in range(7)]
+    samples = sum(len(data.train(k)) for k in range(7))
+    width = found["sizes"]["width"]
+    proto, every = (row["communication"]["paper"] for row in found["methods"])
+    assert proto["upload_scalars_per_round"] == width * sum(map(len, labels))
+    assert proto["broadcast_scalars_per_round"] == 7 * width * len(set.union(*labels))
+    assert every["upload_scalars_per_round"] == width * samples
+    assert found["sizes"]["dataset"] == "digits"
+
+
+def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsys):
+    sizes = ("--classes", "10", "--clients", "3", "--public", "50", "--model")
+    one = cost(capsys, "--method", "fedavg", *sizes, "cnn4")["methods"][0]["communication"]["paper"]
+    assert one["upload_scalars_per_round"] == 3 * 878_538
+    two = cost(capsys, "--method", "fedhenn", *sizes, "cnn4,resnet18")["methods"][0]["communication"]["paper"]
+    wide = cost(capsys, "--method", "fedavg", *sizes, "resnet18")["methods"][0]["communication"]["paper"]
+    assert 3 * two["upload_scalars_per_round"] == 2 * one["upload_scalars_per_round"] + wide["upload_scalars_per_round"]
+    assert "one architecture" in refused(capsys, "--method", "fedavg", *sizes, "cnn4,resnet18")
+    stated = cost(capsys, "--method", "fedavg", "--classes", "10", "--width", "512", "--model-scalars", "1000")
+    assert stated["methods"][0]["communication"]["paper"]["upload_scalars_per_round"] == 10_000
+
+
+def test_a_mapping_with_weights_counts(capsys):
+    def scalars(mapping):
+        flags = ("--classes", "10", "--model", "cnn4", "--width", "100", "--mapping", mapping)
+        return cost(capsys, "--method", "fedavg", *flags)["sizes"]["model_scalars"]
+
+    assert scalars("fc") - scalars("ap") == 512 * 100 + 100
+
+
+def test_options_and_a_configuration_file(capsys, tmp_path):
+    sizes = ("--classes", "10", "--width", "8", "--pairs", "20")
+    plain = cost(capsys, "--method", "fedproto", *sizes)["methods"][0]["communication"]["full"]
+    counts = cost(capsys, "--method", "fedproto", *sizes, "--option", "averaging=counts")
+    more = counts["methods"][0]["communication"]["full"]
+    assert more["upload_scalars_per_round"] == plain["upload_scalars_per_round"] + 20
+    config = tmp_path / "cost.toml"
+    config.write_text('method = "fedproto"\nclasses = 10\nwidth = 8\npairs = 20\n[option]\naveraging = "counts"\n')
+    assert cost(capsys, "--config", str(config)) == counts
+
+
+def test_all_methods_at_once_with_what_is_missing(capsys):
+    found = cost(capsys, "--method", "all", "--classes", "10", "--width", "512")
+    assert [row["method"] for row in found["methods"]] == list(METHODS)
+    missing = {row["method"]: row["missing"] for row in found["methods"] if "missing" in row}
+    assert "--pairs" in missing["fedgh"]
+    assert "--samples" in missing["fedallrep"]
+    assert "--model" in missing["fedavg"]
+    assert "fedre" not in missing
+    sizes = ("--classes", "10", "--model", "cnn4", "--pairs", "61", "--samples", "3000", "--public", "100")
+    whole = cost(capsys, "--method", "all", *sizes, "--clusters", "17", "--compressed-scalars", "337428")
+    assert all("communication" in row for row in whole["methods"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--method", "fedgh", "--classes", "10", "--width", "4"], "--pairs"),
+        (["--method", "fedgg"], "did you mean 'fedgh'"),
+        (["--classes", "10"], "--width or --model"),
+        (["--pairs", "61"], "--classes is missing"),
+        (["--dataset", "digits", "--pairs", "61"], "drop --pairs"),
+        (["--seed", "1", "--classes", "10"], "--seed reads data"),
+        (["--method", "fedre,fedgh", "--classes", "10", "--width", "4", "--option", "a=1"], "one --method"),
+        (["--classes", "10", "--width", "4", "--option", "a=1"], "unknown key 'a'"),
+        (["--classes", "10", "--model", "cnn4", "--model-scalars", "5"], "exclude each other"),
+        (["--classes", "0"], "--classes"),
+        (["--classes", "10", "--model", "cnn4", "--image-size", "8"], "cannot take images"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_with_the_remedy(capsys, arguments, says):
+    assert says in refused(capsys, *arguments)

@@ -1,0 +1,365 @@
+"""The command line as a person meets it: what it writes, what it says, how it exits."""
+
+import csv
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedpriv.cli.main import COMMANDS, run
+
+SMALL = ["--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
+QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
+
+
+def call(capsys, *arguments):
+    code = run([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "run"
+    assert run(["train", "--method", "fedgh", *SMALL, "--out", str(path), "--quiet"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "result"
+    assert run(["attack", "--target", "entangled", *QUICK_ATTACK, "--out", str(path), "--quiet"]) == 0
+    return path
+
+
+# ---------------------------------------------------------------- help
+
+
+def test_help_answers_at_once_and_imports_no_torch():
+    started = time.process_time()
+    code = "import sys; from fedpriv.cli.main import run; run(['--help']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.process_time() - started < 5
+    for name in COMMANDS:
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself_without_torch(name):
+    code = f"import sys; from fedpriv.cli.main import run; run(['{name}', '--help']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--json" in done.stdout
+
+
+# ---------------------------------------------------------------- list, data
+
+
+@pytest.mark.parametrize("kind", ["methods", "attacks", "defenses", "datasets", "models", "targets"])
+def test_lists_are_tables_and_json(kind, capsys):
+    code, out, _ = call(capsys, "list", kind, "--json")
+    assert code == 0
+    names = [row["name"] for row in json.loads(out)]
+    assert len(names) == len(set(names))
+    code, out, _ = call(capsys, "list", kind)
+    assert code == 0
+    assert all(name in out for name in names)
+
+
+def test_data_shows_who_holds_what(capsys):
+    code, out, _ = call(capsys, "data", *SMALL[:6], "--out", "shown", "--json")
+    assert code == 0
+    rows = json.loads(out)["clients"]
+    assert len(rows) == 4
+    with open("shown/holdings.png", "rb") as file:
+        assert file.read(4) == b"\x89PNG"
+
+
+# ---------------------------------------------------------------- train
+
+
+def test_train_says_what_it_reached_and_where(capsys):
+    code, out, _ = call(capsys, "train", "--method", "local", *SMALL, "--out", "run", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert result["run"] == "run"
+    assert 0 <= result["accuracy"]["after_training"]["final"] <= 1
+    assert result["communication"]["full"]["total"]["upload_scalars"] == 0
+
+
+def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'method = "fedre"\nper-class = 20\nclients = 4\npartition = "iid"\nrounds = 3\n[option]\nmechanism = "VAP"\n'
+    )
+    code, _, _ = call(capsys, "train", "--config", "run.toml", "--rounds", "1", "--out", "run", "--quiet")
+    assert code == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["rounds"], config["clients"], config["options"]) == (1, 4, {"mechanism": "VAP"})
+
+
+def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):
+    import fedpriv.federation.engines.local as engine
+
+    original, steps = engine.run_clients, iter(range(100))
+
+    def interrupted(*arguments):
+        for result in original(*arguments):
+            if next(steps) == 5:
+                raise KeyboardInterrupt
+            yield result
+
+    monkeypatch.setattr(engine, "run_clients", interrupted)
+    code, _, err = call(capsys, "train", "--method", "local", *SMALL, "--out", "run")
+    assert code == 130
+    assert "interrupted; go on with: fedpriv train --resume --out run" in err
+    code, _, err = call(capsys, "attack", "--target", "prototype", "--run", "run")
+    assert code == 2
+    assert "unfinished run (1 of 2 rounds)" in err
+    monkeypatch.setattr(engine, "run_clients", original)
+    code, out, _ = call(capsys, "train", "--resume", "--out", "run", "--json")
+    assert code == 0
+    assert json.loads(out)["rounds"] == 2
+
+
+# ---------------------------------------------------------------- attack, score, report
+
+
+def test_an_attack_leaves_grid_table_report_and_records(attacked):
+    for name in ("report.html", "report.md", "results.csv", "request.json", "dip/grid.png", "dip/metrics.json"):
+        assert (attacked / name).stat().st_size > 0
+    record = json.loads((attacked / "dip" / "metrics.json").read_text())
+    for key in ("target", "attack", "method", "dataset", "knowledge", "n_targets", "metrics", "floors", "advantage_db"):
+        assert key in record
+    assert {"mean", "median", "sd", "ci95", "per_target"} <= set(record["metrics"]["psnr_db"])
+    assert record["n_targets"] == 4
+    assert "permuted" in record["floors"]
+    assert not (attacked / "dip" / ".partial").exists()
+    with open(attacked / "results.csv") as file:
+        assert {row["attack"] for row in csv.DictReader(file)} >= {"dip", "pixels"}
+
+
+def test_scoring_again_gives_the_same_record(attacked, capsys):
+    before = json.loads((attacked / "dip" / "metrics.json").read_text())
+    code, out, _ = call(capsys, "score", attacked / "dip", "--json")
+    assert code == 0
+    assert json.loads((attacked / "dip" / "metrics.json").read_text()) == before
+    assert json.loads(out)[str(attacked / "dip")] == before
+
+
+def test_a_report_over_several_results(attacked, capsys, tmp_path):
+    code, _, _ = call(capsys, "report", attacked, "--out", "page")
+    assert code == 0
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "dip" in page
+    assert "pixels" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsys, tmp_path):
+    code, out, _ = call(capsys, "report", trained, attacked, attacked / "dip", "--out", "page", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    # the result folder holds the run that was attacked too
+    assert answer["runs"] == [str(trained), str(attacked / "run")]
+    assert answer["attacks"].count(str(attacked / "dip")) == 1
+    assert 'href="runs.html"' in (tmp_path / "page" / "report.html").read_text()
+    assert 'href="report.html"' in (tmp_path / "page" / "runs.html").read_text()
+    assert (tmp_path / "page" / "prototypes-1-fedgh.svg").is_file()
+    code, out, _ = call(capsys, "report", trained, "--target-accuracy", "0.01", "--out", "page", "--force")
+    assert code == 0
+    assert out.strip().endswith("runs.html")
+    assert not (tmp_path / "page" / "report.html").exists()
+    assert "report.html" not in (tmp_path / "page" / "runs.html").read_text()
+    with open(tmp_path / "page" / "runs.csv") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["method"], row["after_training_rounds_to_target"]) == ("fedgh", "1")
+
+
+def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, capsys, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for arguments, reason in (
+        (["empty"], "empty: holds neither an attack result (about.json) nor a run (config.json)"),
+        ([attacked / "dip", "--target-accuracy", "0.5"], "--target-accuracy: applies to runs"),
+        ([trained, "--target-accuracy", "2"], "--target-accuracy 2: expected above 0 and at most 1"),
+    ):
+        code, _, error = call(capsys, "report", *arguments, "--out", "page")
+        assert code == 2
+        assert reason in error
+        assert len(error.strip().splitlines()) == 1
+        assert not (tmp_path / "page").exists()
+
+
+def test_attacking_a_run_of_ones_own(trained, capsys):
+    code, out, _ = call(
+        capsys, *["attack", "--target", "prototype", "--run", trained, "--attack", "pixels"],
+        *["--targets", "3", "--iterations", "5", "--out", "mine", "--json"],
+    )  # fmt: skip
+    assert code == 0
+    record = json.loads(out)["attacks"]["pixels"]
+    assert (record["method"], record["target"], record["n_targets"]) == ("fedgh", "prototype", 3)
+
+
+def test_the_same_seed_gives_the_same_attack_and_chunks_change_nothing(trained, capsys, tmp_path):
+    common = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--targets", "4"]
+    common += ["--iterations", "10", "--no-control", "--quiet"]
+    for name, extra in (("one", []), ("two", []), ("chunked", ["--chunk-rows", "1"])):
+        assert call(capsys, *common, *extra, "--out", name)[0] == 0
+    scores = [
+        json.loads((tmp_path / name / "pixels" / "metrics.json").read_text())["metrics"]["psnr_db"]["per_target"]
+        for name in ("one", "two", "chunked")
+    ]
+    assert scores[0] == scores[1]
+    assert scores[2] == pytest.approx(scores[0], abs=1e-3)
+
+
+def test_an_interrupted_attack_goes_on_where_it_was(trained, capsys, monkeypatch, tmp_path):
+    from fedpriv.attacks.invert.inversion import PixelInversion
+
+    original = PixelInversion.run
+
+    def interrupted(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+    arguments = [
+        "attack",
+        "--target",
+        "prototype",
+        "--run",
+        trained,
+        "--targets",
+        "3",
+        "--iterations",
+        "5",
+        "--out",
+        "r",
+    ]
+    monkeypatch.setattr(PixelInversion, "run", interrupted)
+    monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, arguments)])
+    code, _, err = call(capsys, *arguments)
+    assert code == 130
+    assert "--resume" in err
+    done = (tmp_path / "r" / "dip" / "metrics.json").stat().st_mtime_ns
+    monkeypatch.setattr(PixelInversion, "run", original)
+    code, _, err = call(capsys, "report", tmp_path, "--out", "early")  # finds what is two levels down
+    assert code == 0
+    assert "unfinished, " in err
+    assert "pixels" in err
+    code, _, err = call(capsys, *arguments, "--resume", "--iterations", "6")
+    assert code == 2
+    assert "attacks.dip.iterations" in err
+    code, _, _ = call(capsys, *arguments, "--resume")
+    assert code == 0
+    assert (tmp_path / "r" / "dip" / "metrics.json").stat().st_mtime_ns == done
+    assert (tmp_path / "r" / "report.html").is_file()
+
+
+# ---------------------------------------------------------------- wrong use: one line, exit code 2, nothing overwritten
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["attack", "--target", "entangeld"], "unknown target 'entangeld'; did you mean 'entangled'"),
+        (["attack", "--target", "entangled", "--attack", "dip2"], "unknown attack 'dip2'"),
+        (["attack", "--target", "entangled", "--attack", "dlg"], "--attack dlg: attacks model"),
+        (["attack", "--target", "entangled", "--targets", "0"], "--targets 0: expected at least 1"),
+        (["attack", "--target", "entangled", "--iterations", "0"], "iterations"),
+        (["attack", "--target", "entangled", "--attack-option", "speed=3"], "unknown key 'speed'"),
+        (["attack", "--target", "entangled", "--attack", "dip", "--knowledge", "extractor=none"], "needs extractor="),
+        (["attack", "--target", "entangled", "--knowledge", "extractor"], "expected KEY=VALUE"),
+        (["attack", "--target", "entangled", "--knowledge", "telepathy=yes"], "unknown key 'telepathy'"),
+        (["attack", "--target", "entangled", "--run", "nowhere"], "no such run directory"),
+        (["attack", "--target", "entangled", "--run", "x", "--alpha", "1"], "trained already; drop --alpha"),
+        (["attack", "--target", "entangled", "--device", "cuda"], "no CUDA device is usable here"),
+        (["attack", "--target", "entangled", "--device", "tpu9"], "unknown device"),
+        (["attack"], "Missing option '--target'"),
+        (["train", "--method", "fedxyz"], "unknown method 'fedxyz'"),
+        (["train", "--dataset", "mnst"], "unknown data set 'mnst'; did you mean 'mnist'"),
+        (["train", "--dataset", "folder"], "needs --data-dir"),
+        (["train", "--dataset", "folder", "--data-dir", "missing"], "missing"),
+        (["train", "--alpha", "0"], "alpha"),
+        (["train", "--alpha", "-1"], "alpha"),
+        (["train", "--partition", "round-robin"], "round-robin"),
+        (["train", "--clients", "5000"], "5000"),
+        (["train", "--rounds", "0"], "rounds: input should be greater than or equal to 1, got 0"),
+        (["train", "--participation", "1.5"], "participation"),
+        (["train", "--lr", "0"], "training.learning_rate: input should be greater than 0"),
+        (["train", "--width", "100000000000000000000"], "width: input should be less than or equal to 65536"),
+        (["train", "--image-size", "100000"], "image_size: input should be less than or equal to 4096"),
+        (["train", "--mapping", "xx"], "mapping"),
+        (["train", "--keep", "99"], "keep: input should be a round from 1 to 20, got 99"),
+        (["train", "--keep", "0"], "keep: input should be a round from 1 to 20, got 0"),
+        (["train", "--defense", "noise:scale=1,scale=2"], "defense 'noise:scale=1,scale=2': 'scale' is given twice"),
+        (["train", "--defense", "dp-sgd:epsilon=inf"], "defense dp-sgd: epsilon: input should be a finite number"),
+        (["train", "--option", "mechanism=XX"], "mechanism"),
+        (["train", "--method", "fedavg"], "needs one architecture for all clients"),
+        (["train", "--resume"], "--resume needs --out"),
+        (["train", "--resume", "--out", "nowhere"], "no such run directory"),
+        (["train", "--config", "nowhere.toml"], "no such file"),
+        (["train", "--speed", "3"], "No such option"),
+        (["report", "nowhere"], "no such folder"),
+        (["score", "."], "holds no attack result"),
+        (["list", "metods"], "unknown list 'metods'; did you mean 'methods'"),
+        (["dance"], "No such command"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_answered_in_one_line(arguments, complaint, capsys, tmp_path):
+    code, out, err = call(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_file_with_an_unknown_key_is_refused(capsys, tmp_path):
+    (tmp_path / "run.toml").write_text("round = 3\n")
+    code, _, err = call(capsys, "train", "--config", "run.toml")
+    assert code == 2
+    assert "'round'; did you mean 'rounds'" in err
+
+
+@pytest.mark.parametrize("command", ["train", "attack"])
+def test_an_output_folder_that_exists_is_left_alone(command, capsys, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    extra = ["--target", "entangled"] if command == "attack" else []
+    code, _, err = call(capsys, command, *extra, *SMALL, "--out", "mine")
+    assert code == 2
+    assert "mine: already exists" in err
+    code, _, err = call(capsys, command, *extra, *SMALL, "--out", "mine", "--force")
+    assert code == 2
+    assert "--force will not remove them" in err
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_asking_for_what_a_run_does_not_have_is_refused(trained, capsys):
+    common = ["attack", "--run", trained, "--out", "r"]
+    for extra, complaint in (
+        (["--target", "entangled"], "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),
+        (["--target", "prototype", "--round", "9"], "no uploads of round 9 are stored; stored rounds: 1, 2"),
+        (["--target", "prototype", "--round", "1"], "white-box extractor of round 1 needs its checkpoint"),
+        (["--target", "prototype", "--rounds-seen", "5"], "no attack on prototype uses several rounds"),
+        (["--target", "prototype", "--knowledge", "attacker_data=same_domain"], "set no public images aside"),
+    ):
+        code, _, err = call(capsys, *common, *extra, "--force")
+        assert code == 2
+        assert complaint in err
+        assert len(err.splitlines()) == 1
+
+
+def test_a_damaged_result_is_refused(attacked, capsys, tmp_path):
+    import shutil
+
+    shutil.copytree(attacked, tmp_path / "copy")
+    path = tmp_path / "copy" / "dip" / "reconstruction.safetensors"
+    path.write_bytes(path.read_bytes()[:-3])
+    code, _, err = call(capsys, "score", "copy")
+    assert code == 2
+    assert "reconstruction.safetensors" in err

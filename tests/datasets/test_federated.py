@@ -1,0 +1,184 @@
+"""From data set to federation, public images, and the picture of who holds what."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedpriv.datasets import PARTITIONS, load_dataset
+from fedpriv.datasets.federated import PartitionOptions, federate, public_split
+from fedpriv.datasets.holdings import class_counts, draw_holdings, holdings_table
+from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples
+from fedpriv.util.errors import UserError
+
+
+def made(*counts, n_train=None):
+    """Return a data set whose image number i has the value i in its only pixel (as bytes)."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    images = (torch.arange(len(labels)) % 256).to(torch.uint8).view(-1, 1, 1, 1)
+    names = tuple(f"class {number}" for number in range(len(counts)))
+    return Dataset("made", Samples(images, labels), names, len(labels) if n_train is None else n_train)
+
+
+def indices(federated):
+    return np.concatenate([np.concatenate([client.train_index, client.test_index]) for client in federated.clients])
+
+
+def test_federate_gives_the_published_cifar10_division():
+    federated = federate(made(*[6000] * 10), PartitionOptions("dirichlet"), 10, 0)
+    assert ((class_counts(federated) > 0).sum(axis=1)).tolist() == [5, 7, 6, 4, 7, 6, 4, 8, 4, 10]
+    published = [2941, 5107, 8276, 9264, 5149, 6411, 7775, 5903, 6122, 3052]
+    assert [len(client.train_index) for client in federated.clients] == [int(0.75 * size) for size in published]
+    pathological = federate(made(*[6000] * 10), PartitionOptions("pathological"), 10, 0)
+    sizes = [len(client.train_index) + len(client.test_index) for client in pathological.clients]
+    assert sizes == [4860, 7140, 2198, 9802, 3364, 8636, 2655, 9345, 5075, 6925]
+
+
+@pytest.mark.parametrize("name", sorted(PARTITIONS))
+def test_every_partition_divides_the_digits(name):
+    digits = load_dataset("digits")
+    options = PartitionOptions(name, alpha=0.5, imbalance=10)
+    federated = federate(digits, options, 10, 3)
+    used = indices(federated)
+    assert len(used) == len(np.unique(used))
+    assert name == "long_tail" or len(used) == len(digits.samples)
+    assert all(len(client.train_index) and len(client.test_index) for client in federated.clients)
+    again = federate(digits, options, 10, 3)
+    assert np.array_equal(used, indices(again))
+    assert not np.array_equal(used, indices(federate(digits, options, 10, 4)))
+    assert len(federated.train(2)) == len(federated.clients[2].train_index)
+
+
+def test_train_fraction_is_the_share_of_every_client():
+    federated = federate(made(40, 40), PartitionOptions("iid", train_fraction=0.9), 4, 0)
+    assert [(len(client.train_index), len(client.test_index)) for client in federated.clients] == [(18, 2)] * 4
+
+
+def test_balanced_reaches_the_pathological_division():
+    federated = federate(made(*[40] * 4), PartitionOptions("pathological", balanced=True), 4, 0)
+    assert [len(client.train_index) for client in federated.clients] == [30] * 4
+
+
+def test_long_tail_lowers_the_tail():
+    federated = federate(made(*[200] * 4), PartitionOptions("long_tail", alpha=100, imbalance=8), 4, 0)
+    used = federated.dataset.samples.labels.numpy()[indices(federated)]
+    assert np.bincount(used).tolist() == [200, 100, 50, 25]
+
+
+@settings(max_examples=40, deadline=None)
+@given(n_clients=st.integers(1, 12), fraction=st.floats(0.1, 0.9), seed=st.integers(0, 2**32 - 1))
+def test_every_client_trains_and_tests_or_the_division_is_refused(n_clients, fraction, seed):
+    dataset, options = made(12, 12), PartitionOptions("iid", train_fraction=fraction)
+    if int(fraction * (24 // n_clients)) == 0:
+        with pytest.raises(UserError, match="would hold 0 training"):
+            federate(dataset, options, n_clients, seed)
+        return
+    federated = federate(dataset, options, n_clients, seed)
+    assert sorted(indices(federated).tolist()) == list(range(24))
+    assert all(len(client.train_index) and len(client.test_index) for client in federated.clients)
+
+
+@pytest.mark.parametrize(
+    ("options", "n_clients", "seed", "message"),
+    [
+        ({"name": "dirichlett"}, 2, 0, "did you mean 'dirichlet'"),
+        ({"name": "iid"}, 0, 0, "number of clients is 0"),
+        ({"name": "dirichlet"}, 0, 0, "number of clients is 0"),
+        ({"name": "pathological"}, 0, 0, "number of clients is 0"),
+        ({"name": "iid"}, 2, -1, "seed is -1"),
+        ({"name": "iid"}, 2, 2**32, "seed is 4294967296"),
+        ({"name": "iid"}, 20, 0, "client 0 would hold 0 training and 1 test images"),
+        ({"name": "iid", "train_fraction": 1.5}, 2, 0, "train fraction is 1.5"),
+        ({"name": "dirichlet", "alpha": 0}, 2, 0, "alpha is 0"),
+        ({"name": "long_tail", "imbalance": 0}, 2, 0, "imbalance is 0"),
+    ],
+)
+def test_bad_values_are_refused_in_one_line(options, n_clients, seed, message):
+    with pytest.raises(UserError, match=message) as caught:
+        federate(made(10, 10), PartitionOptions(**options), n_clients, seed)
+    assert "\n" not in str(caught.value)
+
+
+def test_public_images_leave_the_data_set():
+    dataset = made(30, 30, n_train=40)
+    rest, public = public_split(dataset, 15, 1)
+    assert public.images.shape == (15, 1, 1, 1)
+    assert public.images.dtype == torch.float32
+    taken = (public.images.flatten() * 255).round().long().tolist()
+    left = rest.samples.images.flatten().tolist()
+    assert sorted(taken + left) == list(range(60))
+    assert left == sorted(left)
+    assert rest.n_official_train == sum(value < 40 for value in left)
+    assert rest.samples.labels.tolist() == [int(value >= 30) for value in left]
+    assert public.labels.tolist() == [int(value >= 30) for value in taken]
+    assert torch.equal(public.images, public_split(dataset, 15, 1)[1].images)
+    assert not torch.equal(public.images, public_split(dataset, 15, 2)[1].images)
+
+
+@pytest.mark.parametrize("n_public", [0, -1, 20, 21])
+def test_public_images_must_leave_something(n_public):
+    with pytest.raises(UserError, match="number of public images is"):
+        public_split(made(10, 10), n_public, 0)
+
+
+def by_hand():
+    """Two clients, three classes: client 0 trains on 2 of class 0 and 1 of class 2, client 1 on 1 of class 1."""
+    clients = (
+        ClientData(np.array([0, 1, 4]), np.array([2])),
+        ClientData(np.array([3]), np.array([5, 6])),
+    )
+    return FederatedData(made(3, 1, 3), clients)
+
+
+def test_counts_and_table_by_hand():
+    assert class_counts(by_hand()).tolist() == [[2, 0, 1], [0, 1, 0]]
+    first, second = holdings_table(by_hand())
+    assert first == {
+        "client": 0,
+        "train": 3,
+        "test": 1,
+        "classes": 2,
+        "largest_class": "class 0",
+        "largest_share": pytest.approx(2 / 3),
+        "counts": {"class 0": 2, "class 2": 1},
+    }
+    assert (second["largest_class"], second["largest_share"]) == ("class 1", 1.0)
+
+
+def test_picture_writes_the_counts_and_is_reproducible(tmp_path):
+    federated = federate(load_dataset("digits"), PartitionOptions(), 10, 0)
+    for name in ("one.svg", "two.svg"):
+        draw_holdings(federated, tmp_path / name)
+    text = (tmp_path / "one.svg").read_text()
+    assert text == (tmp_path / "two.svg").read_text()
+    # each glyph run is preceded by a comment with its text
+    for count in class_counts(federated)[class_counts(federated) > 0]:
+        assert f"<!-- {count} -->" in text
+    assert f"10 clients, {int((class_counts(federated) > 0).sum())} (client, class) pairs" in text
+
+
+def test_picture_of_many_clients_and_classes_has_a_bounded_size(tmp_path):
+    federated = federate(made(*[60] * 200), PartitionOptions(alpha=0.3), 100, 0)
+    draw_holdings(federated, tmp_path / "many.png")
+    with Image.open(tmp_path / "many.png") as picture:
+        width, height = picture.size
+    assert width <= 2700
+    # a row of cells stays at least ten pixels high, so that neighbours can be told apart
+    assert 1000 < height <= 1800
+
+
+def test_picture_does_not_touch_the_global_drawing_state(tmp_path):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    draw_holdings(by_hand(), tmp_path / "small.svg")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_picture_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"must end in \.svg or \.png"):
+        draw_holdings(by_hand(), tmp_path / "picture.pdf")
+    with pytest.raises(UserError, match=r"cannot write .*missing"):
+        draw_holdings(by_hand(), tmp_path / "missing" / "picture.svg")

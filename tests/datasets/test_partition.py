@@ -1,0 +1,262 @@
+"""Divisions: published vectors, laws, and refusals."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import train_test_split
+
+from fedpriv.datasets import partition
+from fedpriv.datasets.partition import (
+    dirichlet_partition,
+    iid_partition,
+    least_samples,
+    long_tail_partition,
+    long_tail_subset,
+    pathological_partition,
+    split_train_test,
+)
+from fedpriv.util.errors import UserError
+
+
+def labels_of(*counts):
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def classes_in(labels, parts):
+    return [len(np.unique(labels[part])) for part in parts]
+
+
+def published_split(labels, alpha=0.1):
+    """Division and training parts as PFLlib makes them with numpy seed 0, ten clients and 75 % for training."""
+    rng = np.random.RandomState(0)
+    parts = dirichlet_partition(labels, 10, alpha, rng)
+    return parts, [train for train, _ in split_train_test(parts, 0.75, rng)]
+
+
+def assert_each_once(parts, positions):
+    assert sorted(np.concatenate(parts).tolist()) == sorted(positions)
+
+
+def test_dirichlet_gives_the_published_cifar10_division():
+    labels = labels_of(*[6000] * 10)
+    parts, train = published_split(labels)
+    assert [len(part) for part in parts] == [2941, 5107, 8276, 9264, 5149, 6411, 7775, 5903, 6122, 3052]
+    assert sum(classes_in(labels, parts)) == 62
+    assert classes_in(labels, train) == [5, 7, 6, 4, 7, 6, 4, 8, 4, 10]
+    classes, counts = np.unique(labels[parts[0]], return_counts=True)
+    assert dict(zip(classes.tolist(), counts.tolist(), strict=True)) == {0: 1176, 1: 3, 3: 1553, 6: 5, 7: 204}
+
+
+@pytest.mark.parametrize(
+    ("counts", "before", "after"),
+    [([600] * 100, 533, 502), ([10_500] + [500] * 199, 982, 937)],
+    ids=["cifar100", "tiny-imagenet-with-its-validation-part-in-class-0"],
+)
+def test_dirichlet_gives_the_published_numbers_of_pairs(counts, before, after):
+    labels = labels_of(*counts)
+    parts, train = published_split(labels)
+    assert (sum(classes_in(labels, parts)), sum(classes_in(labels, train))) == (before, after)
+
+
+def test_dirichlet_gives_the_published_training_sizes_of_the_small_subset():
+    _, train = published_split(labels_of(*[400] * 10))
+    assert [len(part) for part in train] == [174, 308, 328, 53, 392, 410, 312, 257, 408, 356]
+
+
+def test_sizes_do_not_depend_on_the_stored_order():
+    labels = np.random.default_rng(5).permutation(labels_of(*[400] * 10))
+    _, train = published_split(labels)
+    assert [len(part) for part in train] == [174, 308, 328, 53, 392, 410, 312, 257, 408, 356]
+
+
+def test_pathological_gives_the_published_divisions():
+    cifar10 = labels_of(*[6000] * 10)
+    rng = np.random.RandomState(0)
+    parts = pathological_partition(cifar10, 10, 2, rng)
+    assert [len(part) for part in parts] == [4860, 7140, 2198, 9802, 3364, 8636, 2655, 9345, 5075, 6925]
+    assert sum(classes_in(cifar10, [train for train, _ in split_train_test(parts, 0.75, rng)])) == 20
+    for counts, per_client, pairs in (([600] * 100, 10, 100), ([550] * 200, 20, 200)):
+        labels = labels_of(*counts)
+        parts = pathological_partition(labels, 10, per_client, 0)
+        assert sum(classes_in(labels, parts)) == pairs
+        assert {len(part) for part in parts} == {len(labels) // 10}
+
+
+def test_pathological_hands_out_classes_in_order_and_samples_in_stored_order():
+    labels = labels_of(10, 10, 10, 10)
+    parts = pathological_partition(labels, 4, 2, 3, balanced=True)
+    expected = [[0, 1, 2, 3, 4, 10, 11, 12, 13, 14], [5, 6, 7, 8, 9, 15, 16, 17, 18, 19]]
+    assert [part.tolist() for part in parts[:2]] == expected
+    assert [part.tolist() for part in parts[2:]] == [[index + 20 for index in part] for part in expected]
+
+
+def test_balanced_gives_the_remainder_to_the_last_taker():
+    parts = pathological_partition(labels_of(11, 11), 3, 2, 0, balanced=True)
+    assert [len(part) for part in parts] == [6, 6, 10]
+
+
+def test_split_equals_scikit_learn_under_the_global_generator():
+    parts = [np.arange(7), np.arange(100, 153), np.arange(200, 204)]
+    ours = split_train_test(parts, 0.75, 11)
+    shared = np.random.RandomState(11)
+    for part, (train, test) in zip(parts, ours, strict=True):
+        their_train, their_test = train_test_split(part, train_size=0.75, shuffle=True, random_state=shared)
+        assert train.tolist() == their_train.tolist()
+        assert test.tolist() == their_test.tolist()
+
+
+def test_least_samples_by_hand():
+    assert least_samples(60_000, 10) == 40
+    assert least_samples(1797, 100) == 8
+    assert least_samples(60_000, 10, train_fraction=0.5) == 20
+
+
+def test_long_tail_profile_by_hand():
+    labels = labels_of(1000, 1000, 1000)
+    kept = labels[long_tail_subset(labels, 100, 0)]
+    assert np.bincount(kept).tolist() == [1000, 100, 10]
+    even = long_tail_subset(labels, 1, 0)
+    assert even.tolist() == list(range(3000))
+
+
+def test_long_tail_profile_of_the_papers():
+    counts = np.bincount(labels_of(*[5000] * 10)[long_tail_subset(labels_of(*[5000] * 10), 100, 0)])
+    assert counts.tolist() == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+
+
+def test_long_tail_never_asks_a_class_for_more_than_it_has():
+    labels = labels_of(100, 20, 50)
+    assert np.bincount(labels[long_tail_subset(labels, 2, 0)]).tolist() == [100, 20, 50]
+
+
+def test_long_tail_partition_divides_exactly_its_subset():
+    labels = labels_of(*[300] * 5)
+    parts = long_tail_partition(labels, 6, 10, 0.5, 4)
+    subset = long_tail_subset(labels, 10, 4)
+    assert_each_once(parts, subset.tolist())
+    assert len(subset) < len(labels)
+
+
+counts_strategy = st.lists(st.integers(1, 60), min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts=counts_strategy, n_clients=st.integers(1, 6), seed=st.integers(0, 2**32 - 1), new=st.booleans())
+def test_iid_gives_every_position_once_in_equal_parts(counts, n_clients, seed, new):
+    labels = labels_of(*counts)
+    if n_clients > len(labels):
+        with pytest.raises(UserError, match="cannot share"):
+            iid_partition(labels, n_clients, seed)
+        return
+    parts = iid_partition(labels, n_clients, np.random.default_rng(seed) if new else seed)
+    assert_each_once(parts, range(len(labels)))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    n_clients=st.integers(1, 5),
+    alpha=st.floats(0.3, 50),
+    seed=st.integers(0, 2**32 - 1),
+    new=st.booleans(),
+)
+def test_dirichlet_gives_every_position_once_and_the_least_to_all(counts, n_clients, alpha, seed, new):
+    labels = np.random.default_rng(seed).permutation(labels_of(*counts, 20))
+    parts = dirichlet_partition(labels, n_clients, alpha, np.random.default_rng(seed) if new else seed)
+    assert_each_once(parts, range(len(labels)))
+    assert min(map(len, parts)) >= least_samples(len(labels), n_clients)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_clients=st.integers(1, 16),
+    n_classes=st.integers(1, 8),
+    per_client=st.integers(1, 8),
+    seed=st.integers(0, 2**32 - 1),
+    balanced=st.booleans(),
+)
+def test_pathological_fills_every_quota_or_refuses(n_clients, n_classes, per_client, seed, balanced):
+    labels = np.random.default_rng(seed).permutation(labels_of(*range(100, 100 + n_classes)))
+    even = n_classes % per_client == 0 and n_clients % (n_classes // per_client) == 0
+    try:
+        parts = pathological_partition(labels, n_clients, per_client, seed, balanced)
+    except UserError:
+        assert not even
+        return
+    assert_each_once(parts, range(len(labels)))
+    assert classes_in(labels, parts) == [per_client] * n_clients
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    fraction=st.floats(0.05, 0.95),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_split_loses_and_shares_nothing(sizes, fraction, seed):
+    ends = np.cumsum([0, *sizes])
+    parts = [np.arange(start, stop) for start, stop in itertools.pairwise(ends)]
+    for part, (train, test) in zip(parts, split_train_test(parts, fraction, seed), strict=True):
+        assert_each_once([train, test], part.tolist())
+        assert len(train) == int(np.floor(fraction * len(part)))
+
+
+def test_a_seed_and_its_generator_agree_and_other_seeds_do_not():
+    labels = labels_of(*[100] * 5)
+    first = dirichlet_partition(labels, 4, 0.5, 7)
+    again = dirichlet_partition(labels, 4, 0.5, np.random.RandomState(7))
+    other = dirichlet_partition(labels, 4, 0.5, 8)
+    assert [part.tolist() for part in first] == [part.tolist() for part in again]
+    assert [part.tolist() for part in first] != [part.tolist() for part in other]
+
+
+def test_global_generator_is_left_alone():
+    np.random.seed(3)  # noqa: NPY002
+    expected = np.random.RandomState(3).random_sample()
+    dirichlet_partition(labels_of(*[100] * 5), 4, 0.5, 7)
+    assert np.random.random_sample() == expected  # noqa: NPY002
+
+
+LABELS = labels_of(*[30] * 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dirichlet_partition(LABELS, 3, 0.0, 0), "alpha is 0.0"),
+        (lambda: dirichlet_partition(LABELS, 3, -1.0, 0), "alpha is -1.0"),
+        (lambda: dirichlet_partition(LABELS, 3, float("nan"), 0), "alpha is nan"),
+        (lambda: dirichlet_partition(LABELS, 3, float("inf"), 0), "alpha is inf"),
+        (lambda: dirichlet_partition(LABELS, 0, 1.0, 0), "number of clients is 0"),
+        (lambda: dirichlet_partition(LABELS, 121, 1.0, 0), "121 clients cannot share 120 samples"),
+        (lambda: dirichlet_partition(LABELS, 3, 1.0, -1), "seed is -1"),
+        (lambda: pathological_partition(LABELS, 4, 0, 0), "classes per client is 0"),
+        (lambda: pathological_partition(LABELS, 4, 5, 0), "classes per client is 5"),
+        (lambda: pathological_partition(LABELS, 3, 1, 0), "clients must be a multiple of 4"),
+        (lambda: pathological_partition(LABELS, 4, 3, 0), "must divide the number of classes, which is 4"),
+        (lambda: pathological_partition(LABELS, 120, 4, 0), "class 0 has 30 samples, too few for 120 clients"),
+        (lambda: pathological_partition(LABELS, 120, 4, 0, True), "class 0 has 30 samples, too few for 120 clients"),
+        (lambda: iid_partition(LABELS[:0], 1, 0), "1 clients cannot share 0 samples"),
+        (lambda: long_tail_subset(LABELS, 0.5, 0), "imbalance is 0.5"),
+        (lambda: long_tail_subset(LABELS, float("nan"), 0), "imbalance is nan"),
+        (lambda: long_tail_subset(LABELS, 31, 0), "leaves class 3 without samples"),
+        (lambda: long_tail_partition(LABELS, 100, 30, 1.0, 0), "100 clients cannot share"),
+        (lambda: split_train_test([LABELS], 1.0, 0), "train fraction is 1.0"),
+        (lambda: split_train_test([LABELS], 0.0, 0), "train fraction is 0.0"),
+    ],
+)
+def test_bad_values_are_refused_in_one_line(call, message):
+    with pytest.raises(UserError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 1e-300])
+def test_a_division_that_cannot_be_is_given_up(monkeypatch, alpha):
+    monkeypatch.setattr(partition, "MAX_DRAWS", 20)
+    with pytest.raises(UserError, match="in 20 draws; use a larger alpha or fewer clients"):
+        dirichlet_partition(labels_of(50, 50), 20, alpha, 0)

@@ -1,0 +1,430 @@
+"""Loaders on small data made here, in the layouts of the originals, and on real data where it is present."""
+
+import gzip
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn import datasets as sklearn_datasets
+
+from fedpriv.datasets import DATASETS, SourceOptions, load_dataset
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import resolve
+
+
+def refused(name, message, **options):
+    """Loading must be refused in one line that matches ``message``."""
+    with pytest.raises(UserError, match=message) as caught:
+        load_dataset(name, SourceOptions(**options))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def flat_image(path, value, size=(5, 5), mode="RGB"):
+    """Write an image of one value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode == "L" else (value,) * len(mode)).save(path)
+
+
+def first_pixels(dataset):
+    return dataset.samples.images[:, 0, 0, 0].tolist()
+
+
+# ---------------------------------------------------------------------------------------------- registry and options
+
+
+def test_every_registered_name_resolves_to_a_loader():
+    assert all(callable(resolve("data set", name, DATASETS)) for name in DATASETS)
+
+
+def test_importing_the_registry_does_not_import_torch():
+    code = "import sys, fedpriv.datasets; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_unknown_name_is_answered_with_the_known_ones():
+    refused("cifar11", "did you mean 'cifar10'")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": 0}, "image size is 0"),
+        ({"per_class": 0}, "images per class is 0"),
+        ({"channels": 2}, "number of channels is 2"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    refused("digits", message, **options)
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits"}))
+def test_a_source_on_disk_needs_a_folder_that_is_there(name, tmp_path):
+    refused(name, "needs --data-dir")
+    message = refused(name, "not found: looked for", data_dir=tmp_path / "nowhere")
+    assert str(tmp_path / "nowhere") in message
+    assert "download" in message
+
+
+# -------------------------------------------------------------------------------------------------------------- digits
+
+
+def test_digits_are_scikit_learns_in_the_unit_interval():
+    dataset = load_dataset("digits")
+    bunch = sklearn_datasets.load_digits()
+    assert dataset.samples.images.dtype == torch.float32
+    assert dataset.image_shape == (1, 8, 8)
+    assert dataset.n_classes == 10
+    assert dataset.n_official_train == 1797
+    assert np.array_equal(dataset.samples.images[:, 0].numpy() * 16, bunch.images)
+    assert np.array_equal(dataset.samples.labels.numpy(), bunch.target)
+    assert float(dataset.samples.images.max()) == 1.0
+
+
+def test_per_class_keeps_the_first_in_stored_order():
+    every = load_dataset("digits")
+    few = load_dataset("digits", SourceOptions(per_class=3))
+    assert np.bincount(few.samples.labels.numpy()).tolist() == [3] * 10
+    labels = every.samples.labels.numpy()
+    expected = sorted(np.concatenate([np.flatnonzero(labels == label)[:3] for label in range(10)]).tolist())
+    assert torch.equal(few.samples.images, every.samples.images[expected])
+    assert few.n_official_train == 30
+
+
+def test_channels_and_size_apply_to_every_source():
+    plain = load_dataset("digits", SourceOptions(per_class=2)).samples.images
+    colour = load_dataset("digits", SourceOptions(per_class=2, channels=3, image_size=16)).samples.images
+    assert colour.shape == (20, 3, 16, 16)
+    assert torch.equal(colour[:, 0], colour[:, 2])
+    assert torch.allclose(colour[:, 0].mean((1, 2)), plain[:, 0].mean((1, 2)), atol=0.02)
+    assert 0 <= float(colour.min()) <= float(colour.max()) <= 1
+
+
+# --------------------------------------------------------------------------------------------- torchvision's data sets
+
+
+def write_idx(folder, part, images, labels):
+    """Write one part in the IDX format."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 2051, *images.shape) + images.tobytes())
+    (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, len(labels)) + labels.tobytes())
+
+
+def idx_set(folder, n_train=6, n_test=4):
+    """Write a small IDX data set whose first pixel is the running number."""
+    for part, n, offset in (("train", n_train, 0), ("t10k", n_test, n_train)):
+        images = np.zeros((n, 28, 28), dtype=np.uint8)
+        images[:, 0, 0] = np.arange(n) + offset
+        write_idx(folder, part, images, (np.arange(n) % 3).astype(np.uint8))
+
+
+@pytest.mark.parametrize(("name", "inside"), [("fashion-mnist", "FashionMNIST"), ("mnist", "MNIST")])
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["root", "its folder", "raw"])
+def test_idx_sets_are_found_from_each_level(name, inside, depth, tmp_path):
+    idx_set(tmp_path / inside / "raw")
+    given = [tmp_path, tmp_path / inside, tmp_path / inside / "raw"][depth]
+    dataset = load_dataset(name, SourceOptions(given))
+    assert dataset.samples.images.dtype == torch.uint8
+    assert dataset.samples.images.shape == (10, 1, 28, 28)
+    assert first_pixels(dataset) == list(range(10))
+    assert dataset.samples.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    assert (dataset.n_official_train, dataset.n_classes) == (6, 10)
+
+
+def test_relative_folder_is_resolved_too(tmp_path, monkeypatch):
+    idx_set(tmp_path / "MNIST" / "raw")
+    monkeypatch.chdir(tmp_path / "MNIST" / "raw")
+    assert len(load_dataset("mnist", SourceOptions(Path())).samples) == 10
+
+
+def test_per_class_counts_over_the_merged_set(tmp_path):
+    idx_set(tmp_path / "MNIST" / "raw")
+    dataset = load_dataset("mnist", SourceOptions(tmp_path, per_class=3))
+    assert first_pixels(dataset) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert dataset.n_official_train == 6
+
+
+def test_missing_idx_set_says_where_and_how(tmp_path):
+    message = refused("fashion-mnist", "--download fetches it", data_dir=tmp_path)
+    assert str(tmp_path / "FashionMNIST" / "raw") in message
+
+
+def test_truncated_idx_file_is_one_line(tmp_path):
+    idx_set(tmp_path / "MNIST" / "raw")
+    file = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-100])
+    refused("mnist", "incomplete or damaged", data_dir=tmp_path)
+
+
+def test_missing_idx_file_is_one_line(tmp_path):
+    idx_set(tmp_path / "MNIST" / "raw")
+    (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
+    refused("mnist", "incomplete or damaged.*--download", data_dir=tmp_path)
+
+
+def test_labels_that_do_not_fit_the_images_are_refused(tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    idx_set(folder)
+    write_idx(folder, "train", np.zeros((3, 28, 28), np.uint8), np.zeros(4, np.uint8))
+    refused("mnist", "3 training images but 4 labels", data_dir=tmp_path)
+    write_idx(folder, "train", np.zeros((2, 28, 28), np.uint8), np.array([0, 77], np.uint8))
+    refused("mnist", r"labels are not in 0\.\.9", data_dir=tmp_path)
+
+
+def test_download_unpacks_archives_and_failure_is_one_line(tmp_path, monkeypatch):
+    from torchvision.datasets import MNIST, mnist
+
+    folder = tmp_path / "MNIST" / "raw"
+    idx_set(folder)
+    for file in sorted(folder.iterdir()):
+        with gzip.open(f"{file}.gz", "wb") as packed:
+            packed.write(file.read_bytes())
+        file.unlink()
+
+    def unpack(url, download_root, filename, md5):
+        source = Path(download_root) / filename
+        source.with_suffix("").write_bytes(gzip.decompress(source.read_bytes()))
+
+    monkeypatch.setattr(mnist, "download_and_extract_archive", unpack)
+    refused("mnist", "--download", data_dir=tmp_path)
+    assert len(load_dataset("mnist", SourceOptions(tmp_path, download=True)).samples) == 10
+
+    def no_network(self):
+        raise RuntimeError("Error downloading\n  <no network>")
+
+    monkeypatch.setattr(MNIST, "download", no_network)
+    refused(
+        "mnist",
+        "could not be downloaded into .*RuntimeError: Error downloading <no network>",
+        data_dir=tmp_path / "b",
+        download=True,
+    )
+
+
+def cifar_set(root, n_classes):
+    """Write a small CIFAR set; the first pixel of every image is its running number."""
+    fine = n_classes == 100
+    folder = root / ("cifar-100-python" if fine else "cifar-10-batches-py")
+    folder.mkdir(parents=True)
+    key = "fine_labels" if fine else "labels"
+    batches = ["train", "test"] if fine else [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    for position, batch in enumerate(batches):
+        data = np.zeros((2, 3072), dtype=np.uint8)
+        data[:, 0] = [2 * position, 2 * position + 1]
+        data[:, 1024] = 7  # the first pixel's green
+        (folder / batch).write_bytes(pickle.dumps({"data": data, key: [position, n_classes - 1]}))
+    names = [f"name {number}" for number in range(n_classes)]
+    meta = ("meta", "fine_label_names") if fine else ("batches.meta", "label_names")
+    (folder / meta[0]).write_bytes(pickle.dumps({meta[1]: names}))
+    return folder
+
+
+@pytest.mark.parametrize(("name", "n_classes", "n_train", "total"), [("cifar10", 10, 10, 12), ("cifar100", 100, 2, 4)])
+def test_cifar_is_read_in_torchvisions_layout(name, n_classes, n_train, total, tmp_path, monkeypatch):
+    folder = cifar_set(tmp_path, n_classes)
+    refused(name, "incomplete or damaged", data_dir=tmp_path)  # not the published files: checksums differ
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
+    for given in (tmp_path, folder):
+        dataset = load_dataset(name, SourceOptions(given))
+        assert dataset.samples.images.shape == (total, 3, 32, 32)
+        assert first_pixels(dataset) == list(range(total))
+        assert set(dataset.samples.images[:, 1, 0, 0].tolist()) == {7}
+        assert dataset.n_official_train == n_train
+        assert dataset.class_names[n_classes - 1] == f"name {n_classes - 1}"
+        assert dataset.samples.labels[1] == n_classes - 1
+
+
+# -------------------------------------------------------------------------------------------------------- TinyImageNet
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Three classes listed, two there; the validation part in one folder, in an order unlike the classes'."""
+    root = tmp_path / "tiny-imagenet-200"
+    for wnid, values in (("n02", (10, 20)), ("n01", (30, 40))):
+        for number, value in enumerate(values):
+            flat_image(root / "train" / wnid / "images" / f"{wnid}_{number}.png", value)
+    for number, value in enumerate((50, 60, 70)):
+        flat_image(root / "val" / "images" / f"val_{number}.png", value)
+    (root / "wnids.txt").write_text("n02\nn03\nn01\n")
+    (root / "words.txt").write_text("n01\tcrane, bird\nn02\tcrane\nn03\tkoala\n")
+    rows = ["val_2.png\tn02\t0\t0\t4\t4", "val_0.png\tn01\t0\t0\t4\t4", "val_1.png\tn01\t0\t0\t4\t4"]
+    (root / "val" / "val_annotations.txt").write_text("\n".join(rows) + "\n")
+    return root
+
+
+def test_tiny_imagenet_takes_validation_labels_from_the_annotations(tiny):
+    for given in (tiny, tiny.parent):
+        dataset = load_dataset("tiny-imagenet", SourceOptions(given))
+        assert first_pixels(dataset) == [10, 20, 30, 40, 50, 60, 70]
+        assert dataset.samples.labels.tolist() == [0, 0, 1, 1, 1, 1, 0]
+        assert dataset.class_names == ("crane (n02)", "crane (n01)")
+        assert dataset.n_official_train == 4
+
+
+def test_tiny_imagenet_per_class_reaches_the_validation_part(tiny):
+    dataset = load_dataset("tiny-imagenet", SourceOptions(tiny, per_class=3))
+    assert first_pixels(dataset) == [10, 20, 30, 40, 50, 70]
+    assert dataset.n_official_train == 4
+
+
+def test_grey_files_among_colour_ones_become_colour(tiny):
+    flat_image(tiny / "val" / "images" / "val_0.png", 50, mode="L")
+    assert load_dataset("tiny-imagenet", SourceOptions(tiny)).image_shape == (3, 5, 5)
+    assert load_dataset("tiny-imagenet", SourceOptions(tiny, channels=1)).image_shape == (1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("val_0.png\tn03\t0", "val_annotations.txt line 2: image val_0.png is of class n03, which has no folder"),
+        ("val_9.png\tn01\t0", "line 2: image .*val_9.png is not there"),
+        ("val_2.png\tn01\t0", "line 2: image val_2.png is annotated twice"),
+        ("val_0.png n01", "line 2: expected a file name, a tab and a class id"),
+    ],
+)
+def test_tiny_imagenet_names_the_bad_annotation(tiny, line, message):
+    file = tiny / "val" / "val_annotations.txt"
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join([rows[0], line, rows[2]]))
+    refused("tiny-imagenet", message, data_dir=tiny)
+
+
+def test_tiny_imagenet_that_is_incomplete_says_what_is_missing(tiny):
+    (tiny / "train" / "n09").mkdir()
+    refused("tiny-imagenet", "n09 is a class that .*wnids.txt does not list", data_dir=tiny)
+    (tiny / "train" / "n09").rename(tiny / "train" / "n03")
+    refused("tiny-imagenet", "no images/ in .*n03", data_dir=tiny)
+    (tiny / "train" / "n03" / "images").mkdir()
+    refused("tiny-imagenet", "no images in .*n03", data_dir=tiny)
+    (tiny / "train" / "n03" / "images").rmdir()
+    (tiny / "train" / "n03").rmdir()
+    (tiny / "val" / "val_annotations.txt").unlink()
+    refused("tiny-imagenet", "cannot read .*val_annotations.txt", data_dir=tiny)
+
+
+def test_tiny_imagenet_cannot_be_downloaded_and_says_so(tmp_path):
+    refused("tiny-imagenet", "--download cannot fetch it: unpack http", data_dir=tmp_path, download=True)
+
+
+# -------------------------------------------------------------------------------------------------------------- folder
+
+
+def test_folder_with_train_and_test(tmp_path):
+    flat_image(tmp_path / "train" / "b" / "2.png", 4)
+    flat_image(tmp_path / "train" / "b" / "10.png", 3)
+    flat_image(tmp_path / "train" / "a" / "x.png", 1)
+    flat_image(tmp_path / "test" / "b" / "x.png", 9)
+    (tmp_path / "train" / "a" / "notes.txt").write_text("not an image")
+    (tmp_path / "train" / ".cache").mkdir()
+    dataset = load_dataset("folder", SourceOptions(tmp_path))
+    assert dataset.class_names == ("a", "b")
+    assert first_pixels(dataset) == [1, 3, 4, 9]
+    assert dataset.samples.labels.tolist() == [0, 1, 1, 1]
+    assert dataset.n_official_train == 3
+    assert dataset.image_shape == (3, 5, 5)
+
+
+def test_folder_of_class_folders_alone_is_grey_where_its_files_are(tmp_path):
+    flat_image(tmp_path / "a" / "x.png", 1, mode="L")
+    flat_image(tmp_path / "b" / "x.PNG", 2, mode="L")
+    dataset = load_dataset("folder", SourceOptions(tmp_path))
+    assert dataset.image_shape == (1, 5, 5)
+    assert (first_pixels(dataset), dataset.n_official_train) == ([1, 2], 2)
+    assert load_dataset("folder", SourceOptions(tmp_path, channels=3)).image_shape == (3, 5, 5)
+    flat_image(tmp_path / "b" / "y.png", 3)
+    assert load_dataset("folder", SourceOptions(tmp_path)).image_shape == (3, 5, 5)
+
+
+def test_mixed_sizes_are_refused_or_brought_to_one_size(tmp_path):
+    flat_image(tmp_path / "a" / "1.png", 1)
+    flat_image(tmp_path / "a" / "2.png", 2, size=(9, 4))
+    message = refused("folder", "2.png is 9x4 pixels but .*1.png is 5x5; --image-size", data_dir=tmp_path)
+    assert str(tmp_path) in message
+    dataset = load_dataset("folder", SourceOptions(tmp_path, image_size=6))
+    assert dataset.image_shape == (3, 6, 6)
+    assert first_pixels(dataset) == [1, 2]
+
+
+def test_images_that_per_class_drops_are_not_decoded(tmp_path):
+    flat_image(tmp_path / "a" / "1.png", 1)
+    (tmp_path / "a" / "2.png").write_bytes(b"broken")
+    assert first_pixels(load_dataset("folder", SourceOptions(tmp_path, per_class=1))) == [1]
+
+
+@pytest.mark.parametrize("broken", [b"", b"no image at all", None], ids=["empty", "text", "truncated"])
+@pytest.mark.parametrize("name", ["1.png", "2.png"], ids=["first", "later"])
+def test_broken_image_is_named(tmp_path, broken, name):
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    (tmp_path / "a").mkdir()
+    for file in ("1.png", "2.png"):
+        Image.fromarray(noise).save(tmp_path / "a" / file)
+    target = tmp_path / "a" / name
+    target.write_bytes(target.read_bytes()[:800] if broken is None else broken)
+    assert str(target) in refused("folder", "cannot read image", data_dir=tmp_path)
+
+
+def test_sixteen_bit_images_are_refused_rather_than_clipped(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)).save(tmp_path / "a" / "deep.png")
+    refused("folder", "deep.png has pixels of more than 8 bits", data_dir=tmp_path)
+
+
+def test_folder_layouts_that_are_refused(tmp_path):
+    refused("folder", "no folders in .*: expected train/", data_dir=tmp_path)
+    flat_image(tmp_path / "train" / "a" / "1.png", 1)
+    refused("folder", "has train/ but no test/", data_dir=tmp_path)
+    (tmp_path / "test").mkdir()
+    flat_image(tmp_path / "test" / "c" / "1.png", 1)
+    refused("folder", "c is a class that .*train does not have", data_dir=tmp_path)
+    (tmp_path / "train" / "c").mkdir()
+    refused("folder", "no images in .*c: expected files", data_dir=tmp_path)
+
+
+# ----------------------------------------------------------------------------------------------------------- real data
+
+
+def real(inside):
+    """Return the folder of real data, or skip."""
+    root = os.environ.get("FEDPRIV_TEST_DATA")
+    if not root or not (Path(root) / inside).exists():
+        pytest.skip(f"FEDPRIV_TEST_DATA is unset or holds no {inside}")
+    return Path(root)
+
+
+def test_real_fashion_mnist():
+    dataset = load_dataset("fashion-mnist", SourceOptions(real("FashionMNIST/raw")))
+    assert dataset.image_shape == (1, 28, 28)
+    assert dataset.class_names[9] == "Ankle boot"
+    # the first training image of Fashion-MNIST is an ankle boot, the second a T-shirt
+    assert dataset.samples.labels[:2].tolist() == [9, 0]
+    assert len(dataset.samples) > dataset.n_official_train > 0
+
+
+def test_real_tiny_imagenet_validation_images_look_like_their_class():
+    root = real("tiny-imagenet-200")
+    dataset = load_dataset("tiny-imagenet", SourceOptions(root))
+    assert dataset.image_shape == (3, 64, 64)
+    labels = dataset.samples.labels.numpy()
+    validation = labels[dataset.n_official_train :]
+    assert len(set(np.bincount(validation, minlength=dataset.n_classes).tolist())) == 1
+    # nearest class by mean 8x8 thumbnail: with labels that are wrong or shuffled the hit rate is that of chance
+    small = torch.nn.functional.avg_pool2d(dataset.samples.images.float(), 8).flatten(1)
+    train, held = small[: dataset.n_official_train], small[dataset.n_official_train :]
+    centres = torch.stack([train[labels[: len(train)] == label].mean(0) for label in range(dataset.n_classes)])
+    hits = (torch.cdist(held, centres).argmin(1).numpy() == validation).mean()
+    assert hits > 3 / dataset.n_classes
+
+
+def test_real_image_folder():
+    dataset = load_dataset("folder", SourceOptions(real("cifar10-jpeg") / "cifar10-jpeg", per_class=20))
+    assert dataset.image_shape == (3, 32, 32)
+    assert dataset.class_names[0] == "airplane"
+    assert np.bincount(dataset.samples.labels.numpy()).tolist() == [20] * 10

@@ -1,0 +1,410 @@
+"""DP-SGD: what one image can move, noise, Poisson batches, accounting against a second library, every method's loss."""
+
+import copy
+import json
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from defense_cases import build, plan_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_methods import World
+from torch.nn.functional import cross_entropy
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.cli.main import run as command
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.defenses.dp_sgd import DPSGD, private_step
+from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.local_rounds import round_batches
+from fedpriv.federation.defense import Work, plain_step
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.local_training import local_batches, steps
+from fedpriv.federation.method import GuardedTraining, LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.methods import METHODS
+from fedpriv.models.build import build_model, extractor_batch_norms
+from fedpriv.models.split import Blueprint
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+
+CPU = torch.device("cpu")
+SHAPE, CLASSES = (1, 8, 8), 4
+
+
+def batch(number, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.rand(number, *SHAPE, generator=rng), torch.randint(CLASSES, (number,), generator=rng)
+
+
+def worked(model, loss, step, images, labels, expected=None, rng=None):
+    """Return the gradient that a step leaves in the model's parameters."""
+    model.zero_grad()
+    step(Work(model, loss, tuple(model.parameters()), expected, rng or generator(0)), images, labels)
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def mean_loss(model):
+    return lambda images, labels: cross_entropy(model(images), labels)
+
+
+def coupled_loss(model):
+    """A loss in which every image's part depends on all the others', as contrastive losses' do."""
+    return lambda images, labels: cross_entropy(model(images) - model(images).mean(0), labels) * 50
+
+
+# ---------------------------------------------------------------- the step
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "small-cnn-deep", "small-mlp", "cnn4"])
+def test_a_huge_clip_without_noise_is_plain_sgd(name):
+    shape = (3, 32, 32) if name == "cnn4" else SHAPE
+    model = build_model(Blueprint(name, shape, CLASSES, 32), 0).to(memory_format=torch.channels_last)
+    images, labels = torch.rand(6, *shape, generator=torch.Generator().manual_seed(1)), batch(6)[1]
+    plain = worked(model, mean_loss(model), plain_step, images, labels)
+    private = worked(model, mean_loss(model), private_step(plain_step, 1e9, 0.0), images, labels)
+    assert torch.allclose(plain, private, atol=1e-6)
+
+
+def test_a_clipped_sum_is_that_of_opacus():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.grad_sample import GradSampleModule
+
+        model = build_model(Blueprint("small-cnn", SHAPE, CLASSES, 32), 0)
+        images, labels = batch(6)
+        ours = worked(model, mean_loss(model), private_step(plain_step, 0.7, 0.0), images, labels)
+        twin = GradSampleModule(copy.deepcopy(model), loss_reduction="mean")
+        cross_entropy(twin(images), labels).backward()
+    each = torch.cat([p.grad_sample.flatten(1) for p in twin.parameters()], 1)
+    norms = each.norm(dim=1)
+    assert norms.min() > 0.7 or (norms > 0.7).any()
+    theirs = (each * (0.7 / norms).clamp(max=1)[:, None]).mean(0)
+    assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.01, 0.3, 2.0]), st.sampled_from([mean_loss, coupled_loss]))
+def test_one_image_moves_the_sum_by_at_most_the_clip_whatever_the_loss(seed, clip, loss_of):
+    model = build_model(Blueprint("small-mlp", SHAPE, CLASSES, 16), 0)
+    images, labels = batch(5, seed)
+    step = private_step(plain_step, clip, 0.0)
+    whole = worked(model, loss_of(model), step, images, labels, expected=1.0)
+    without = worked(model, loss_of(model), step, images[1:], labels[1:], expected=1.0)
+    assert float((whole - without).norm()) <= clip * (1 + 1e-5)
+    assert float(without.norm()) <= 4 * clip * (1 + 1e-5)
+
+
+def test_noise_has_the_stated_size_and_comes_with_empty_batches_too():
+    model = build_model(Blueprint("small-mlp", SHAPE, CLASSES, 32), 0)
+    images, labels = batch(3)
+    step = private_step(plain_step, 0.5, 1.5 * 0.5)
+    quiet = worked(model, mean_loss(model), private_step(plain_step, 0.5, 0.0), images, labels, expected=4.0)
+    loud = worked(model, mean_loss(model), step, images, labels, expected=4.0)
+    nobody = worked(model, mean_loss(model), step, images[:0], labels[:0], expected=4.0)
+    for noise in (loud - quiet, nobody):
+        assert float(noise.std()) == pytest.approx(1.5 * 0.5 / 4, rel=0.02)
+        assert abs(float(noise.mean())) < 5 * float(noise.std()) / math.sqrt(len(noise))
+    again = worked(model, mean_loss(model), step, images, labels, expected=4.0)
+    assert torch.equal(loud, again)
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_poisson_batches_are_independent_draws_of_each_image():
+    training = GuardedTraining(batch_size=5, epochs=300, poisson=True)
+    batches = local_batches(20, training, generator(0))
+    assert len(batches) == steps(20, training) == 4 * 300
+    sizes = torch.tensor([float(len(b)) for b in batches])
+    assert float(sizes.mean()) == pytest.approx(5, abs=0.3)
+    assert float(sizes.var()) == pytest.approx(20 * 0.25 * 0.75, rel=0.15)
+    held = torch.stack([torch.bincount(b, minlength=20) for b in batches]).double()
+    assert held.max() == 1
+    assert float((held.mean(0) - 0.25).abs().max()) < 0.06
+    assert float((held[1:] * held[:-1]).mean()) == pytest.approx(1 / 16, abs=0.01)
+    everything = local_batches(3, replace(training, epochs=1), generator(0))
+    assert [len(b) for b in everything] == [3]
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.booleans(), st.none() | st.integers(1, 9))
+def test_the_number_of_steps_is_that_of_the_batches(number, size, epochs, drop, most):
+    training = LocalTraining(batch_size=size, epochs=epochs, drop_last=drop, max_steps=most)
+    counted = steps(number, training)
+    assert counted == len(local_batches(number, training, generator(0)))
+    guarded = GuardedTraining(batch_size=size, epochs=epochs, drop_last=drop, max_steps=most, poisson=True)
+    assert counted == len(local_batches(number, guarded, generator(0)))
+
+
+# ---------------------------------------------------------------- accounting
+
+
+@pytest.mark.parametrize(
+    ("z", "rate", "number"),
+    [(1.0, 0.02, 500), (0.9, 0.1, 40), (4.0, 0.3, 100), (10.0, 1.0, 100), (1.3, 0.004, 10_000)],
+)
+def test_epsilon_agrees_with_a_second_accountant(z, rate, number):
+    accounting = pytest.importorskip("dp_accounting")
+    rdp = pytest.importorskip("dp_accounting.rdp")
+    pld = pytest.importorskip("dp_accounting.pld")
+    event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(z))
+    orders = [1 + tenths / 10 for tenths in range(4, 40)] + list(range(5, 130))  # below 1.4 theirs do not converge
+    theirs = rdp.RdpAccountant(orders).compose(event, number).get_epsilon(1e-5)
+    ours = epsilon(z, number, 1e-5, rate)
+    assert ours == pytest.approx(theirs, rel=0.01)
+    tighter = pld.PLDAccountant().compose(event, number).get_epsilon(1e-5)
+    assert 0.8 * ours < tighter <= ours
+
+
+@settings(max_examples=5)
+@given(
+    st.floats(0.6, 20),
+    st.floats(1.0, 3.0),
+    st.integers(1, 500),
+    st.sampled_from([0.01, 0.1, 0.5, 1.0]),
+    st.sampled_from([1e-3, 1e-5]),
+)
+def test_more_noise_never_raises_epsilon_and_more_steps_never_lower_it(z, factor, number, rate, delta):
+    here = epsilon(z, number, delta, rate)
+    assert epsilon(z * factor, number, delta, rate) <= here * (1 + 1e-9)
+    assert epsilon(z, 2 * number, delta, rate) >= here * (1 - 1e-9)
+    assert epsilon(z, number, delta, min(1.0, 2 * rate)) >= here * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("target", [0.5, 8.0])
+def test_the_noise_for_a_target_reaches_it_and_is_not_wasted(target):
+    z = noise_multiplier_for(target, 1e-5, 200, 0.1)
+    assert epsilon(z, 200, 1e-5, 0.1) <= target
+    assert epsilon(z * 0.99, 200, 1e-5, 0.1) > target
+
+
+def plan(**changes):
+    own = Blueprint("small-cnn", SHAPE, CLASSES, 32)
+    found = plan_for("model", train_sizes=(40, 7, 100), batch_size=10, blueprints=(own,) * 3, trained=(own,), rounds=5)
+    return replace(found, **{"steps": (4, 1, 10)} | changes)
+
+
+def test_the_worst_client_is_the_one_that_is_reported():
+    record = DPSGD(noise_multiplier=2.0).privacy(plan())
+    each = [epsilon(2.0, 20, 1e-5, 0.25), epsilon(2.0, 5, 1e-5, 1.0), epsilon(2.0, 50, 1e-5, 0.1)]
+    assert record["epsilon"] == max(each)
+    assert record["sampling"] == "poisson"
+    assert not record["given"]
+    assert record["not_protected"] == ["how many images the client holds"]
+    wished = DPSGD(epsilon=3.0)
+    assert 2.9 < wished.privacy(plan())["epsilon"] <= 3.0
+    assert wished.multiplier(plan(rounds=50)) > wished.multiplier(plan())
+
+
+def test_what_the_guarantee_does_not_cover_is_said():
+    record = DPSGD(noise_multiplier=2.0).privacy(plan(uploads=("prototype",)))
+    assert record["epsilon"] is None
+    assert record["epsilon_of_weights"] > 0
+    assert record["not_protected"] == ["prototype, which is computed from images beside the weights"]
+    assert DPSGD(noise_multiplier=0.0).privacy(plan())["epsilon_of_weights"] is None
+    shuffled = DPSGD(noise_multiplier=2.0, sampling="batches").privacy(plan())
+    assert "approximation" in shuffled["given"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"outside": "a running mean"}, "a running mean"),
+        ({"mixing": ("mixup",)}, "mixup"),
+        ({"private_gradients": "dp-sgd"}, "twice"),
+        ({"trained": (Blueprint("resnet18", SHAPE, CLASSES, 32),)}, "norm=group"),
+    ],
+)
+def test_what_would_void_the_guarantee_is_refused(changes, words):
+    with pytest.raises(UserError, match=words):
+        DPSGD(noise_multiplier=1.0).check(plan(**changes))
+    DPSGD(noise_multiplier=1.0).check(plan())
+
+
+@pytest.mark.parametrize("text", ["", "noise_multiplier=1,epsilon=2"])
+def test_noise_and_target_are_given_one_at_a_time(text):
+    with pytest.raises(UserError, match="exactly one"):
+        build(f"dp-sgd:{text}" if text else "dp-sgd")
+
+
+# ---------------------------------------------------------------- group normalisation
+
+
+def test_group_normalisation_is_what_opacus_would_put_in_its_place():
+    from opacus.validators import ModuleValidator
+
+    own = Blueprint("resnet18", (3, 32, 32), CLASSES, 64)
+    assert extractor_batch_norms(own) == 20
+    defense = DPSGD(noise_multiplier=1.0, norm="group")
+    changed = build_model(defense.blueprint(own), 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = ModuleValidator.fix(build_model(own, 0))
+    assert [type(layer) for layer in changed.modules()] == [type(layer) for layer in theirs.modules()]
+    assert not ModuleValidator.validate(changed, strict=False)
+    for (name, value), (other, wanted) in zip(changed.named_parameters(), theirs.named_parameters(), strict=True):
+        assert name == other
+        assert torch.equal(value, wanted)
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(changed(images), theirs(images), atol=1e-6)
+    assert torch.allclose(changed(images)[:1], changed(images[:1]), atol=1e-5)
+    record = defense.privacy(plan(trained=(defense.blueprint(own),)))
+    assert record["model_changes"] == ["resnet18: 20 layers of group normalisation in place of batch normalisation"]
+
+
+# ---------------------------------------------------------------- every method
+
+
+SEPARABLE = (
+    *("local", "fedavg", "fedprox", "fedproto", "fedre", "fedgh", "fedallrep", "fedral", "fedmrl", "fedrep"),
+    *("lg-fedavg", "fd", "fpl", "fedtgp", "fml", "fedhenn", "fedhenn-kernel", "fedhenn-homogeneous"),
+)
+"""Methods whose loss on a batch is the mean of its losses on single images."""
+
+
+def two_rounds(name, training):
+    world = World(name)
+    world.setups = [replace(setup, training=training) for setup in world.setups]
+    server, broadcast, states = world.start()
+    for number in (1, 2):
+        server, broadcast, states, _ = world.round(number, server, broadcast, states)
+    return states
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS)))
+def test_the_gradients_of_every_methods_loss_come_image_by_image(name):
+    plain = LocalTraining(learning_rate=0.05)
+    fields = {key: getattr(plain, key) for key in plain.__dataclass_fields__}
+    bounded = GuardedTraining(**fields, guards=(lambda step: private_step(step, 1e9, 0.0),))
+    found, expected = two_rounds(name, bounded), two_rounds(name, plain)
+    assert all(value.isfinite().all() for state in found for value in state.values())
+    if name in SEPARABLE:
+        for one, two in zip(found, expected, strict=True):
+            for key in one:
+                assert torch.allclose(one[key].double(), two[key].double(), atol=2e-5), key
+
+
+def test_every_method_with_a_side_channel_is_refused_and_no_other():
+    refused = set()
+    for name in METHODS:
+        world = World(name)
+        if world.method.outside(world.options):
+            refused.add(name)
+    assert refused == {"fedala", "fedapen", "fedavgdbe"}
+
+
+def test_the_matrix_of_fedral_and_both_trainings_of_fedrep_are_private(monkeypatch):
+    training = GuardedTraining(guards=(lambda step: private_step(step, 1e-9, 0.0),), learning_rate=1.0)
+    for name in ("fedral", "fedrep"):
+        world = World(name)
+        world.setups = [replace(setup, training=training) for setup in world.setups]
+        _, broadcast, states = world.start()
+        before = world.method.receive(world.setups[0], states[0], broadcast)
+        after, _ = world.method.client_step(world.setups[0], states[0], broadcast, generator(0))
+        for key, value in after.items():
+            assert torch.allclose(value.double(), before[key].double(), atol=1e-6), (name, key)
+
+
+# ---------------------------------------------------------------- whole runs
+
+CONFIG = RunConfig(
+    method="fedavg",
+    models="small-mlp",
+    per_class=10,
+    clients=3,
+    rounds=2,
+    partition=PartitionOptions(name="iid"),
+    training=LocalTraining(learning_rate=0.1),
+)
+
+
+def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path):
+    config = replace(
+        CONFIG, method="fedrep", options={"head_epochs": 3}, defenses=(parse_choice("dp-sgd:noise_multiplier=3"),)
+    )
+    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    taken = []
+
+    def counting(step):
+        def count(work, images, labels):
+            taken.append(len(labels))
+            return step(work, images, labels)
+
+        return count
+
+    (guard,) = federation.clients[0].training.guards
+    spied = replace(federation.clients[0].training, guards=(guard, counting))
+    clients = tuple(replace(setup, training=spied) for setup in federation.clients)
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(replace(federation, clients=clients), directory, run_clients)
+    record = directory.summary["privacy"][0]
+    smallest = min(len(setup.train) for setup in federation.clients)
+    assert record["releases"] * 3 == len(taken) == 3 * 2 * (3 + 1) * math.ceil(smallest / 10)
+    assert record["epsilon"] == epsilon(3.0, record["releases"], 1e-5, 10 / smallest)
+    assert len(set(taken)) > 1
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "text", "words"),
+    [
+        ("fedavg", "resnet18", "dp-sgd:epsilon=8", "batch normalisation"),
+        ("fedala", "small-mlp", "dp-sgd:epsilon=8", "fedala"),
+        ("fedavg", "small-mlp", "dp-sgd:epsilon=0", "epsilon"),
+        ("fedavg", "small-mlp", "dp-sgd:epsilon=0.00001", "larger epsilon"),
+        ("fedavg", "small-mlp", "dp-sgd:clip=-1,epsilon=8", "clip"),
+        ("fedavg", "small-mlp", "dp-sgd:delta=1,epsilon=8", "delta"),
+    ],
+)
+def test_bad_strengths_end_in_one_line(method, model, text, words, tmp_path, capsys):
+    arguments = ["train", "--method", method, "--models", model, "--clients", "3", "--rounds", "1", "--defense", text]
+    assert command([*arguments, "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_opacus_the_run_says_what_to_install(tmp_path, capsys, monkeypatch):
+    import sys
+
+    epsilon.cache_clear()
+    noise_multiplier_for.cache_clear()
+    for name in [name for name in sys.modules if name.split(".")[0] == "opacus"] + ["opacus", "opacus.accountants"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    arguments = ["train", "--method", "fedavg", "--models", "small-mlp", "--clients", "3", "--rounds", "1"]
+    assert command([*arguments, "--defense", "dp-sgd:epsilon=8", "--out", str(tmp_path / "run")]) == 2
+    assert "fedpriv[dp]" in capsys.readouterr().err
+
+
+def test_the_summary_is_json_and_names_what_uploads_give_away(tmp_path, capsys):
+    arguments = ["train", "--method", "fedproto", "--per-class", "10", "--clients", "3", "--rounds", "1"]
+    assert command([*arguments, "--defense", "dp-sgd:noise_multiplier=2", "--out", str(tmp_path / "run")]) == 0
+    assert "none of uploads" in capsys.readouterr().out
+    record = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"][0]
+    assert record["epsilon"] is None
+
+
+def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
+    config = replace(
+        CONFIG,
+        clients=6,
+        rounds=1,
+        training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
+        defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
+    )
+    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(federation, directory, run_clients)
+    drawn = {k: torch.cat(round_batches(federation, 1, k)) for k in range(6)}
+    found = gather(directory, federation, "model", KnowledgeCard(labels="given"), n_targets=10, seed=0)
+    assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}
+    assert 0 < len(found.targets) < 6
+    assert found.knowledge.batch.batch_size == max(map(len, drawn.values()))
+    for target in found.targets:
+        labels = federation.clients[target.client].train.labels[drawn[target.client]]
+        assert torch.equal(found.knowledge.labels[1, target.client], labels)

@@ -1,0 +1,221 @@
+"""What noise guarantees: accounting against a second library, sensitivities by hand and by search."""
+
+import itertools
+
+import pytest
+import torch
+from defense_cases import CASES, LABELS, TABLE, C, D, build, fits, plan_for, send
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.algebra.entanglement import entangle, sample_weights
+from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
+from fedpriv.federation.defense import Shield
+from fedpriv.models.split import Blueprint
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Entangled, Prototypes, Representations
+
+# ---------------------------------------------------------------- differential privacy
+
+
+def test_epsilon_equals_a_second_accountant():
+    dp_accounting = pytest.importorskip("dp_accounting", reason="the second accountant is not installed")
+    from dp_accounting.rdp import RdpAccountant
+
+    for z, steps, delta, known in (
+        (5, 100, 1e-5, 10.7),
+        (10, 100, 1e-5, 4.7),
+        (20, 100, 1e-5, 2.2),
+        (1, 1, 1e-6, None),
+    ):
+        other = RdpAccountant()
+        other.compose(dp_accounting.GaussianDpEvent(z), steps)
+        assert epsilon(z, steps, delta) == pytest.approx(other.get_epsilon(delta), rel=1e-2)
+        assert known is None or epsilon(z, steps, delta) == pytest.approx(known, abs=0.05)
+
+
+@given(st.floats(0.3, 50), st.floats(1.01, 4), st.integers(1, 200))
+def test_more_noise_and_fewer_rounds_never_raise_epsilon(z, factor, steps):
+    assert epsilon(z * factor, steps, 1e-5) <= epsilon(z, steps, 1e-5) * (1 + 1e-9)
+    assert epsilon(z, steps, 1e-5) <= epsilon(z, steps + 1, 1e-5) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("target", [0.5, 1.0, 8.0, 50.0])
+def test_the_noise_for_a_target_meets_it_closely(target):
+    z = noise_multiplier_for(target, 1e-5, 100)
+    assert target * 0.99 < epsilon(z, 100, 1e-5) <= target
+
+
+def test_noise_beyond_numbers_is_refused_at_once():
+    for z, rate in ((1e-160, 0.3), (1e-300, 1.0)):
+        with pytest.raises(UserError, match=r"epsilon cannot be computed: noise_multiplier=.* take at least 1e-100"):
+            epsilon(z, 20, 1e-5, rate)
+    with pytest.raises(UserError, match="epsilon cannot be computed"):
+        noise_multiplier_for(1e300, 1e-5, 20, 0.3)
+
+
+def deviations(text, kind, message=None, **changes):
+    clear = message or CASES[kind][0]
+    found = [send(build(text), kind, message=clear, seed=seed, **changes)[0] for seed in range(300)]
+    name = {"prototype": "features", "representation": "features", "entangled": "feature", "model": "state/weight"}[
+        kind
+    ]
+    return torch.stack([payload.tensors()[name] for payload in found]).std(0)
+
+
+def test_sensitivities_by_hand():
+    """Standard deviation over sensitivity is the noise multiplier, of every kind: 2 S, 2 S / n_c, w_c 2 S / n_c."""
+    z, bound = 3.0, 0.5
+    head = f"dp-noise:noise_multiplier={z},bound={bound},unit=image"
+    whole = z * 2 * bound
+
+    def near(found, wanted):
+        assert float(found.square().mean().sqrt()) == pytest.approx(wanted, rel=0.05)
+
+    near(deviations(f"{head},counts=public", "representation"), whole)
+    public = deviations(f"{head},counts=public", "prototype")
+    for row, n_c in zip(public, (6, 2, 1), strict=True):
+        near(row, whole / n_c)
+    for row in deviations(f"{head},floor=2", "prototype"):
+        near(row, whole / 2)
+    near(deviations(f"{head},counts=public", "entangled"), whole * max(0.5 / 6, 0.3 / 2, 0.2 / 1))
+    near(deviations(f"dp-noise:noise_multiplier={z},bound={bound}", "model"), whole)
+    near(deviations(f"dp-noise:noise_multiplier={z},bound={bound}", "prototype"), whole)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["RSP", "VAR", "VAP", "RAP"]))
+def test_no_replaced_image_moves_an_upload_by_more_than_its_sensitivity(seed, mechanism):
+    generator = torch.Generator().manual_seed(seed)
+    bound = 0.7
+    defense = build(f"dp-noise:noise_multiplier=1,bound={bound},unit=image,counts=public")[0]
+    features = torch.randn(9, D, generator=generator)
+    features = bound * features / features.norm(dim=1, keepdim=True)
+    other = features.clone()
+    place = int(torch.randint(9, (1,), generator=generator))
+    other[place] = -features[place]
+    counts = torch.bincount(LABELS, minlength=C)
+    weights = sample_weights(LABELS, mechanism, generator)
+    mixed = [Entangled(*entangle(rows, LABELS, weights, C)) for rows in (features, other)]
+    moved = float((mixed[0].feature - mixed[1].feature).norm())
+    assert moved <= float(defense.sensitivity(mixed[0], counts)) * (1 + 1e-5)
+    means = [torch.stack([rows[c == LABELS].mean(0) for c in (0, 2, 3)]) for rows in (features, other)]
+    allowed = defense.sensitivity(Prototypes(means[0], torch.tensor([0, 2, 3])), counts).squeeze(1)
+    assert bool(((means[0] - means[1]).norm(dim=1) <= allowed * (1 + 1e-5)).all())
+
+
+def neighbours(kind, seed, place, bound):
+    """Return an upload of representations within a bound, and the one of a client in which an image was replaced."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(len(LABELS), D, generator=generator)
+    rows = bound * rows / rows.norm(dim=1, keepdim=True)
+    others = rows.clone()
+    others[place] *= -1
+    weights = sample_weights(LABELS, "RAP", generator)
+
+    def upload(features):
+        if kind == "representation":
+            return (Representations(features, LABELS),)
+        if kind == "entangled":
+            return (Entangled(*entangle(features, LABELS, weights, C)),)
+        classes = LABELS.unique()
+        return (Prototypes(torch.stack([features[c == LABELS].mean(0) for c in classes]), classes),)
+
+    return upload(rows), upload(others)
+
+
+BEFORE = [(text, kind) for text, kind in TABLE if kind in ("representation", "prototype", "entangled")]
+
+
+@pytest.mark.parametrize(("text", "kind"), BEFORE)
+def test_behind_another_defense_one_image_moves_no_more_than_the_noise_is_made_for(text, kind):
+    """Or dp-noise is refused there: whatever goes before it, its noise has to be enough for what it is handed."""
+    bound = 0.7
+    front, private = build(text), build(f"dp-noise:noise_multiplier=1,bound={bound},unit=image,counts=public")
+    if not fits(front, kind) or not fits(front + private, kind):
+        return
+    counts = torch.bincount(LABELS, minlength=C)
+    for seed, place in itertools.product(range(6), (0, 6, 8)):
+        pair = [send(front, kind, message=message) for message in neighbours(kind, seed, place, bound)]
+        assert len(pair[0]) == len(pair[1])
+        for one, other in zip(*pair, strict=True):
+            (before,), (after,) = (
+                [value for name, value in payload.tensors().items() if name.startswith("feature")]
+                for payload in (one, other)
+            )
+            # In units of its sensitivity: one row may move by one, all rows together by no more.
+            moved = (before - after).norm(dim=-1) / private[0].sensitivity(one, counts).flatten()
+            assert float(moved.norm()) <= 1 + 1e-5
+
+
+def test_dp_noise_is_refused_behind_what_hides_how_much_an_image_can_move():
+    private = "dp-noise:epsilon=8,unit=image,bound=5"
+    for text, kind, words in (
+        ("hide-labels", "entangled", "defense 'dp-noise' behind 'hide-labels': .* give dp-noise first"),
+        ("hide-labels:how=laplace", "entangled", "defense 'dp-noise' behind 'hide-labels': .* give dp-noise first"),
+        ("noise:scale=3", "prototype", "defense 'dp-noise' with unit=image behind 'noise': .* give dp-noise first"),
+        ("dp-noise:epsilon=8", "prototype", "behind 'dp-noise': .* or unit=client"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Shield(build(text, private)).check(plan_for(kind))
+        Shield(build(private, text)).check(plan_for(kind))
+        Shield(build(text, "dp-noise:epsilon=8")).check(plan_for(kind))
+    for text in ("clip:bound=0.1", "noise:unit=absolute", "count-floor:least=2", "entangle", "every:k=2", private):
+        Shield(build(text, private)).check(plan_for("prototype"))
+
+
+def test_a_floor_is_refused_behind_false_labels():
+    """One-hot labels say that a class below the floor has no weight, and it has."""
+    with pytest.raises(UserError, match=r"defense 'count-floor' behind 'hide-labels': .* give count-floor first"):
+        Shield(build("hide-labels", "count-floor:least=2")).check(plan_for("entangled"))
+    Shield(build("count-floor:least=2", "hide-labels")).check(plan_for("entangled"))
+
+
+def test_a_defense_that_claims_nothing_is_one_behind_which_nothing_is_known():
+    from dataclasses import dataclass
+
+    from fedpriv.federation.defense import Defense
+
+    @dataclass(frozen=True)
+    class Louder(Defense):
+        name = "louder"
+        source = "here"
+
+        def upload(self, message, context):
+            return tuple(type(p)(p.features * 100, p.classes) for p in message)
+
+    with pytest.raises(UserError, match="unit=image behind 'louder'"):
+        Shield((Louder(), *build("dp-noise:epsilon=8,unit=image"))).check(plan_for("prototype"))
+
+
+def test_networks_bound_representations_where_single_images_are_protected():
+    from fedpriv.models.build import build_model
+
+    defense = build("dp-noise:noise_multiplier=1,bound=0.25,unit=image")[0]
+    blueprint = defense.blueprint(Blueprint("small-mlp", (1, 8, 8), C, D))
+    features = build_model(blueprint, 0).represent(torch.rand(20, 1, 8, 8)).detach()
+    assert float(features.norm(dim=1).max()) <= 0.25 * (1 + 1e-6)
+    assert build("dp-noise:noise_multiplier=1")[0].blueprint(blueprint) == blueprint
+
+
+def test_the_record_names_what_is_not_protected():
+    def record(kind, text):
+        return Shield(build(text)).privacy(plan_for(kind))[0]
+
+    assert "which classes the client holds" in record("prototype", "dp-noise:epsilon=4")["not_protected"]
+    assert (
+        "the label encoding: the mixing weights by class" in record("entangled", "dp-noise:epsilon=4")["not_protected"]
+    )
+    public = record("prototype", "dp-noise:epsilon=4,unit=image,counts=public")
+    assert "n_c, through the size of the noise" in public["not_protected"]
+    assert "trained on the same images" in public["given"]
+    assert record("model", "dp-noise:epsilon=4")["epsilon"] == pytest.approx(4, rel=0.01)
+
+
+def test_without_opacus_one_line_names_the_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    epsilon.cache_clear()
+    with pytest.raises(UserError, match=r"pip install 'fedpriv\[dp\]'"):
+        Shield(build("dp-noise:noise_multiplier=1.2345")).check(plan_for("prototype"))
+    epsilon.cache_clear()

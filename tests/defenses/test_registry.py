@@ -1,0 +1,289 @@
+"""What a client does to an upload before it leaves: one contract for all defenses, composition, refusals, whole runs."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from defense_cases import (
+    CASES,
+    CPU,
+    LABELS,
+    OPTIONS,
+    TABLE,
+    UPLOAD_DEFENSES,
+    build,
+    fits,
+    plan_for,
+    same,
+    send,
+)
+
+from fedpriv.attacks import ATTACKS
+from fedpriv.cli.main import run as command
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
+from fedpriv.federation.defense import Defense, Shield
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.methods import METHODS
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import resolve
+from fedpriv.wire.ledger import count, entries
+from fedpriv.wire.payloads import Prototypes, SampleCount, part
+
+# ---------------------------------------------------------------- the contract
+
+
+@pytest.mark.parametrize("name", sorted(DEFENSES))
+def test_every_defense_says_what_it_guarantees_and_what_answers_it(name):
+    defense = resolve("defense", name, DEFENSES)
+    assert issubclass(defense, Defense)
+    assert defense.name == name
+    assert defense.source
+    assert defense.guarantee
+    assert defense.answer
+    assert defense.__doc__
+    assert defense.__dataclass_params__.frozen
+
+
+def test_the_table_holds_every_defense_of_uploads():
+    assert set(UPLOAD_DEFENSES) <= set(DEFENSES)
+    rest = {name for name in DEFENSES if name not in UPLOAD_DEFENSES}
+    assert all(resolve("defense", name, DEFENSES).upload is Defense.upload for name in rest)
+    for name in UPLOAD_DEFENSES:
+        assert any(fits(build(text), kind) for text, kind in TABLE if text.partition(":")[0] == name)
+
+
+@pytest.mark.parametrize(("text", "kind"), TABLE)
+def test_contract(text, kind):
+    defenses = build(text)
+    if not fits(defenses, kind):
+        return
+    upload, _ = CASES[kind]
+    before = [value.clone() for message in CASES[kind] for p in message for value in p.tensors().values()]
+    rows = LABELS.clone()
+    sent = send(defenses, kind)
+    after = [value for message in CASES[kind] for p in message for value in p.tensors().values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert torch.equal(rows, LABELS)
+    assert same(sent, send(defenses, kind)), "the same seed gives the same upload"
+    wanted = Shield(defenses).after(plan_for(kind)).uploads
+    assert {p.kind for p in sent} <= set(wanted)
+    for payload in sent:
+        payload.check()
+        assert payload.non_finite() is None
+    # Counts pass untouched; whatever another client does changes nothing here.
+    send(defenses, kind, client=0)
+    assert same(sent, send(defenses, kind))
+    for mine in upload:
+        if isinstance(mine, SampleCount) and sent:
+            assert torch.equal(part(sent, SampleCount).count, mine.count)
+    wire = Shield(defenses).wire(entries(sent, 1, 0, "upload"))
+    totals = count(wire)
+    assert totals["full"].upload_bytes == sum(row.bytes for row in wire)
+    assert totals["full"].upload_scalars >= totals["paper"].upload_scalars >= 0
+    plain = count(entries(upload, 1, 0, "upload"))["full"].upload_bytes
+    assert totals["full"].upload_bytes <= plain + 8 * len(wire)
+    record = Shield(defenses).privacy(plan_for(kind))
+    assert json.loads(json.dumps(record)) == record
+    for line in record:
+        assert line["epsilon"] > 0
+        assert "not_protected" in line
+
+
+@pytest.mark.parametrize("text", ["noise", "noise:kind=laplace", "dp-noise:noise_multiplier=1", "quantise:bits=3"])
+@pytest.mark.parametrize("kind", ["prototype", "model"])
+def test_random_defenses_draw_anew_for_every_seed_round_client_and_place(text, kind):
+    first = send(build(text), kind)
+    for change in ({"seed": 1}, {"round_": 3}, {"client": 2}):
+        assert not same(first, send(build(text), kind, **change))
+    assert not same(first, send((*build("every:k=2"), *build(text)), kind))
+
+
+@pytest.mark.parametrize("name", [n for n in UPLOAD_DEFENSES if n != "secure-aggregation"])
+def test_who_uploads_nothing_has_nothing_to_protect(name):
+    defense = build(f"{name}:{OPTIONS[name][0]}" if name in OPTIONS else name)[0]
+    with pytest.raises(UserError, match=f"{name}.*upload"):
+        defense.check(plan_for("prototype", uploads=(), method="local"))
+
+
+# ---------------------------------------------------------------- composition and refusals
+
+
+def test_defenses_are_applied_in_the_order_given():
+    clip, noise = "clip:bound=0.1", "noise:scale=5,unit=absolute"
+    last_clipped = part(send(build(noise, clip), "prototype"), Prototypes).features
+    assert float(last_clipped.norm(dim=1).max()) <= 0.1 * (1 + 1e-5)
+    first_clipped = part(send(build(clip, noise), "prototype"), Prototypes).features
+    assert float(first_clipped.norm(dim=1).max()) > 1
+
+
+def test_what_is_on_the_wire_cannot_be_changed_behind_it():
+    for first, second in (("prune", "noise"), ("quantise", "prune"), ("sign", "clip"), ("diagonal:blocks=4", "prune")):
+        kind = "model" if first == "sign" else "angle-matrix" if "diagonal" in first else "prototype"
+        with pytest.raises(UserError, match=f"{second}.*behind {first.partition(':')[0]!r}".replace("'", ".")):
+            Shield(build(first, second)).check(plan_for(kind))
+    Shield(build("noise", "prune", "quantise", "every:k=2")).check(plan_for("model"))
+
+
+def test_entangled_uploads_can_be_hidden_only_once_they_are_entangled():
+    Shield(build("entangle", "hide-labels")).check(plan_for("prototype"))
+    with pytest.raises(UserError, match="hide-labels"):
+        Shield(build("hide-labels", "entangle")).check(plan_for("prototype"))
+    with pytest.raises(UserError, match="entangle"):
+        Shield(build("entangle")).check(plan_for("prototype", accepts=()))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("clip:bound=0", ("clip", "bound")),
+        ("noise:scale=-1", ("noise", "scale")),
+        ("noise:kind=cauchy", ("noise", "kind")),
+        ("dp-noise:epsilon=-1", ("dp-noise", "epsilon")),
+        ("dp-noise:epsilon=1,noise_multiplier=1", ("dp-noise", "noise_multiplier")),
+        ("dp-noise:epsilon=1,delta=1", ("dp-noise", "delta")),
+        ("prune:keep=1", ("prune", "keep")),
+        ("quantise:bits=1", ("quantise", "bits")),
+        ("quantise:bit=4", ("quantise", "bits")),
+        ("sign:scale=1", ("sign", "scale")),
+        ("entangle:mechanism=RAQ", ("entangle", "mechanism")),
+        ("entangle:mechanism=RSR", ("entangle", "mechanism")),
+        ("diagonal:blocks=3", ("diagonal", "blocks")),
+        ("count-floor:least=1", ("count-floor", "least")),
+        ("hide-labels:epsilon=0", ("hide-labels", "epsilon")),
+        ("every:k=1", ("every", "k")),
+        ("every:k=9", ("every", "k")),
+        ("secure-aggregation", ("secure-aggregation", "fedgh")),
+        ("sign", ("sign", "prototype")),
+        ("noize", ("noize", "noise")),
+    ],
+)
+def test_bad_strengths_leave_with_code_2_and_name_defense_and_key(text, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--per-class", "10", "--clients", "3", "--rounds", "2", "--partition", "iid"]
+    assert command(["train", "--method", "fedgh", *flags, "--defense", text, "--out", "run"]) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words)
+    assert "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_additive_servers_learn_the_same_from_the_mean(name):
+    """What secure aggregation may hide: the server's next broadcast is the same if everybody sends the mean."""
+    from fedpriv.evidence.server_view import mean_upload
+
+    method = resolve("method", name, METHODS)
+    if not method.additive:
+        return
+    config = RunConfig(
+        method=name,
+        per_class=10,
+        clients=3,
+        rounds=1,
+        models="small-mlp",
+        partition=PartitionOptions(alpha=1.0),
+        public=20,
+    )
+    federation = prepare(config, CPU)
+    server, broadcast = method.start(federation.server, torch.Generator().manual_seed(0))
+    uploads = []
+    for k, setup in enumerate(federation.clients):
+        _, upload = method.client_step(setup, federation.initial_state(k), broadcast, federation.client_rng(1, k))
+        uploads.append((k, upload))
+    mean = mean_upload([upload for _, upload in uploads])
+    results = []
+    for sent in (uploads, [(0, mean)]):
+        rng = torch.Generator().manual_seed(1)
+        _, following = method.server_step(federation.server, dict(server), sent, rng)
+        results.append([value for payload in following for value in payload.tensors().values()])
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+# ---------------------------------------------------------------- whole runs
+
+CONFIG = RunConfig(
+    method="fedgh",
+    per_class=20,
+    clients=4,
+    rounds=4,
+    partition=PartitionOptions(alpha=0.5),
+    training=LocalTraining(learning_rate=0.1),
+)
+
+
+def train(path, *texts, **changes):
+    config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
+    directory = RunDirectory.create(path, config)
+    run(prepare(config, CPU, defenses=build_defenses(config.defenses)), directory, run_clients)
+    return directory
+
+
+def files(path):
+    skipped = {"timings.jsonl", "summary.json"}
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and file.name not in skipped
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "texts"),
+    [
+        ("fedgh", ("count-floor:least=3", "entangle:weights=fixed", "dp-noise:epsilon=8,unit=image", "every:k=2")),
+        ("fedavg", ("clip", "noise:scale=0.3", "prune:keep=0.2", "quantise:bits=4")),
+    ],
+)
+def test_an_interrupted_run_with_defenses_resumes_to_the_same_bytes(method, texts, tmp_path):
+    whole = train(tmp_path / "whole", *texts, method=method, models="small-mlp")
+    config = whole.config
+    directory = RunDirectory.create(tmp_path / "killed", config)
+
+    def die(done, planned, what):
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(prepare(config, CPU, defenses=build_defenses(config.defenses)), directory, run_clients, die)
+    run(prepare(config, CPU, defenses=build_defenses(config.defenses)), directory, run_clients)
+    assert files(directory.path) == files(whole.path)
+    assert directory.summary["privacy"] == whole.summary["privacy"]
+
+
+def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):
+    directory = train(tmp_path / "run", "entangle", "dp-noise:epsilon=8")
+    record = directory.summary["privacy"][0]
+    assert (record["defense"], record["releases"]) == ("dp-noise", 4)
+    assert record["epsilon"] <= 8
+    assert {row.name for row in directory.ledger() if row.direction == "upload"} == {
+        "entangled.feature",
+        "entangled.label_encoding",
+    }
+    assert directory.summary["communication"]["paper"]["upload_scalars_per_round"] == 4 * 128
+
+
+def test_nothing_sent_by_anybody_leaves_the_server_where_it_was(tmp_path):
+    directory = train(tmp_path / "run", "count-floor:least=1000")
+    assert directory.summary["communication"]["full"]["total"]["upload_scalars"] == 0
+    newest = directory.load_checkpoint(4)
+    first = directory.message(directory.broadcast_path(1))
+    assert same(newest.broadcast, first)
+
+
+def test_the_page_on_defenses_names_every_attack_that_answers_one():
+    page = (Path(__file__).parents[2] / "docs" / "defenses.md").read_text().partition("## Measured")[0]
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    rows = {line.split("`")[1].partition(":")[0]: line.rpartition(" | ")[2] for line in lines}
+    for name in DEFENSES:
+        told = resolve("defense", name, DEFENSES).answer
+        answers = {attack for attack in ATTACKS if re.search(rf"(?<![\w-]){re.escape(attack)}(?![\w-])", told)}
+        missing = [attack for attack in answers if f"`{attack}`" not in rows[name]]
+        assert not missing, f"{name}: {missing}"

@@ -1,0 +1,281 @@
+"""Evidence of a real run: targets point at what was uploaded, truths at what it was computed from; the two never meet."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedpriv.algebra.entanglement import MECHANISMS
+from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.permuted import permute
+from fedpriv.evidence.targets import choose_targets
+from fedpriv.evidence.truths import truths
+from fedpriv.experiment.suite import PIECE, Execution, attack_in_pieces
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, part
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = {}
+
+    def get(method, **options):
+        key = (method, *sorted(options.items()))
+        if key not in made:
+            training = LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3) if method == "fedavg" else None
+            config = RunConfig(
+                method=method,
+                options=options,
+                per_class=20,
+                clients=3,
+                rounds=4,
+                models="small-cnn,small-mlp" if method != "fedavg" else "small-mlp",
+                partition=PartitionOptions(alpha=1.0),
+                training=training or LocalTraining(learning_rate=0.1),
+            )
+            directory = RunDirectory.create(tmp_path_factory.mktemp("evidence") / "run", config)
+            federation = prepare(config, CPU)
+            run(federation, directory, run_clients)
+            made[key] = directory, federation
+        return made[key]
+
+    return get
+
+
+def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(world):
+    directory, federation = world("fedallrep")
+    evidence = gather(directory, federation, "representation", CARD, n_targets=7, seed=0)
+    found = truths(directory, federation, "representation", evidence.targets, seed=0)
+    assert len(evidence.targets) == 7
+    assert {t.client for t in evidence.targets} == {0, 1, 2}
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        row = part(upload, Representations).features[target.index]
+        assert truth.members.shape[0] == 1
+        assert int(truth.labels[0]) == target.label
+        again = evidence.knowledge.extractors[target.client](truth.members)[0]
+        assert torch.allclose(again, row, atol=1e-5)
+
+
+def test_a_prototype_is_the_mean_over_its_true_images(world):
+    directory, federation = world("fedgh")
+    evidence = gather(directory, federation, "prototype", CARD, n_targets=100, seed=0)
+    found = truths(directory, federation, "prototype", evidence.targets, seed=0)
+    assert len(evidence.targets) == sum(len(setup.train.labels.unique()) for setup in federation.clients)
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        assert torch.allclose(features.mean(0), part(upload, Prototypes).features[target.index], atol=1e-5)
+        assert set(truth.labels.tolist()) == {target.label}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism, world):
+    directory, federation = world("fedre", mechanism=mechanism)
+    evidence = gather(directory, federation, "entangled", CARD, n_targets=9, seed=0)
+    found = truths(directory, federation, "entangled", evidence.targets, seed=0)
+    assert len(evidence.targets) == 3
+    for target, truth in zip(evidence.targets, found, strict=True):
+        upload = next(o.upload for o in evidence.observations if o.client == target.client)
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        assert torch.allclose(truth.weights.float() @ features, part(upload, Entangled).feature, atol=1e-4)
+
+
+def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
+    directory, federation = world("fedre", mechanism="RAP")
+    card = dataclasses.replace(CARD, rounds_seen=4)
+    evidence = gather(directory, federation, "entangled", card, n_targets=12, seed=0, unit="class")
+    found = truths(directory, federation, "entangled", evidence.targets, seed=0, unit="class")
+    assert len({o.round for o in evidence.observations}) == 4
+    for client in {t.client for t in evidence.targets}:
+        held = federation.clients[client].train.labels.unique().tolist()
+        assert [t.label for t in evidence.targets if t.client == client] == held
+    for target, truth in zip(evidence.targets, found, strict=True):
+        features = evidence.knowledge.extractors[target.client](truth.members)
+        assert torch.allclose(features.mean(0), truth.feature, atol=1e-5)
+
+
+def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
+    directory, federation = world("fedavg")
+    evidence = gather(directory, federation, "model", CARD, n_targets=3, seed=0)
+    found = truths(directory, federation, "model", evidence.targets, seed=0)
+    assert evidence.knowledge.batch.steps == 1
+    assert evidence.knowledge.batch.batch_size == 3
+    for target, truth in zip(evidence.targets, found, strict=True):
+        observation = next(o for o in evidence.observations if o.client == target.client)
+        model = federation.clients[target.client].model
+        before, after = part(observation.broadcast, Model).state, part(observation.upload, Model).state
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                value.copy_(before[name])
+        loss = torch.nn.functional.cross_entropy(model(truth.members), truth.labels)
+        slopes = torch.autograd.grad(loss, list(model.parameters()))
+        for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
+            assert torch.allclose((before[name] - after[name]) / 0.1, slope, atol=1e-4)
+        assert torch.equal(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
+    blind = gather(directory, federation, "model", dataclasses.replace(CARD, labels="inferred"), n_targets=3, seed=0)
+    assert blind.knowledge.labels == {}
+    assert gather(
+        directory, federation, "model", dataclasses.replace(CARD, batch=False), n_targets=3, seed=0
+    ).knowledge.batch is None  # fmt: skip
+
+
+def test_nonmembers_have_nothing_to_do_with_the_client(world):
+    directory, federation = world("fedgh")
+    evidence = gather(directory, federation, "prototype", CARD, n_targets=6, seed=0)
+    for target, truth in zip(
+        evidence.targets, truths(directory, federation, "prototype", evidence.targets, seed=0), strict=True
+    ):
+        train = federation.clients[target.client].train.images.flatten(1)
+        inside = (torch.cdist(truth.nonmembers.flatten(1), train) < 1e-6).any(1)
+        # Digits holds no duplicates of whole images.
+        assert not inside.any()
+
+
+def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
+    def observation(client, value, rows):
+        features = torch.full((rows, 2), float(value))
+        return Observation(1, client, (Prototypes(features, torch.arange(rows)),), ())
+
+    moved = permute((observation(0, 1, 3), observation(1, 2, 2), observation(2, 3, 1)))
+    assert moved is not None
+    assert [o.client for o in moved] == [0, 1, 2]
+    assert [part(o.upload, Prototypes).features[0, 0].item() for o in moved] == [2, 3, 1]
+    assert [len(part(o.upload, Prototypes).classes) for o in moved] == [3, 2, 1]
+    assert permute((observation(0, 1, 3),)) is None
+    mixed = permute(
+        tuple(
+            Observation(1, k, (Entangled(torch.full((2,), float(k)), torch.eye(2)[k]),), ()) for k in (0, 1)
+        )
+    )  # fmt: skip
+    assert mixed is not None
+    assert part(mixed[0].upload, Entangled).feature.tolist() == [1, 1]
+    assert part(mixed[0].upload, Entangled).label_encoding.tolist() == [1, 0]
+
+
+def test_targets_are_drawn_evenly_by_seed(world):
+    directory, federation = world("fedallrep")
+    observations = gather(directory, federation, "representation", CARD, n_targets=1, seed=0).observations
+    one, two = (choose_targets(observations, "representation", 8, seed) for seed in (0, 1))
+    assert one == choose_targets(observations, "representation", 8, 0)
+    assert one != two
+    per_client = [sum(t.client == k for t in one) for k in range(3)]
+    assert max(per_client) - min(per_client) <= 1
+
+
+def test_a_card_is_granted_to_the_letter(world):
+    directory, federation = world("fedgh")
+    nothing = dataclasses.replace(CARD, extractor="none")
+    assert gather(directory, federation, "prototype", nothing, n_targets=2, seed=0).knowledge.extractors == {}
+    for change, complaint in (
+        ({"batch_norm": "exact"}, "runs store no batch statistics"),
+        ({"attacker_data": "other_domain", "foreign": "digits"}, "the clients hold images of that data set"),
+        ({"attacker_data": "same_domain"}, "set no public images aside"),
+        ({"rounds_seen": 9}, "only 4 round"),
+    ):
+        card = dataclasses.replace(CARD, **change)
+        with pytest.raises(UserError, match=complaint):
+            gather(directory, federation, "prototype", card, n_targets=2, seed=0)
+
+
+def test_nothing_that_an_attack_is_handed_holds_the_truth():
+    def names(kind):
+        return {field.name for field in dataclasses.fields(kind)}
+
+    assert names(Observation) == {"round", "client", "upload", "broadcast"}
+    private = {"train", "test", "members", "truth", "images", "samples"}
+    assert not names(Knowledge) & private
+
+
+def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
+    from fedpriv.attacks.invert.inversion import PixelInversion
+
+    directory, federation = world("fedallrep")
+    evidence = gather(directory, federation, "representation", CARD, n_targets=5, seed=0)
+    attack = PixelInversion(iterations=8)
+    args = (attack, evidence.observations, evidence.targets, evidence.knowledge)
+    whole = attack_in_pieces(*args, Execution(0, CPU), tmp_path / "a", "reconstruction")
+    pieces = attack_in_pieces(*args, Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
+    assert pieces.targets == whole.targets
+    assert torch.allclose(pieces.images, whole.images, atol=1e-4)
+    assert pieces.cost.rows == whole.cost.rows
+
+    class Refuses(PixelInversion):
+        def run(self, *args, **kwargs):
+            raise AssertionError("finished pieces are not attacked again")
+
+    again = attack_in_pieces(Refuses(), *args[1:], Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
+    assert torch.equal(again.images, pieces.images)
+
+
+def test_batches_of_different_sizes_are_put_together(tmp_path):
+    sizes = [4] * PIECE + [2, 3]
+
+    class ShowsInTurn:
+        """Stands for an attack on batches: image j of target t is a flat (t + j / 10), labelled j, own ones in turn."""
+
+        def run(self, observations, targets, knowledge, **_):
+            most = max(sizes[target.client] for target in targets)
+            own = [torch.arange(most) % sizes[target.client] for target in targets]
+            shown = torch.stack([target.client + places / 10 for target, places in zip(targets, own, strict=True)])
+            count = len(targets)
+            return Reconstruction(
+                targets=targets,
+                images=shown[:, :, None, None, None].expand(-1, -1, 1, 2, 2) / 100,
+                objective=torch.zeros(count, 1),
+                chosen=torch.zeros(count, dtype=torch.int64),
+                labels=torch.stack(own),
+                cost=Cost(1.0, 1, count, "cpu"),
+                converged=torch.ones(count, dtype=torch.bool),
+            )
+
+    targets = tuple(TargetId(1, client) for client in range(len(sizes)))
+    asked = ((), targets, Knowledge(CARD, (1, 2, 2), 10), Execution(0, CPU))
+    for _ in ("attacked", "read back"):
+        found = attack_in_pieces(ShowsInTurn(), *asked, tmp_path, "reconstruction")
+        assert found.images.shape == (PIECE + 2, 4, 1, 2, 2)
+        for client, size in enumerate(sizes):
+            own = {round(client + place / 10, 1) for place in range(size)}
+            assert {round(100 * value, 1) for value in found.images[client, :, 0, 0, 0].tolist()} == own
+            assert torch.allclose(found.images[client, :, 0, 0, 0] * 100, client + found.labels[client] / 10)
+
+
+def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
+    config = RunConfig(
+        method="fedallrep",
+        per_class=6,
+        clients=2,
+        rounds=1,
+        models="resnet18",
+        image_size=32,
+        partition=PartitionOptions(name="iid"),
+    )
+    directory = RunDirectory.create(tmp_path / "run", config)
+    federation = prepare(config, CPU)
+    run(federation, directory, run_clients)
+    for access, same in (("running", True), ("none", False)):
+        card = dataclasses.replace(CARD, batch_norm=access)
+        evidence = gather(directory, federation, "representation", card, n_targets=2, seed=0)
+        for target, truth in zip(
+            evidence.targets, truths(directory, federation, "representation", evidence.targets, seed=0), strict=True
+        ):
+            upload = next(o.upload for o in evidence.observations if o.client == target.client)
+            sent = part(upload, Representations).features[target.index]
+            found = evidence.knowledge.extractors[target.client](truth.members)[0]
+            assert (float((found - sent).norm() / sent.norm()) < 1e-3) is same
+
+
+def test_what_the_other_client_did_not_send_is_no_part_of_the_control():
+    counts, head = LabelCounts(torch.tensor([1, 2])), Prototypes(torch.zeros(1, 2), torch.tensor([0]))
+    observations = (Observation(1, 0, (head, counts), ()), Observation(1, 1, (head,), ()))
+    swapped = permute(observations)
+    assert [[payload.kind for payload in seen.upload] for seen in swapped] == [["prototype"], ["prototype"]]

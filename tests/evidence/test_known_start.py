@@ -1,0 +1,86 @@
+"""Clients that go on from their own weights: the server knows these from the upload before, or drew them itself."""
+
+import pytest
+import torch
+
+from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.truths import truths
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.states import inner
+from fedpriv.methods.fedhenn import prefix
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Model, optional_part, part
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard()
+
+
+def trained(folder, **changes):
+    values = {"rounds": 3, "models": "small-mlp", "capture": "all"} | changes
+    config = RunConfig(
+        method="fedhenn",
+        options={"weight": 0.0},
+        per_class=6,
+        clients=2,
+        public=8,
+        partition=PartitionOptions(name="iid"),
+        training=LocalTraining(learning_rate=0.05, max_steps=1, batch_size=1),
+        **values,
+    )
+    directory, federation = RunDirectory.create(folder / "run", config), prepare(config, CPU)
+    run(federation, directory, run_clients)
+    return directory, federation
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("start"))
+
+
+@pytest.mark.parametrize("round_", [1, 2, 3])
+def test_the_update_begins_where_the_client_began(round_, stored):
+    directory, federation = stored
+    found = gather(directory, federation, "model", CARD, n_targets=2, seed=0, round_=round_)
+    server, sent = federation.method.start(federation.server, torch.Generator().manual_seed(0))
+    assert optional_part(sent, Model) is None
+    for seen in found.observations:
+        start = part(seen.broadcast, Model).state
+        if round_ > 1:
+            before = part(directory.message(directory.upload_path(round_ - 1, seen.client)), Model).state
+            assert all(torch.equal(start[name], value) for name, value in before.items())
+        assert start.keys() == inner(server, prefix(seen.client)).keys()
+    truth = truths(directory, federation, "model", found.targets, seed=0)
+    result = LinearLayer().run(found.observations, found.targets, found.knowledge, seed=0, device=CPU)
+    for images, own in zip(result.images, truth, strict=True):
+        assert float((images - own.members).square().mean()) < 1e-6
+
+
+def test_initial_weights_are_those_that_the_server_drew(stored):
+    directory, federation = stored
+    found = gather(directory, federation, "model", CARD, n_targets=2, seed=0, round_=1)
+    drawn = directory.message(directory.broadcast_path(1))
+    assert optional_part(drawn, Model) is None
+    from fedpriv.federation.rounds import _init_rng
+
+    server, _ = federation.method.start(federation.server, _init_rng(directory.config))
+    for seen in found.observations:
+        own = inner(server, prefix(seen.client))
+        assert all(torch.equal(value, own[name]) for name, value in part(seen.broadcast, Model).state.items())
+
+
+def test_a_round_whose_start_was_not_stored_is_refused(tmp_path):
+    directory, federation = trained(tmp_path, capture="last")
+    with pytest.raises(UserError, match=r"that of round 2 is not stored.*--capture all"):
+        gather(directory, federation, "model", CARD, n_targets=2, seed=0)
+
+
+def test_different_architectures_are_refused(tmp_path):
+    directory, federation = trained(tmp_path, models="small-mlp,small-cnn", rounds=1)
+    with pytest.raises(UserError, match="models of different architectures"):
+        gather(directory, federation, "model", CARD, n_targets=2, seed=0)

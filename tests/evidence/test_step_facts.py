@@ -1,0 +1,84 @@
+"""What attacks are told of local steps: each client's own number of steps and sizes of batches, whoever else is attacked."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedpriv.attacks.gradients.gradient_matching import Matcher, one_hot
+from fedpriv.attacks.gradients.step_problems import dealt, read_problem
+from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.local_rounds import round_batches, round_labels
+from fedpriv.evidence.truths import truths
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return a run whose clients hold different numbers of images and take two epochs of batches of ten."""
+    config = RunConfig(
+        method="fedavg",
+        per_class=12,
+        clients=4,
+        rounds=1,
+        models="small-mlp",
+        partition=PartitionOptions(alpha=0.3),
+        training=LocalTraining(learning_rate=0.05, batch_size=10, epochs=2),
+    )
+    directory = RunDirectory.create(tmp_path_factory.mktemp("facts") / "run", config)
+    federation = prepare(config, CPU)
+    run(federation, directory, run_clients)
+    return directory, federation
+
+
+@pytest.mark.parametrize("n_targets", [1, 4])
+def test_inferred_labels_are_as_many_as_each_client_used(n_targets, world):
+    directory, federation = world
+    card = dataclasses.replace(CARD, labels="inferred")
+    evidence = gather(directory, federation, "model", card, n_targets=n_targets, seed=0)
+    problem = read_problem("x", evidence.observations, evidence.targets, evidence.knowledge, CPU)
+    used = [len(round_labels(federation, 1, target.client)) for target in evidence.targets]
+    assert list(problem.counts) == used
+    assert len(set(used)) == len(used)  # else the test says nothing
+    for target in evidence.targets:
+        sizes = tuple(len(batch) for batch in round_batches(federation, 1, target.client))
+        assert evidence.knowledge.facts_of(target.client).sizes == sizes
+
+
+def test_what_the_protocol_says_does_not_depend_on_who_is_attacked(world):
+    few, all_ = (gather(*world, "model", CARD, n_targets=number, seed=0).knowledge.batch for number in (1, 4))
+    assert few == all_
+    blind = gather(*world, "model", dataclasses.replace(CARD, batch=False), n_targets=4, seed=0).knowledge
+    assert blind.batch is None
+    assert all(blind.facts_of(client) is None for client in range(4))
+
+
+def test_the_true_images_take_the_clients_own_steps(world):
+    evidence = gather(*world, "model", CARD, n_targets=4, seed=0)
+    found = truths(*world, "model", evidence.targets, seed=0)
+    problem = read_problem("x", evidence.observations, evidence.targets, evidence.knowledge, CPU)
+    most = problem.labels.shape[1]
+    members = torch.stack([truth.members[torch.arange(most) % truth.n_c] for truth in found])
+    matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, "unrolled", CPU)
+    matching = matcher.against(problem.steps, problem.counts)
+    distance = matching.cosine(members, one_hot(problem.labels, 10), torch.arange(len(found)))
+    assert float(distance.max()) < 1e-5
+
+
+def test_labels_are_dealt_out_to_batches_with_room():
+    assert dealt(torch.arange(6), [3, 3]).tolist() == [0, 2, 4, 1, 3, 5]
+    assert dealt(torch.arange(6), [3, 1, 2]).tolist() == [0, 3, 5, 1, 2, 4]
+    assert dealt(torch.arange(3), [3]).tolist() == [0, 1, 2]
+
+
+def test_images_of_all_steps():
+    assert BatchFacts(10, 0.1, 4).images == 40
+    assert BatchFacts(10, 0.1, 4, (10, 10, 10, 3)).images == 33

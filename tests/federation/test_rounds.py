@@ -1,0 +1,265 @@
+"""Whole runs: the same result however often they are interrupted, and refusals before anything is trained."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.federation.accuracy import accuracy
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import count
+from fedpriv.wire.payloads import Entangled, Model, part
+
+CPU = torch.device("cpu")
+CONFIG = RunConfig(
+    method="fedre",
+    per_class=20,
+    clients=4,
+    rounds=3,
+    partition=PartitionOptions(name="iid"),
+    training=LocalTraining(learning_rate=0.1),
+)
+
+
+def trained(path: Path, config: RunConfig = CONFIG) -> RunDirectory:
+    directory = RunDirectory.create(path, config)
+    run(prepare(config, CPU), directory, run_clients)
+    return directory
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """Everything that is a function of the configuration alone."""
+    skipped = {"timings.jsonl", "summary.json"}
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and file.name not in skipped
+    }
+
+
+class Killed(Exception):
+    """The machine went away."""
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        replace(CONFIG, method="fedproto", participation=0.5, rounds=4),
+        replace(CONFIG, method="fedavg", models="small-mlp", checkpoint_every=2, rounds=4, keep=(1,)),
+        replace(CONFIG, options={"sampling": "fixed"}, participation=0.5, checkpoint_every=3, rounds=4),
+    ],
+    ids=["fedre", "fedproto-half", "fedavg-every-second", "fedre-fixed"],
+)
+def test_killed_at_any_client_step_a_run_resumes_to_the_same_bytes(config, tmp_path):
+    whole = trained(tmp_path / "whole", config)
+    expected = files(whole.path)
+    federation = prepare(config, CPU)
+    steps = config.rounds * len(federation.participants(1))
+    for fatal in {1, 3, steps // 2, steps - 1, steps}:
+        path = tmp_path / f"killed-{fatal}"
+        directory = RunDirectory.create(path, config)
+
+        def die(done, planned, what, fatal=fatal):
+            if done == fatal:
+                raise Killed
+
+        with pytest.raises(Killed):
+            run(federation, directory, run_clients, die)
+        with pytest.raises(UserError, match="unfinished run"):
+            directory.require_complete()
+        run(prepare(config, CPU), RunDirectory.open(path), run_clients)
+        assert files(path) == expected
+        summary, other = RunDirectory.open(path).summary, whole.summary
+        assert {**summary, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
+    one, two = trained(tmp_path / "one"), trained(tmp_path / "two")
+    assert files(one.path) == files(two.path)
+    other = trained(tmp_path / "other", replace(CONFIG, seed=1))
+    assert part(other.message(other.upload_path(1, 0)), Entangled).feature.tolist() != (
+        part(one.message(one.upload_path(1, 0)), Entangled).feature.tolist()
+    )
+
+
+def test_lines_ledger_and_summary_agree(tmp_path):
+    directory = trained(tmp_path / "run")
+    lines, summary = directory.lines("metrics"), directory.summary
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    totals = count(directory.ledger())
+    for kind in ("paper", "full"):
+        assert summary["communication"][kind]["total"]["upload_scalars"] == totals[kind].upload_scalars
+        assert sum(line["communication"][kind]["broadcast_bytes"] for line in lines) == totals[kind].broadcast_bytes
+    width, classes = 128, 10
+    assert summary["communication"]["paper"]["upload_scalars_per_round"] == 4 * width
+    assert summary["communication"]["full"]["upload_scalars_per_round"] == 4 * (width + classes)
+    assert summary["communication"]["paper"]["broadcast_scalars_per_round"] == 4 * (width * classes + classes)
+    for when in ("after_training", "after_broadcast"):
+        pooled = [line["accuracy"][when]["pooled"] for line in lines]
+        assert summary["accuracy"][when]["final"] == pooled[-1]
+        assert summary["accuracy"][when]["best"] == max(pooled)
+
+
+def test_accuracy_pools_samples_and_averages_clients():
+    assert accuracy([[1, 2], [3, 3]]) == {"pooled": 4 / 5, "mean_over_clients": 0.75}
+
+
+def test_participation_samples_clients_by_round(tmp_path):
+    config = replace(CONFIG, clients=8, participation=0.25, rounds=6)
+    federation = prepare(config, CPU)
+    rounds = [federation.participants(number) for number in range(1, 7)]
+    assert all(len(chosen) == 2 for chosen in rounds)
+    assert len(set(rounds)) > 1
+    assert prepare(config, CPU).participants(3) == rounds[2]
+    directory = trained(tmp_path / "run", config)
+    assert directory.captured_rounds() == {number: rounds[number - 1] for number in range(1, 7)}
+
+
+def test_learning_happens_and_federation_reaches_unseen_classes(tmp_path):
+    config = replace(CONFIG, method="fedavg", models="small-cnn", per_class=None, rounds=8)
+    iid = trained(tmp_path / "iid", config)
+    assert iid.summary["accuracy"]["after_broadcast"]["final"] > 0.85
+    skewed = replace(config, partition=PartitionOptions(alpha=0.3))
+    accuracies = trained(tmp_path / "skewed", skewed).summary["accuracy"]
+    assert accuracies["after_training"]["best"] > 0.7
+    assert accuracies["after_broadcast"]["best"] > 0.5
+
+
+def test_capture_keeps_what_it_says(tmp_path):
+    for capture, stored in (("none", ()), ("last", (3,)), ("all", (1, 2, 3)), ("auto", (1, 2, 3))):
+        directory = trained(tmp_path / capture, replace(CONFIG, capture=capture))
+        assert tuple(directory.captured_rounds()) == stored
+    big = trained(tmp_path / "big", replace(CONFIG, method="fedavg", models="cnn4", image_size=28, rounds=2))
+    assert tuple(big.captured_rounds()) == (2,)  # 3.5 MB a model: only the last round
+
+
+def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
+    config = replace(CONFIG, method="fedavg", models="small-mlp")
+    directory = trained(tmp_path / "run", config)
+    first = part(directory.message(directory.broadcast_path(1)), Model).state
+    second = part(directory.message(directory.broadcast_path(2)), Model).state
+    sizes = [len(setup.train) for setup in prepare(config, CPU).clients]
+    uploads = [part(directory.message(directory.upload_path(1, k)), Model).state for k in range(4)]
+    for name, value in second.items():
+        mean = sum(n / sum(sizes) * upload[name] for n, upload in zip(sizes, uploads, strict=True))
+        assert torch.allclose(mean, value, atol=1e-6)
+        assert not torch.equal(first[name], value)
+
+
+def test_checkpoints_are_kept_on_request_only(tmp_path):
+    assert trained(tmp_path / "a").checkpointed_rounds() == (3,)
+    assert trained(tmp_path / "b", replace(CONFIG, keep=(1,))).checkpointed_rounds() == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"method": "fedsomething"}, "unknown method 'fedsomething'"),
+        ({"method": "fedavg"}, "needs one architecture for all clients"),
+        ({"dataset": "digit"}, "unknown data set 'digit'; did you mean 'digits'"),
+        ({"models": "small-cn"}, "did you mean 'small-cnn'"),
+        ({"options": {"mechanism": "XYZ"}}, "options of fedre: mechanism: input should be 'RSR'"),
+        ({"options": {"mecanism": "RAP"}}, "unknown key 'mecanism'; did you mean 'mechanism'"),
+        ({"options": {"server": {"epochs": 0}}}, "server.epochs: input should be greater than or equal to 1"),
+        ({"clients": 500}, "client"),
+        ({"partition": PartitionOptions(name="dirichlet", alpha=0.0)}, "alpha"),
+        ({"dataset": "cifar10", "data_dir": "/no/such/place"}, "/no/such/place"),
+        ({"models": "resnet18", "image_size": 8, "clients": 99, "per_class": 20}, "client"),
+        ({"models": "cnn4"}, "cnn4"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(change, complaint):
+    with pytest.raises(UserError) as caught:
+        prepare(replace(CONFIG, **change), CPU)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_divergence_is_reported_not_stored(tmp_path):
+    config = replace(CONFIG, training=LocalTraining(learning_rate=1e6))
+    directory = RunDirectory.create(tmp_path / "run", config)
+    with pytest.raises(UserError, match="became NaN or infinite; training diverged"):
+        run(prepare(config, CPU), directory, run_clients)
+
+
+# ---------------------------------------------------------------- directories that are not what they should be
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "finished")
+
+
+@pytest.fixture
+def spoilt(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def rewrite(path, change):
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def test_a_run_of_another_version_is_refused(spoilt):
+    rewrite(spoilt / "config.json", lambda values: values.update(format=99))
+    with pytest.raises(UserError, match=r"config.json: run format 99, but this version reads format 1"):
+        RunDirectory.open(spoilt)
+
+
+def test_a_tampered_configuration_is_refused(spoilt):
+    rewrite(spoilt / "config.json", lambda values: values.update(rounds=-1))
+    with pytest.raises(UserError, match=r"config.json: rounds: input should be greater"):
+        RunDirectory.open(spoilt)
+    rewrite(spoilt / "config.json", lambda values: values.update(rounds=3, colour="red"))
+    with pytest.raises(UserError, match=r"config.json: unknown key 'colour'"):
+        RunDirectory.open(spoilt)
+
+
+def test_a_changed_missing_or_foreign_upload_is_refused(spoilt):
+    directory = RunDirectory.open(spoilt)
+    path = directory.upload_path(2, 1)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(UserError, match="differs from what the run stored"):
+        directory.message(path)
+    path.unlink()
+    with pytest.raises(UserError, match=r"missing, though captures.jsonl lists it"):
+        directory.message(path)
+    with pytest.raises(UserError, match="stored no such message"):
+        directory.message(directory.upload_path(9, 1))
+
+
+def test_damaged_lines_and_checkpoints_are_refused(spoilt):
+    directory = RunDirectory.open(spoilt)
+    (spoilt / "metrics.jsonl").write_text('{"round": 1}\nnonsense\n{"round": 2}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl:2: not a line of JSON"):
+        directory.lines("metrics")
+    state = directory.checkpoint_path(3) / "client-001.safetensors"
+    state.write_bytes(state.read_bytes()[:40])
+    with pytest.raises(UserError, match="damaged checkpoint"):
+        directory.load_checkpoint(3)
+    state.unlink()
+    with pytest.raises(UserError, match="checkpoint is incomplete"):
+        directory.client_state(3, 1)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no such run directory"):
+        RunDirectory.open(tmp_path / "nothing")
+    with pytest.raises(UserError, match="not a run directory"):
+        RunDirectory.open(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="already exists"):
+        RunDirectory.create(tmp_path, CONFIG)

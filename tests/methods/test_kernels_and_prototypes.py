@@ -1,0 +1,335 @@
+"""FedTGP, FPL and FedHeNN: each aggregation and loss by hand, and what they become at weight zero."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from test_methods import CLASSES, SHAPE, World, copies, same
+from torch.nn.functional import cross_entropy
+
+from fedpriv.algebra.kernels import alignment, linear_kernel
+from fedpriv.federation.local_training import class_means, local_batches, represent
+from fedpriv.federation.states import parameters, put
+from fedpriv.methods import fedhenn, fedtgp, fpl
+from fedpriv.methods.shared import alignment as aligned
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Coefficient, Kernel, Model, Prototypes, PublicImages, part
+
+
+def after(name, options=None, rounds=3, chosen=(0, 1, 2), **training):
+    world = World(name, options, batch_size=4, **training)
+    server, broadcast, states = world.start()
+    for number in range(1, rounds + 1):
+        server, broadcast, states, uploads = world.round(number, server, broadcast, states, chosen)
+    return world, server, broadcast, states, uploads
+
+
+def models_agree(one, other):
+    return all(
+        torch.equal(value, b[name])
+        for a, b in zip(one, other, strict=True)
+        for name, value in a.items()
+        if "model" in name
+    )
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("name", "options", "plain"),
+    [
+        ("fedtgp", {"weight": 0}, "local"),
+        ("fpl", {"contrast": 0, "consistency": 0}, "local"),
+        ("fedhenn", {"weight": 0}, "local"),
+        ("fedhenn-kernel", {"weight": 0}, "local"),
+        ("fedhenn-homogeneous", {"weight": 0}, "fedavg"),
+        ("fedhenn", {"schedule": "step", "weight": 1.0, "step_at": 1.0}, "local"),
+    ],
+    ids=str,
+)
+def test_without_its_term_a_method_is_plain_training_bit_for_bit(name, options, plain, momentum):
+    assert models_agree(after(plain, momentum=momentum)[3], after(name, options, momentum=momentum)[3])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedtgp", {}),
+        ("fpl", {"consistency": 0}),
+        ("fpl", {"contrast": 0}),
+        ("fedhenn", {"weight": 1.0}),
+        ("fedhenn-kernel", {"weight": 1.0}),
+        ("fedhenn-homogeneous", {"weight": 1.0}),
+    ],
+    ids=str,
+)
+def test_with_its_term_it_is_not(name, options):
+    plain = "fedavg" if name == "fedhenn-homogeneous" else "local"
+    assert not models_agree(after(plain)[3], after(name, options)[3])
+
+
+# ---------------------------------------------------------------- FedTGP
+
+
+def test_the_margin_is_the_largest_gap_to_a_nearest_other_class():
+    # Class means 0, 3 and 10 on a line: gaps 3, 3 and 7.
+    features, classes = torch.tensor([[-1.0], [1.0], [3.0], [10.0]]), torch.tensor([0, 0, 1, 3])
+    assert fedtgp.adaptive_margin(features, classes, 100.0) == pytest.approx(7)
+    assert fedtgp.adaptive_margin(features, classes, 5.0) == 5.0
+    assert fedtgp.adaptive_margin(features[:2], classes[:2], 100.0) == 100.0
+
+
+def test_the_separation_loss_by_hand():
+    # One prototype at the origin of class 0; generated ones at distances 3 and 5; margin 1 on the true class.
+    loss = fedtgp.separation_loss(
+        torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[3.0, 0.0], [3.0, 4.0]]), margin=1.0
+    )
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(4 - 5)), abs=1e-6)
+
+
+def test_a_generated_prototype_on_top_of_an_upload_has_a_finite_gradient():
+    prototypes = torch.tensor([[1.0, 1.0], [0.0, 1.0]], requires_grad=True)
+    fedtgp.separation_loss(torch.ones(1, 2), torch.tensor([0]), prototypes, 1.0).backward()
+    assert prototypes.grad.isfinite().all()
+
+
+def test_one_server_step_of_fedtgp_goes_down_the_gradient():
+    world = World("fedtgp", {"server": {"learning_rate": 0.5, "batch_size": 100, "epochs": 1}})
+    server, broadcast, states = world.start()
+    assert broadcast == ()
+    trained, sent, _, uploads = world.round(1, server, broadcast, states)
+    rows = [part(upload, Prototypes) for _, upload in uploads]
+    features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
+    means, _, _ = class_means(features, classes)
+    gaps = (means[:, None] - means).norm(dim=2) + torch.eye(len(means)) * 1e9
+    weights = {name: value.clone().requires_grad_() for name, value in server.items()}
+    hidden = torch.relu(weights["embedding.weight"] @ weights["first.weight"].T + weights["first.bias"])
+    prototypes = hidden @ weights["second.weight"].T + weights["second.bias"]
+    distance = (features[:, None] - prototypes).norm(dim=2)
+    margin = min(gaps.min(1).values.max(), torch.tensor(100.0)) * torch.eye(CLASSES)[classes]
+    cross_entropy(-(distance + margin), classes).backward()
+    for name, weight in weights.items():
+        assert torch.allclose(trained[name], server[name] - 0.5 * weight.grad, atol=1e-5)
+    assert torch.equal(part(sent, Prototypes).classes, torch.arange(CLASSES))
+    assert torch.equal(part(sent, Prototypes).features, fedtgp.generate(trained))
+
+
+def test_fedtgp_uploads_prototypes_of_the_model_it_just_trained():
+    world, _, _, states, uploads = after("fedtgp", {"server": {"epochs": 1}}, rounds=2)
+    for (_, upload), setup, state in zip(uploads, world.setups, states, strict=True):
+        put(setup.model, state, "model")
+        means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
+        assert torch.equal(part(upload, Prototypes).features, means)
+        assert torch.equal(part(upload, Prototypes).classes, classes)
+
+
+def test_server_training_brings_generated_prototypes_to_their_classes():
+    world = World("fedtgp", {"server": {"epochs": 300, "learning_rate": 0.05}})
+    state, _ = world.method.start(world.server, generator(0))
+    corners = 3 * torch.eye(16)[:CLASSES]
+    upload = (Prototypes(corners, torch.arange(CLASSES)),)
+    _, sent = world.method.server_step(world.server, state, [(0, upload)], generator(1))
+    nearest = torch.cdist(part(sent, Prototypes).features, corners).argmin(1)
+    assert nearest.tolist() == list(range(CLASSES))
+
+
+# ---------------------------------------------------------------- FPL
+
+
+def test_the_contrastive_term_by_hand():
+    # Class 0 has clusters along x and -x, class 1 along y; the sample lies along x: cosines 1, -1, 0.
+    clusters, classes = torch.tensor([[2.0, 0.0], [-1.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0, 1])
+    terms = fpl.contrastive_terms(torch.tensor([[5.0, 0.0], [5.0, 0.0]]), torch.tensor([0, 1]), clusters, classes, 0.5)
+    total = math.exp(2) + math.exp(-2) + 1
+    assert terms.tolist() == pytest.approx([-math.log((math.exp(2) + math.exp(-2)) / total), math.log(total)], abs=1e-6)
+
+
+def test_fpl_steps_down_its_loss_and_skips_unknown_classes_but_counts_them():
+    options = {"temperature": 0.5, "contrast": 0.7, "consistency": 0.3}
+    world = World("fpl", options, batch_size=6, max_steps=1, learning_rate=0.1)
+    _, _, states = world.start()
+    setup, width = world.setups[0], 16
+    clusters = torch.randn(3, width, generator=generator(5))
+    sent = Prototypes(clusters, torch.tensor([0, 1, 1]))
+    trained, _ = world.method.client_step(setup, states[0], (sent,), generator(0, "step"))
+    index = local_batches(len(setup.train), setup.training, generator(0, "step"))[0]
+    images, labels = setup.train.batch(index)
+    assert (labels > 1).any()
+    assert (labels <= 1).any()
+    put(setup.model, states[0], "model")
+    features = setup.model.represent(images)
+    loss = cross_entropy(setup.model.head(features), labels)
+    for feature, label in zip(features, labels.tolist(), strict=True):
+        if label > 1:
+            continue
+        scores = torch.exp(torch.cosine_similarity(feature[None], clusters) / 0.5)
+        own = scores[:1] if label == 0 else scores[1:]
+        mean = clusters[0] if label == 0 else clusters[1:].mean(0)
+        term = -0.7 * torch.log(own.sum() / scores.sum()) + 0.3 * ((feature - mean) ** 2).mean()
+        loss = loss + term / len(labels)
+    names = [name for name, _ in setup.model.named_parameters()]
+    before = {name: states[0][f"model.{name}"] for name in names}
+    for name, slope in zip(names, torch.autograd.grad(loss, list(setup.model.parameters())), strict=True):
+        assert torch.allclose((before[name] - trained[f"model.{name}"]) / 0.1, slope, atol=1e-4)
+
+
+def test_classes_with_one_holder_pass_through_with_the_shape_of_the_others():
+    features = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 4.0]])
+    sent = fpl.cluster_prototypes(features, torch.tensor([2, 2, 0]))
+    assert sent.classes.tolist() == [0, 2]
+    assert torch.allclose(sent.features, torch.tensor([[0.0, 4.0], [1.0, 0.1]]))
+
+
+def test_a_class_can_have_several_clusters():
+    features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
+    sent = fpl.cluster_prototypes(features, torch.tensor([1, 1, 1, 1]))
+    assert sent.classes.tolist() == [1, 1]
+    assert torch.allclose(sent.features, torch.tensor([[1.0, 0.05], [-1.0, 0.05]]))
+
+
+# ---------------------------------------------------------------- FedHeNN
+
+
+def test_eta_grows_as_scheduled():
+    def values(**options):
+        return [aligned.eta(aligned.Options(weight=2.0, **options), t, 4) for t in (1, 2, 3, 4)]
+
+    assert values() == [0.5, 1.0, 1.5, 2.0]
+    assert values(schedule="constant") == [2.0] * 4
+    assert values(schedule="step") == [0, 0, 2.0, 2.0]
+    assert values(schedule="step", step_at=0.25) == [0, 2.0, 2.0, 2.0]
+
+
+def test_eta_of_the_round_is_broadcast():
+    world = World("fedhenn", {"weight": 1.0})
+    server, broadcast, states = world.start()
+    seen = [float(part(broadcast, Coefficient).value)]
+    for number in (1, 2):
+        server, broadcast, states, _ = world.round(number, server, broadcast, states)
+        seen.append(float(part(broadcast, Coefficient).value))
+    assert seen == pytest.approx([0.2, 0.4, 0.6])
+
+
+def test_public_images_are_sampled_anew_every_round_without_repeats():
+    world = World("fedhenn-kernel", {"rad_size": 5})
+    first, second = (aligned.sample_images(world.server, generator(seed)) for seed in (0, 1))
+    assert first.shape == (5, *SHAPE)
+    assert not torch.equal(first, second)
+    known = {tuple(image.flatten().tolist()) for image in world.server.public}
+    drawn = [tuple(image.flatten().tolist()) for image in first]
+    assert set(drawn) <= known
+    assert len(set(drawn)) == 5
+
+
+@pytest.mark.parametrize("name", ["fedhenn", "fedhenn-kernel"])
+def test_one_local_step_goes_down_cross_entropy_plus_eta_times_one_minus_alignment(name):
+    world = World(name, {"schedule": "constant", "weight": 3.0}, batch_size=4, max_steps=1, learning_rate=0.1)
+    _, _, states = world.start()
+    setup, images = world.setups[0], world.server.public[:6]
+    reference = linear_kernel(torch.randn(6, 3, generator=generator(2)))
+    asked = torch.rand(5, *SHAPE, generator=generator(3))
+    shown = images if name == "fedhenn" else torch.cat([images, asked])
+    message = (PublicImages(shown), Kernel(reference), Coefficient(torch.tensor([3.0])))
+    trained, upload = world.method.client_step(setup, states[0], message, generator(4))
+    put(setup.model, states[0], "model")
+    index = local_batches(len(setup.train), setup.training, generator(4))[0]
+    batch, labels = setup.train.batch(index)
+    loss = cross_entropy(setup.model(batch), labels)
+    loss = loss + 3 * (1 - alignment(linear_kernel(setup.model.represent(images)), reference))
+    names = [name for name, _ in setup.model.named_parameters()]
+    slopes = torch.autograd.grad(loss, list(setup.model.parameters()), allow_unused=True)
+    for key, slope in zip(names, slopes, strict=True):
+        moved = (states[0][f"model.{key}"] - trained[f"model.{key}"]) / 0.1
+        assert torch.allclose(moved, slope, atol=1e-4)
+    if name == "fedhenn-kernel":
+        put(setup.model, trained, "model")
+        assert torch.allclose(part(upload, Kernel).matrix, linear_kernel(represent(setup.model, asked)), rtol=1e-4)
+
+
+def test_the_reference_of_fedhenn_is_the_mean_kernel_of_everybodys_newest_model():
+    world = World("fedhenn", {"rad_size": 6})
+    server, broadcast, states = world.start()
+    for chosen in ((0, 1, 2), (1,)):
+        server, broadcast, states, _ = world.round(len(chosen), server, broadcast, states, chosen)
+        images, kernels = part(broadcast, PublicImages).images, []
+        for setup, state in zip(world.setups, states, strict=True):
+            put(setup.model, state, "model")
+            kernels.append(linear_kernel(represent(setup.model, images)))
+        assert torch.allclose(part(broadcast, Kernel).matrix, sum(kernels) / 3, rtol=1e-4, atol=1e-5)
+
+
+def test_the_server_of_fedhenn_begins_with_the_clients_own_weights():
+    world = World("fedhenn")
+    server, _, states = world.start()
+    for k, state in enumerate(states):
+        stored = {name: value for name, value in server.items() if name.startswith(fedhenn.prefix(k) + ".")}
+        assert stored
+        assert all(torch.equal(v, state["model." + n.removeprefix(fedhenn.prefix(k) + ".")]) for n, v in stored.items())
+
+
+def test_the_kernel_variant_refers_to_the_images_that_were_represented_before():
+    world = World("fedhenn-kernel", {"rad_size": 5})
+    server, first, states = world.start()
+    assert [payload.kind for payload in first] == ["public-images", "coefficient"]
+    _, second, states, uploads = world.round(1, server, first, states)
+    assert torch.equal(part(second, PublicImages).images[:5], part(first, PublicImages).images)
+    assert len(part(second, PublicImages).images) == 10
+    kernels = [part(upload, Kernel).matrix for _, upload in uploads]
+    assert torch.allclose(part(second, Kernel).matrix, sum(kernels) / 3, rtol=1e-5)
+    assert all(payload.kind == "kernel" for _, upload in uploads for payload in upload)
+
+
+def test_the_homogeneous_variant_refers_to_the_model_it_received():
+    # At the received weights alignment is 1, its maximum: the first step is FedAvg's, the second is not.
+    for steps, equal in ((1, True), (2, False)):
+        settings = {"rounds": 1, "max_steps": steps}
+        plain, pulled = after("fedavg", **settings), after("fedhenn-homogeneous", {"weight": 500.0}, **settings)
+        close = [
+            torch.allclose(part(a, Model).state[n], part(b, Model).state[n], atol=1e-5)
+            for (_, a), (_, b) in zip(plain[4], pulled[4], strict=True)
+            for n in part(a, Model).state
+        ]
+        assert all(close) is equal
+
+
+def test_alignment_training_raises_alignment():
+    def final(weight):
+        options = {"weight": weight, "schedule": "constant", "rad_size": 12}
+        world, _, broadcast, states, _ = after("fedhenn", options, rounds=4, learning_rate=0.05)
+        reference, found = part(broadcast, Kernel).matrix, []
+        for setup, state in zip(world.setups, states, strict=True):
+            put(setup.model, state, "model")
+            features = represent(setup.model, part(broadcast, PublicImages).images)
+            found.append(alignment(linear_kernel(features), reference).item())
+        return sum(found) / len(found)
+
+    assert final(1.0) > final(0.0)
+
+
+def test_public_images_leave_no_trace_in_batch_norm_and_kernels_need_parameters_only():
+    blueprint = Blueprint("resnet18", (3, 32, 32), CLASSES, 16)
+    one, other = build_model(blueprint, 0), build_model(blueprint, 0)
+    for layer in other.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.running_mean.fill_(3.0)
+    images = torch.rand(4, 3, 32, 32)
+    frozen = copies(one.state_dict())
+    kernel = aligned.public_kernel(one.train(), images, aligned.Options())
+    assert same(one.state_dict(), frozen)
+    assert all(layer.training for layer in one.modules())
+    assert all(layer.track_running_stats for layer in one.modules() if isinstance(layer, torch.nn.BatchNorm2d))
+    assert torch.equal(kernel, aligned.public_kernel(other.eval(), images, aligned.Options()))
+    other.eval()
+    fedhenn.load(other, parameters(one))
+    assert not any(layer.training for layer in other.modules())
+
+
+def test_too_few_public_images_are_refused_with_the_remedy():
+    world = World("fedhenn")
+    world.server = replace(world.server, public=world.server.public[:3])
+    with pytest.raises(UserError, match="--public"):
+        world.start()
+    assert world.method.needs_public

@@ -1,0 +1,203 @@
+import dataclasses
+
+import pytest
+import torch
+
+from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width
+from fedpriv.models.build import build_model, count_parameters, extractor_parameters, fitting_models
+from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import resolve
+
+CIFAR = (3, 32, 32)
+GRAY = (1, 28, 28)
+DIGITS = (1, 8, 8)
+HEAVY = {"resnet101", "resnet152", "vit-b16", "vit-b32"}
+LIGHT = [name for name in MODELS if name not in HEAVY]
+SMALL = FAMILIES["small"]
+
+
+def blueprint(name, image_shape=CIFAR, n_classes=10, width=None, mapping="ap"):
+    return Blueprint(name, image_shape, n_classes, width or default_width(name, image_shape), mapping)
+
+
+@pytest.mark.parametrize(
+    ("name", "image_shape", "expected"),
+    [
+        ("cnn4", CIFAR, 873_408),
+        ("cnn4", (3, 64, 64), 5_592_000),
+        ("googlenet", CIFAR, 5_599_904),
+        ("mobilenet-v2", CIFAR, 2_223_872),
+        ("resnet18", CIFAR, 11_176_512),
+        ("resnet34", CIFAR, 21_284_672),
+        ("resnet50", CIFAR, 23_508_032),
+        ("resnet101", CIFAR, 42_500_160),
+        ("resnet152", CIFAR, 58_143_808),
+        ("vit-b16", CIFAR, 85_651_200),
+        ("vit-b32", CIFAR, 87_418_368),
+        # A gray image drops two thirds of the first convolution: 2 * 64 * 7 * 7 and 2 * 768 * 16 * 16.
+        ("resnet18", (1, 32, 32), 11_176_512 - 6_272),
+        ("vit-b16", (1, 32, 32), 85_651_200 - 393_216),
+        ("lenet-sigmoid", CIFAR, 12 * 3 * 25 + 12 + 2 * (12 * 12 * 25 + 12)),
+    ],
+)
+def test_extractors_have_the_published_sizes(name, image_shape, expected):
+    assert extractor_parameters(blueprint(name, image_shape)) == expected
+
+
+@pytest.mark.parametrize(("n_classes", "head"), [(10, 5_130), (100, 51_300), (200, 102_600)])
+def test_heads_have_the_published_sizes(n_classes, head):
+    model = build_model(blueprint("cnn4", n_classes=n_classes), seed=0)
+    assert count_parameters(model.head) == head
+    assert count_parameters(model) == 873_408 + head
+
+
+@pytest.mark.parametrize(("image_shape", "total"), [(CIFAR, 2_621_558), (GRAY, 122_400)])
+def test_cnn_1_has_the_published_size_in_both_layouts(image_shape, total):
+    assert count_parameters(build_model(blueprint("cnn-1", image_shape), seed=0)) == total
+
+
+def test_cnn_1_to_5_shrink_as_published():
+    # Worked by hand: convolutions 1,216 + 12,832 (CNN-2: 6,416), FC1 from 800 (CNN-2: 400) inputs, FC2 500.
+    def by_hand(second, hidden):
+        inputs = 25 * second
+        return 1_216 + (16 * 25 + 1) * second + (inputs + 1) * hidden + (hidden + 1) * 500
+
+    expected = [by_hand(*sizes) for sizes in ((32, 2000), (16, 2000), (32, 1000), (32, 800), (32, 500))]
+    assert [extractor_parameters(blueprint(f"cnn-{i}")) for i in range(1, 6)] == expected
+    assert expected == sorted(expected, reverse=True)
+
+
+def check_shapes(model, plan, images):
+    represented, logits = model.represent(images), model(images)
+    assert represented.shape == (len(images), plan.width)
+    assert logits.shape == (len(images), plan.n_classes)
+    return logits
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_gives_representations_and_logits_through_every_mapping(name, mapping):
+    plan = blueprint(name, width=48, mapping=mapping)
+    with torch.device("meta"):
+        extractor, n_vector = resolve("model", name, MODELS)(plan.image_shape)
+        mapped = resolve("mapping", mapping, MAPPINGS)(n_vector, plan.width)
+        model = SplitModel(extractor, mapped, torch.nn.Linear(plan.width, plan.n_classes))
+        check_shapes(model, plan, torch.rand(2, *plan.image_shape))
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_gradients_reach_every_image_of_a_real_model(name):
+    plan = blueprint(name, n_classes=7)
+    images = torch.rand(2, *CIFAR, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    model = build_model(plan, seed=0)
+    logits = check_shapes(model, plan, images)
+    assert torch.isfinite(logits).all()
+    logits.square().sum().backward()
+    assert images.grad.abs().amax(dim=(1, 2, 3)).min() > 0
+    assert model.head.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("image_shape", [DIGITS, (3, 64, 64), (1, 9, 13)])
+@pytest.mark.parametrize("name", [*SMALL, "lenet-sigmoid"])
+def test_small_models_take_tiny_and_odd_images_and_batches_of_one(name, image_shape):
+    plan = blueprint(name, image_shape)
+    check_shapes(build_model(plan, seed=0).train(), plan, torch.rand(1, *image_shape))
+
+
+def test_the_small_family_is_four_different_networks():
+    assert len({extractor_parameters(blueprint(name, DIGITS)) for name in SMALL}) == 4
+
+
+@pytest.mark.parametrize("name", ["googlenet", "resnet18", "mobilenet-v2", "cnn-3"])
+def test_single_channel_images_are_taken_as_they_are(name):
+    plan = blueprint(name, GRAY)
+    check_shapes(build_model(plan, seed=0).eval(), plan, torch.rand(2, *GRAY))
+
+
+def same(left, right):
+    return all(torch.equal(a, b) for a, b in zip(left.state_dict().values(), right.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "lenet-sigmoid", "resnet18", "mobilenet-v2", "googlenet"])
+def test_weights_depend_on_the_seed_alone_and_no_global_state_moves(name):
+    plan = blueprint(name, mapping="fc")
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = build_model(plan, seed=3)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(10)
+    assert same(first, build_model(plan, seed=3))
+    other = build_model(plan, seed=4)
+    assert all(not same(getattr(first, part), getattr(other, part)) for part in ("extractor", "mapping", "head"))
+
+
+def test_different_architectures_of_one_width_share_the_first_head():
+    heads = [build_model(blueprint(name, DIGITS), seed=0).head for name in SMALL]
+    assert all(same(heads[0], head) for head in heads[1:])
+
+
+def test_the_mapping_changes_neither_extractor_nor_head():
+    models = [build_model(blueprint("small-cnn-wide", mapping=mapping), seed=0) for mapping in MAPPINGS]
+    assert all(same(models[0].extractor, model.extractor) for model in models[1:])
+    assert all(same(models[0].head, model.head) for model in models[1:])
+
+
+def test_dlgs_network_starts_uniform_between_minus_and_plus_a_half():
+    model = build_model(blueprint("lenet-sigmoid", n_classes=100), seed=0)
+    assert tuple(model.head.weight.shape) == (100, 768)
+    assert isinstance(model.mapping, torch.nn.Identity)
+    for part in (model.extractor, model.head):
+        values = torch.cat([parameter.detach().flatten() for parameter in part.parameters()])
+        assert -0.5 <= values.min() < -0.49
+        assert 0.49 < values.max() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("cnn4", 16), ("cnn-1", 16), ("googlenet", 15), ("small-cnn", 4), ("small-cnn-wide", 4)]
+)
+def test_the_least_side_runs_and_one_pixel_less_is_refused(name, least):
+    plan = blueprint(name, (3, least, least + 5))
+    check_shapes(build_model(plan, seed=0), plan, torch.rand(2, *plan.image_shape))
+    with pytest.raises(UserError, match=f"{name} cannot take images of 3x{least - 1}x40: .* {least} pixels"):
+        build_model(blueprint(name, (3, least - 1, 40)), seed=0)
+
+
+def test_a_refusal_names_the_models_that_fit_in_one_line():
+    with pytest.raises(UserError) as error:
+        build_model(blueprint("cnn4", DIGITS), seed=0)
+    message = str(error.value)
+    assert message.startswith("model cnn4 cannot take images of 1x8x8: ")
+    assert "\n" not in message
+    listed = message.rpartition("models that fit: ")[2].split(", ")
+    assert {*SMALL, "lenet-sigmoid"} <= set(listed)
+    assert not {"cnn4", "cnn-1", "googlenet", "vit-b16"} & set(listed)
+
+
+@pytest.mark.parametrize(
+    ("image_shape", "fits"), [(CIFAR, {"vit-b16", "vit-b32"}), ((3, 48, 48), {"vit-b16"}), ((3, 32, 64), set())]
+)
+def test_transformers_take_squares_of_whole_patches(image_shape, fits):
+    assert {name for name in fitting_models(image_shape) if name.startswith("vit")} == fits
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "resnet19"}, "unknown model 'resnet19'; did you mean"),
+        ({"mapping": "avg"}, "unknown representation mapping 'avg'.* known: ap, fc, mp"),
+        ({"width": 0}, "representation width is 0"),
+        ({"n_classes": 0}, "number of classes is 0"),
+        ({"image_shape": (0, 8, 8)}, "image shape"),
+    ],
+)
+def test_bad_blueprints_are_answered(change, message):
+    with pytest.raises(UserError, match=message):
+        build_model(dataclasses.replace(blueprint("small-cnn"), **change), seed=0)
+
+
+def test_a_default_device_set_outside_changes_nothing():
+    plan = blueprint("small-mlp", DIGITS)
+    with torch.device("meta"):
+        model = build_model(plan, seed=0)
+    assert same(model, build_model(plan, seed=0))

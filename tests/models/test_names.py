@@ -1,0 +1,64 @@
+import subprocess
+import sys
+
+import pytest
+
+from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width, family
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import resolve
+
+
+def test_importing_the_names_brings_no_torch():
+    code = "import sys, fedpriv.models; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("kind", "table"), [("model", MODELS), ("mapping", MAPPINGS)])
+def test_every_target_can_be_called(kind, table):
+    assert all(callable(resolve(kind, name, table)) for name in table)
+
+
+def test_families_hold_known_models_and_no_family_hides_a_model():
+    assert {member for members in FAMILIES.values() for member in members} <= set(MODELS)
+    assert not set(FAMILIES) & set(MODELS)
+
+
+def test_fedre_10_starts_with_the_eight_convolutional_networks_and_ends_with_the_transformers():
+    members = family("fedre-10")
+    assert members[:4] == ("cnn4", "googlenet", "mobilenet-v2", "resnet18") == family("htfe-4")
+    assert members[4:] == ("resnet34", "resnet50", "resnet101", "resnet152", "vit-b16", "vit-b32")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_a_family_of_one(name):
+    assert family(name) == (name,)
+
+
+def test_lists_keep_order_and_repeats():
+    assert family("cnn4, resnet18,cnn4") == ("cnn4", "resnet18", "cnn4")
+    assert family("resnet18,small")[1:] == FAMILIES["small"]
+
+
+@pytest.mark.parametrize("name", ["resnet19", "", "cnn4,,resnet18"])
+def test_unknown_names_are_answered_in_one_line(name):
+    with pytest.raises(UserError, match="unknown model or family") as error:
+        family(name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "image_shape", "width"),
+    [
+        ("fedre-10", (3, 32, 32), 512),
+        ("cnn4", (3, 64, 64), 512),
+        ("fedmrl-5", (3, 32, 32), 500),
+        ("fedmrl-5", (1, 28, 28), 50),
+        ("lenet-sigmoid", (3, 32, 32), 768),
+        ("lenet-sigmoid", (1, 8, 8), 48),
+        ("lenet-sigmoid", (1, 9, 10), 108),
+        ("small", (1, 8, 8), 128),
+        ("small-cnn,cnn4", (3, 32, 32), 128),
+    ],
+)
+def test_default_widths(name, image_shape, width):
+    assert default_width(name, image_shape) == width

@@ -1,0 +1,293 @@
+"""The report in a real browser: sorting, no network, no sideways scroll on a phone, contrast in both themes, print.
+
+Needs Debian's chromium with its driver, and selenium; skips where one is missing.
+"""
+
+import itertools
+import json
+import re
+import shutil
+from base64 import b64decode
+
+import pytest
+from eval_cases import firsts, images, reconstruction, truths
+from test_eval_report import attack
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install selenium)")
+
+ATTACKS = 20
+
+
+def federation(method, seed, **changed):
+    """What an attack's directory says of a run."""
+    run = {"method": method, "clients": 10, "rounds": 20, "models": "small", "seed": seed, "partition": {"name": "iid"}}
+    scalars = {"fedre": 138, "fedgh": 522, "fedallrep": 17344, "fedproto": 530}[method]
+    return {
+        "run": run | changed,
+        "run_accuracy": {"after_training": {"pooled": 0.9 + 0.01 * seed}, "after_broadcast": {"pooled": 0.88}},
+        "communication": {
+            count: {
+                "upload_scalars_per_round": 10 * scalars,
+                "upload_bytes_per_round": 40 * scalars,
+                "broadcast_scalars_per_round": 20 * scalars,
+            }
+            for count in ("paper", "full")
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A page over twenty attacks of 32 x 32 colour images, with every section that needs no budget or stage."""
+    home = tmp_path_factory.mktemp("browser")
+    single, several = truths([1] * 12, shape=(3, 32, 32)), truths([1, 2, 5, 12] * 3, shape=(3, 32, 32))
+    methods = {"fedre": "entangled", "fedgh": "prototype", "fedallrep": "representation", "fedproto": "prototype"}
+    homes = []
+    for number, (method, seed) in enumerate(itertools.product(methods, range(5))):
+        secrets = single if method == "fedallrep" else several
+        seen = firsts(secrets)
+        blurred = (0.2 * seed * seen + (1 - 0.2 * seed) * images(12, shape=(3, 32, 32), seed=number)[:, None]).clamp(
+            0, 1
+        )
+        defended = {"defenses": [{"name": "noise", "options": {"scale": 0.3}}]} if seed == 4 else {}
+        name = ("dip", "pixels", "joint", "unmix", "dip")[seed]
+        homes.append(
+            attack(
+                home / f"{method}-{seed}" / name,
+                blurred,
+                secrets,
+                permuted=reconstruction(images(12, shape=(3, 32, 32), seed=100 + number)[:, None]),
+                attack=name,
+                method=method,
+                target=methods[method],
+                knowledge=KnowledgeCard(rounds_seen=12 if name == "unmix" else 1),
+                **federation(method, seed % 2, **defended),
+            )
+        )
+    assert len(homes) == ATTACKS
+    failed = UnfinishedCell("fedre--none--s1", "fedre", "none", "entangled", 1, "failed", "stopped: not finite")
+    write_report(homes, home / "report", study=StudyFacts(21, (failed,), commands=("fedpriv audit study.toml",)))
+    return home / "report" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def driver():
+    from selenium import webdriver
+    from selenium.common.exceptions import WebDriverException
+
+    chromium, helper = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or helper is None:
+        pytest.skip("chromium or chromedriver is not installed (apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    try:
+        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(helper))
+    except WebDriverException as error:
+        pytest.skip(f"chromium does not start here: {str(error).splitlines()[0]}")
+    yield browser
+    browser.quit()
+
+
+def show(driver, page, width=1400, theme="light"):
+    """Open the page anew at a width, in a colour scheme."""
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": theme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.get(page.as_uri())
+
+
+def column(driver, table, number):
+    """Return the values that a column is sorted by, from above."""
+    script = """
+        return [...document.querySelectorAll(arguments[0] + " tbody tr")].map(
+            (row) => row.cells[arguments[1]].dataset.value ?? row.cells[arguments[1]].textContent.trim())"""
+    return driver.execute_script(script, table, number)
+
+
+def head(driver, table, name):
+    """Return the button of a header cell, and the number of its column."""
+    heads = driver.find_elements("css selector", f"{table} thead th, {table} thead td")
+    number = next(i for i, cell in enumerate(heads) if cell.text.lower().startswith(name))
+    return heads[number], heads[number].find_element("css selector", "button"), number
+
+
+def test_sorting_by_mouse(driver, page):
+    show(driver, page)
+    table = "#card-1 table"
+    cell, button, number = head(driver, table, "psnr")
+    before = [float(value) for value in column(driver, table, number)]
+    button.click()
+    assert cell.get_attribute("aria-sort") == "descending"
+    assert [float(value) for value in column(driver, table, number)] == sorted(before, reverse=True)
+    button.click()
+    assert cell.get_attribute("aria-sort") == "ascending"
+    assert [float(value) for value in column(driver, table, number)] == sorted(before)
+    other, button, number = head(driver, table, "upload")
+    button.click()
+    assert other.get_attribute("aria-sort") == "ascending"
+    assert cell.get_attribute("aria-sort") is None
+    names = column(driver, table, number)
+    assert names == sorted(names)
+    told = driver.execute_script(
+        "return [...document.querySelectorAll('[role=status]')].map(e => e.textContent).join('')"
+    )
+    assert told == "Sorted by upload, ascending."
+
+
+def test_sorting_by_keyboard(driver, page):
+    from selenium.webdriver import ActionChains, Keys
+
+    show(driver, page)
+    table = "#card-1 table"
+    cell, button, number = head(driver, table, "advantage")
+    driver.execute_script("arguments[0].focus()", head(driver, table, "floor")[1])
+    ActionChains(driver).send_keys(Keys.TAB).perform()
+    assert driver.switch_to.active_element == button
+    outline = button.value_of_css_property("outline-style")
+    assert outline == "solid"
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+    assert cell.get_attribute("aria-sort") == "descending"
+    ActionChains(driver).send_keys(Keys.SPACE).perform()
+    assert cell.get_attribute("aria-sort") == "ascending"
+    values = [float(value) for value in column(driver, table, number)]
+    assert values == sorted(values)
+
+
+def test_the_skip_link_comes_first_and_leads_to_the_content(driver, page):
+    from selenium.webdriver import ActionChains, Keys
+
+    show(driver, page)
+    ActionChains(driver).send_keys(Keys.TAB).perform()
+    link = driver.switch_to.active_element
+    assert link.get_attribute("href").endswith("#content")
+    assert link.rect["x"] >= 0
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+    assert driver.current_url.endswith("#content")
+
+
+def test_nothing_is_fetched_and_nothing_is_complained_of(driver, page):
+    driver.get_log("performance")
+    driver.get_log("browser")
+    show(driver, page)
+    asked = [json.loads(line["message"])["message"] for line in driver.get_log("performance")]
+    urls = {entry["params"]["request"]["url"] for entry in asked if entry["method"] == "Network.requestWillBeSent"}
+    assert {url for url in urls if not url.startswith("data:")} == {page.as_uri()}
+    assert driver.get_log("browser") == []
+
+
+def test_the_policy_stops_what_does_not_belong(driver, page):
+    show(driver, page)
+    driver.execute_script("""
+        const other = document.createElement("script");
+        other.textContent = "window.intruder = true";
+        document.body.append(other);""")
+    assert driver.execute_script("return window.intruder") is None
+    driver.get_log("browser")
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_only_tables_scroll_sideways(driver, page, width):
+    show(driver, page, width)
+    driver.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    wide = """
+        return [...document.querySelectorAll("body *")].filter((element) =>
+            element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".scroll, pre, .skip, .hidden")
+        ).map((element) => element.outerHTML.slice(0, 80))"""
+    assert driver.execute_script(wide) == []
+    small = (
+        """return [...document.querySelectorAll("svg.chart text")].map((text) => text.getBoundingClientRect().height)"""
+    )
+    assert min(driver.execute_script(small)) >= 10
+
+
+CONTRAST = """
+    const level = (text) => {
+        const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
+            .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const opaque = (text) => !/rgba\\(.*, 0\\)|transparent/.test(text);
+    const behind = (element) => {
+        for (let at = element; at; at = at.parentElement) {
+            const colour = getComputedStyle(at).backgroundColor;
+            if (opaque(colour)) return colour;
+        }
+        return "rgb(255, 255, 255)";
+    };
+    const seen = new Map();
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) {
+        const element = walk.currentNode.parentElement;
+        if (!walk.currentNode.textContent.trim() || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
+        const style = getComputedStyle(element);
+        const front = element.closest("svg") ? style.fill : style.color;
+        const [a, b] = [level(front), level(behind(element))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        const key = element.tagName + "." + (element.className.baseVal ?? element.className);
+        if (!seen.has(key) || seen.get(key) > ratio) seen.set(key, ratio);
+    }
+    return [...seen];"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(driver, page, theme):
+    """WCAG AA: at least 4.5 to 1, computed from the styles that the browser settled on."""
+    show(driver, page, theme=theme)
+    driver.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    background = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 30)"}[theme]
+    ratios = dict(driver.execute_script(CONTRAST))
+    assert len(ratios) > 15
+    assert {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5} == {}
+
+
+def test_names_for_those_who_do_not_see(driver, page):
+    show(driver, page)
+    nameless = """
+        return [...document.querySelectorAll("img, svg[role=img], button, a, [role=group]")].filter((element) =>
+            !(element.alt || element.getAttribute("aria-label") || element.textContent.trim())).length"""
+    assert driver.execute_script(nameless) == 0
+    for landmark in ("main", "header", "nav"):
+        assert len(driver.find_elements("css selector", landmark)) == 1
+    assert driver.find_element("css selector", "nav").get_attribute("aria-label")
+
+
+def test_print_shows_everything_on_white(driver, page):
+    show(driver, page, theme="dark")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert driver.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert driver.execute_script("return getComputedStyle(document.querySelector('nav')).display") == "none"
+    ratios = dict(driver.execute_script(CONTRAST))
+    assert {name: round(ratio, 2) for name, ratio in ratios.items() if ratio < 4.5} == {}
+    driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    # A4 less its margins is 718 pixels wide: what did not fit would be cut off on paper.
+    metrics = {"width": 718, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 718
+    assert driver.execute_script("return [...document.querySelectorAll('details')].every((part) => part.open)")
+    printed = driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69, "scale": 1})
+    assert b64decode(printed["data"]).startswith(b"%PDF")
+    pages = len(re.findall(rb"/Type\s*/Page\b", b64decode(printed["data"])))
+    assert pages >= ATTACKS  # every attack starts a page
+
+
+def test_twenty_attacks_make_a_page_that_can_be_mailed(page):
+    assert page.stat().st_size < 5_000_000
+
+
+def test_without_the_script_the_tables_are_there(driver, page):
+    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        show(driver, page)
+        assert driver.find_elements("css selector", "th button") == []
+        assert len(driver.find_elements("css selector", "#card-1 tbody tr")) > 5
+    finally:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

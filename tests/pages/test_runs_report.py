@@ -1,0 +1,312 @@
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.pages.curves import accuracy_by_round, accuracy_by_scalars, class_colours, logarithmic
+from fedpriv.pages.page import percent, quantity
+from fedpriv.pages.prototype_map import embed, prototype_map
+from fedpriv.pages.run_records import load_runs, run_labels, shared_settings
+from fedpriv.pages.runs_report import write_runs_report
+from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import count, entries
+from fedpriv.wire.payloads import Entangled, Prototypes
+
+VOID = {"meta", "img", "br"}
+
+
+class Page(HTMLParser):
+    """Collects tags and text, and checks that every tag is closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+# Two clients with 10 and 30 test images. Pooled after training: 10/40, 28/40, 36/40.
+TRAINED = [[[5, 10], [5, 30]], [[4, 10], [24, 30]], [[9, 10], [27, 30]]]
+RECEIVED = [[[2, 10], [6, 30]], [[2, 10], [6, 30]], [[3, 10], [6, 30]]]
+
+
+def prototypes(round_, client, classes=3, width=5):
+    features = torch.randn(classes, width, generator=torch.Generator().manual_seed(100 * round_ + client))
+    return (Prototypes(features, torch.arange(classes), torch.ones(classes, dtype=torch.int64)),)
+
+
+def entangled(round_, client):
+    return (Entangled(torch.randn(5, generator=torch.Generator().manual_seed(client)), torch.ones(3) / 3),)
+
+
+def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=None, finish=True, **settings):
+    """Write a run of three rounds in which nothing is broadcast."""
+    config = RunConfig(method=method, clients=2, rounds=3, capture=capture, **settings)
+    run = RunDirectory.create(path, config)
+    for round_, (trained, received) in enumerate(zip(TRAINED, RECEIVED, strict=True), start=1):
+        clients = {"after_training": trained, "after_broadcast": received, **(extra or {})}
+        rows = [row for k in range(2) for row in entries(upload(round_, k), round_, k, "upload")]
+        sums = {name: {key: getattr(total, key) for key in vars(total)} for name, total in count(rows).items()}
+        run.append("metrics", [{"round": round_, "clients": clients, "communication": sums}])
+        run.append("ledger", [vars(row) | {"shape": list(row.shape)} for row in rows])
+        if capture != "none":
+            for k in range(2):
+                about = {"round": round_, "client": k, "direction": "upload"}
+                run.capture(run.upload_path(round_, k), upload(round_, k), about)
+    if finish:
+        run.finish({"flops": {"mean_per_client_round": 2e6}, "seconds": 12.5})
+    return path
+
+
+@pytest.fixture
+def two(tmp_path):
+    return [make_run(tmp_path / "a", models="small <b>&|x"), make_run(tmp_path / "b", "fedre", entangled, seed=1)]
+
+
+# ---------------------------------------------------------------- figures by hand
+
+
+def test_accuracy_by_hand(two):
+    one = load_runs(two)[0].at("after_training")
+    assert one.pooled.tolist() == [0.25, 0.7, 0.9]
+    assert np.allclose(one.mean, [(1 / 2 + 1 / 6) / 2, (0.4 + 0.8) / 2, 0.9])
+    assert np.allclose(one.spread, [(1 / 2 - 1 / 6) / 2, 0.2, 0])
+
+
+def test_cumulative_scalars_by_hand(two):
+    run = load_runs(two)[0]
+    # Two clients send 3 prototypes of 5 numbers a round; the full count adds 3 class ids and 3 counts of 8 bytes each.
+    assert run.cumulative("paper", "scalars").tolist() == [30, 60, 90]
+    assert run.cumulative("full", "scalars").tolist() == [42, 84, 126]
+    assert run.cumulative("paper", "bytes").tolist() == [120, 240, 360]
+    assert run.cumulative("full", "bytes").tolist() == [216, 432, 648]
+
+
+def test_cost_of_a_target_by_hand(two):
+    run = load_runs(two)[0]
+    reached = run.reach(0.7, "after_training")  # 28 of 40 in round 2: exactly the target counts
+    assert (reached.round, reached.scalars, reached.bytes) == (
+        2,
+        {"paper": 60, "full": 84},
+        {"paper": 240, "full": 432},
+    )
+    assert run.reach(0.2, "after_training").round == 1
+    assert run.reach(0.701, "after_training").round == 3
+    assert run.reach(0.91, "after_training") is None
+    assert run.reach(0.7, "after_broadcast") is None
+
+
+def test_other_ways_to_predict_have_their_own_line(tmp_path):
+    home = make_run(
+        tmp_path / "a", extra={"after_training_head": [[1, 10], [7, 30]], "after_broadcast_head": [[0, 10], [4, 30]]}
+    )
+    run = load_runs([home])[0]
+    assert run.predictors == ("", "head")
+    assert run.at("after_training", "head").pooled.tolist() == [0.2] * 3
+    write_runs_report([home], tmp_path / "out")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "runs.csv").read_text())))
+    assert [(row["predictor"], row["after_broadcast_final"]) for row in rows] == [("own", "0.225"), ("head", "0.1")]
+
+
+# ---------------------------------------------------------------- names and settings
+
+
+def test_runs_of_one_method_are_told_apart_by_their_folders():
+    names = run_labels(["fedre", "fedgh", "fedre"], [Path("a/run"), Path("b/run"), Path("c/run")])
+    assert names == ("fedre (a/run)", "fedgh", "fedre (c/run)")
+    assert run_labels(["fd", "fd"], [Path("x/one"), Path("x/two")]) == ("fd (one)", "fd (two)")
+
+
+def test_shared_settings_are_what_all_share(two):
+    shared, differing = shared_settings(load_runs(two))
+    assert shared["clients"] == "2"
+    assert set(differing) == {"models", "seed"}
+    assert not set(shared) & set(differing)
+
+
+def test_quantities_as_shown():
+    assert [quantity(v) for v in (0, 999_999, 1_000_000, 2.5e9, 1285.5)] == [
+        "0",
+        "999,999",
+        "1.00 M",
+        "2.50 G",
+        "1,286",
+    ]
+    assert [quantity(v, "B") for v in (512, 72_592, 1.81e6)] == ["512 B", "72.6 kB", "1.81 MB"]
+    assert percent(0.9691) == "96.9 %"
+
+
+# ---------------------------------------------------------------- pages
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(two, tmp_path):
+    write_runs_report(two, tmp_path / "out")
+    text = (tmp_path / "out" / "runs.html").read_text()
+    page = Page(text)
+    pictures = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(pictures) == 4 + 2 + 1
+    assert all(len(p["alt"]) > 40 and p["src"].startswith("data:image/svg+xml;base64,") for p in pictures)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
+    assert not re.search(r"https?://|@import|url\(", text)
+    links = {attrs["href"] for tag, attrs in page.tags if tag == "a"}
+    assert links == {"#" + attrs["id"] for _, attrs in page.tags if "id" in attrs}
+    assert "small &lt;b&gt;&amp;|x" in text
+    assert "Prototypes: no prototypes were uploaded." in page.text
+    assert "differ in seed" in " ".join(page.text.split())
+    assert "not reached" in page.text
+    for svg in (tmp_path / "out").glob("*.svg"):
+        assert not re.search(r'(href|src)="(?!#)', svg.read_text()), svg
+
+
+def test_the_same_runs_give_the_same_bytes_and_matplotlib_is_left_alone(two, tmp_path):
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    write_runs_report(two, tmp_path / "one")
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 30}):
+        write_runs_report(two, tmp_path / "two")
+    assert dict(matplotlib.rcParams) == before
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "two").iterdir())
+    assert {"runs.html", "runs.md", "runs.csv", "accuracy-after-training.svg", "prototypes-1-fedgh.svg"} <= set(names)
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+
+
+def test_markdown_tables_are_whole_and_pictures_are_there(two, tmp_path):
+    write_runs_report(two, tmp_path / "out", attacks="report.html")
+    text = (tmp_path / "out" / "runs.md").read_text()
+    width = None
+    for line in text.splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else None
+        if cells is not None and width is not None:
+            assert cells == width, line
+        width = cells
+    shown = re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)
+    assert sorted(shown) == sorted(path.name for path in (tmp_path / "out").glob("*.svg"))
+    assert "[report.html](report.html)" in text
+    assert "small &lt;b>&amp;\\|x" in text
+
+
+def test_the_table_for_spreadsheets(two, tmp_path):
+    write_runs_report(two, tmp_path / "out", target_accuracy=0.9)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "runs.csv").read_text())))
+    assert [row["method"] for row in rows] == ["fedgh", "fedre"]
+    assert rows[0]["after_training_rounds_to_target"] == "3"
+    assert rows[0]["after_training_full_scalars_to_target"] == "126"
+    assert rows[0]["after_broadcast_rounds_to_target"] == ""
+    assert float(rows[1]["paper_scalars_per_round"]) == 10
+    assert float(rows[1]["full_scalars_per_round"]) == 16
+    assert float(rows[0]["seconds"]) == 12.5
+
+
+# ---------------------------------------------------------------- prototypes
+
+
+def test_the_map_shows_the_last_stored_round(two):
+    found = prototype_map(RunDirectory.open(two[0]))
+    assert found.round == 3
+    assert found.clients.tolist() == [0, 0, 0, 1, 1, 1]
+    assert found.classes.tolist() == [0, 1, 2, 0, 1, 2]
+    assert np.isfinite(found.points).all()
+
+
+def test_neighbours_stay_neighbours(tmp_path):
+    def clusters(round_, client):
+        noise = torch.randn(10, 8, generator=torch.Generator().manual_seed(client))
+        return (Prototypes(20.0 * torch.eye(8)[torch.arange(10) % 2] + noise, torch.arange(10) % 2, None),)
+
+    found = prototype_map(RunDirectory.open(make_run(tmp_path / "a", upload=clusters)))
+    distances = np.linalg.norm(found.points[:, None] - found.points[None], axis=2) + 1e9 * np.eye(20)
+    assert (found.classes[distances.argmin(axis=1)] == found.classes).all()
+
+
+def test_large_maps_are_the_same_twice_and_keep_neighbours_too():
+    draw = np.random.default_rng(0)
+    classes = np.arange(420) % 12
+    features = 3 * draw.normal(size=(12, 16))[classes] + draw.normal(size=(420, 16))
+    points = embed(features, 30.0)
+    assert (points == embed(features, 30.0)).all()
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2) + 1e9 * np.eye(420)
+    assert (classes[distances.argmin(axis=1)] == classes).mean() > 0.95
+
+
+def test_why_there_is_no_map(tmp_path):
+    def reason(name, **how):
+        return prototype_map(RunDirectory.open(make_run(tmp_path / name, **how)))
+
+    assert reason("a", upload=entangled) == "no prototypes were uploaded"
+    assert "--capture none" in reason("b", capture="none")
+    assert "too few" in reason("c", upload=lambda r, k: prototypes(r, k, classes=1))
+    assert "differ in width" in reason("d", upload=lambda r, k: prototypes(r, k, width=5 + k))
+    assert reason("e", upload=lambda r, k: prototypes(r, k, width=1)).points.shape == (6, 2)
+
+
+def test_a_damaged_upload_is_named(two, tmp_path):
+    RunDirectory.open(two[0]).upload_path(3, 1).write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"client-001\.safetensors: differs from what the run stored"):
+        write_runs_report(two, tmp_path / "out")
+
+
+# ---------------------------------------------------------------- charts
+
+
+def test_a_logarithmic_axis_where_runs_differ_much_and_none_for_a_silent_run(tmp_path):
+    assert logarithmic([np.array([1, 10]), np.array([50, 101])])
+    assert not logarithmic([np.array([1, 10]), np.array([50, 100])])
+    assert not logarithmic([np.array([0, 0]), np.array([50, 100])])
+    silent = make_run(tmp_path / "local", "local", lambda r, k: ())
+    write_runs_report([silent, make_run(tmp_path / "b")], tmp_path / "out")
+    assert "Nothing was sent by local." in (tmp_path / "out" / "runs.md").read_text()
+
+
+def test_charts_of_many_runs_and_one_round(two):
+    from fedpriv.pages.curves import Line
+
+    one = np.ones(1)
+    lines = [Line(f"run $x$ {k}", one * 10**k, one * 0.5, one * 0.1, one * 0.6) for k in range(12)]
+    for svg in (accuracy_by_round(lines, "many"), accuracy_by_scalars(lines, "many")):
+        assert svg.rstrip().endswith("</svg>")
+        assert "nan" not in svg
+    assert len({str(colour) for colour in class_colours(100)}) == 100
+
+
+# ---------------------------------------------------------------- what cannot be reported
+
+
+def test_what_cannot_be_reported_is_named(two, tmp_path):
+    with pytest.raises(UserError, match="no run directories"):
+        write_runs_report([], tmp_path / "out")
+    for wrong in (0, 1.5, float("nan")):
+        with pytest.raises(UserError, match=r"--target-accuracy .*: expected above 0 and at most 1"):
+            write_runs_report(two, tmp_path / "out", target_accuracy=wrong)
+    with pytest.raises(UserError, match=r"unfinished run .* finish it with"):
+        write_runs_report([make_run(tmp_path / "half", finish=False)], tmp_path / "out")
+    metrics = two[0] / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(json.dumps({"round": 1}) + "\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl: a line lacks a field"):
+        write_runs_report(two, tmp_path / "out")
+    metrics.write_text(whole)
+    (two[0] / "summary.json").write_text("{}")
+    with pytest.raises(UserError, match=r"summary\.json: number 'flops\.mean_per_client_round' is missing"):
+        write_runs_report(two, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

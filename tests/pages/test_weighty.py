@@ -1,0 +1,216 @@
+"""What every weighty upload says of the batch behind it: the read-out gradient against the client's own loss."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.nn.functional import cosine_similarity
+
+from fedpriv.attacks.gradients.layer_inputs import LayerInputs
+from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.gradients.local_step import StepModel, local_step
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.truths import truths
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.states import put
+from fedpriv.methods.fedapen import mix
+from fedpriv.models.build import build_model
+from fedpriv.util.errors import UserError
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard()
+RATE = 0.05
+KINDS = {
+    "fedavg": "model",
+    "fedrep": "extractor",
+    "fml": "small-model",
+    "fedmrl": "small-model",
+    "fedapen": "small-model",
+    "fedkd": "low-rank-model",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = {}
+
+    def get(method, batch_size=3, steps=1, model="small-mlp", rounds=1, epochs=1):
+        key = (method, batch_size, steps, model, rounds)
+        if key not in made:
+            config = RunConfig(
+                method=method,
+                options={"small_model": model} if method in ("fml", "fedmrl", "fedapen", "fedkd") else {},
+                per_class=6,
+                clients=2,
+                rounds=rounds,
+                models=model,
+                partition=PartitionOptions(name="iid"),
+                training=LocalTraining(learning_rate=RATE, max_steps=steps, batch_size=batch_size, epochs=epochs),
+            )
+            directory = RunDirectory.create(tmp_path_factory.mktemp("weighty") / "run", config)
+            federation = prepare(config, CPU)
+            run(federation, directory, run_clients)
+            made[key] = directory, federation
+        return made[key]
+
+    return get
+
+
+def steps_of(directory, federation, kind, card=CARD):
+    """Return evidence, truths and the step of each target."""
+    evidence = gather(directory, federation, kind, card, n_targets=9, seed=0)
+    found = truths(directory, federation, kind, evidence.targets, seed=0)
+    knowledge = evidence.knowledge
+    seen = {o.client: o for o in evidence.observations}
+    steps = [
+        local_step(seen[t.client], knowledge.model, RATE, CPU, knowledge.heads.get(t.client)) for t in evidence.targets
+    ]
+    return evidence, found, steps
+
+
+def candidate(knowledge, step, truth, labels):
+    """Return the gradient that plain cross-entropy with soft ``labels`` would have on the true batch."""
+    found = StepModel(knowledge.model, CPU).gradient(step.weights, truth.members, labels, step.fixed)
+    return found if step.project is None else step.project(found)
+
+
+def cosine(first, second):
+    names = list(second)
+    return float(
+        cosine_similarity(*(torch.cat([part[name].flatten() for name in names]) for part in (first, second)), dim=0)
+    )
+
+
+def hot(truth):
+    return functional.one_hot(truth.labels, 10).float()
+
+
+def private_logits(federation, client, truth, step):
+    """Return what the private model and the small one answer before the step."""
+    model = build_model(federation.clients[client].blueprint, 0)
+    put(model, federation.initial_state(client), "model")
+    small = torch.func.functional_call(model, step.weights, (truth.members,))  # of one architecture here
+    return model(truth.members).detach(), small.detach()
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_labels_and_members_are_those_of_the_batch(method, world):
+    directory, federation = world(method)
+    evidence, found, _ = steps_of(directory, federation, KINDS[method])
+    assert evidence.knowledge.batch.steps == 1
+    for target, truth in zip(evidence.targets, found, strict=True):
+        assert torch.equal(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
+        assert len(truth.members) == 3
+    if method == "fedrep":
+        assert set(evidence.knowledge.heads) == {0, 1}
+        blind = gather(
+            directory, federation, "extractor", dataclasses.replace(CARD, extractor="none"), n_targets=2, seed=0
+        )
+        assert blind.knowledge.heads == {}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedrep"])
+def test_the_gradient_of_plain_cross_entropy_is_the_uploads_own(method, world):
+    directory, federation = world(method)
+    evidence, found, steps = steps_of(directory, federation, KINDS[method])
+    for truth, step in zip(found, steps, strict=True):
+        own = candidate(evidence.knowledge, step, truth, hot(truth))
+        for name, value in step.gradient.items():
+            torch.testing.assert_close(own[name], value, rtol=1e-3, atol=5e-6)
+
+
+def test_fml_is_cross_entropy_with_labels_softened_by_the_private_model(world):
+    directory, federation = world("fml")
+    evidence, found, steps = steps_of(directory, federation, "small-model")
+    for target, truth, step in zip(evidence.targets, found, steps, strict=True):
+        private, _ = private_logits(federation, target.client, truth, step)
+        soft = 0.5 * hot(truth) + 0.5 * private.softmax(1)
+        own = candidate(evidence.knowledge, step, truth, soft)
+        for name, value in step.gradient.items():
+            torch.testing.assert_close(own[name], value, rtol=1e-3, atol=5e-6)
+        plain = cosine(candidate(evidence.knowledge, step, truth, hot(truth)), step.gradient)
+        assert 0.8 < plain < 0.999  # what an attacker who ignores the private model can reach
+
+
+def test_fedapen_is_twice_cross_entropy_with_labels_that_hold_both_models(world):
+    directory, federation = world("fedapen")
+    evidence, found, steps = steps_of(directory, federation, "small-model")
+    for target, truth, step in zip(evidence.targets, found, steps, strict=True):
+        private, small = private_logits(federation, target.client, truth, step)
+        half = torch.tensor([0.5])  # w before it is learned
+        mixed = mix(private, small, half).softmax(1)
+        soft = (hot(truth) + private.softmax(1) - half * (mixed - hot(truth))) / 2
+        torch.testing.assert_close(soft.sum(1), torch.ones(3))
+        own = candidate(evidence.knowledge, step, truth, soft)
+        for name, value in step.gradient.items():
+            torch.testing.assert_close(2 * own[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_fedmrl_is_not_the_cross_entropy_of_the_small_model(world):
+    """The private projector stands between the small extractor and its head, so plain matching compares other things."""
+    directory, federation = world("fedmrl")
+    evidence, found, steps = steps_of(directory, federation, "small-model")
+    for truth, step in zip(found, steps, strict=True):
+        assert abs(cosine(candidate(evidence.knowledge, step, truth, hot(truth)), step.gradient)) < 0.5
+
+
+def test_fedkd_adds_terms_that_nobody_else_can_compute(world):
+    directory, federation = world("fedkd")
+    evidence, found, steps = steps_of(directory, federation, "low-rank-model")
+    for truth, step in zip(found, steps, strict=True):
+        assert step.project is not None
+        assert 0.3 < cosine(candidate(evidence.knowledge, step, truth, hot(truth)), step.gradient) < 0.999
+
+
+@pytest.mark.parametrize("method", KINDS)
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_whatever_the_loss_the_first_layer_gives_the_batch_away(method, batch_size, world):
+    directory, federation = world(method, batch_size)
+    card = dataclasses.replace(CARD, extractor="none")  # nothing private is needed
+    evidence, found, _ = steps_of(directory, federation, KINDS[method], CARD)
+    knowledge = dataclasses.replace(evidence.knowledge, card=card, heads={})
+    result = LinearLayer().run(evidence.observations, evidence.targets, knowledge, seed=0, device=CPU)
+    for images, truth in zip(result.images, found, strict=True):
+        errors = (images[:, None] - truth.members[None]).square().flatten(2).mean(2).min(0).values
+        assert float(errors.max()) < 1e-6  # 60 dB
+    assert result.converged.all()
+
+
+@pytest.mark.parametrize("method", ["fedmrl", "fedkd", "fedrep"])
+def test_behind_convolutions_the_representation_is_exact(method, world):
+    directory, federation = world(method, 1, model="small-cnn")
+    evidence, found, steps = steps_of(directory, federation, KINDS[method])
+    spoke = 0
+    for truth, step in zip(found, steps, strict=True):
+        weight, bias = step.gradient["extractor.7.weight"], step.gradient["extractor.7.bias"]
+        if float(bias.norm()) < 1e-6:  # FedRep's head, trained first on an image of this class, leaves no loss
+            assert method == "fedrep"
+            continue
+        spoke += 1
+        true = LayerInputs(evidence.knowledge.model, step.weights, "extractor.7", (1, 8, 8), CPU)(truth.members)[0]
+        torch.testing.assert_close(weight.T @ bias / bias.square().sum(), true, rtol=1e-3, atol=1e-4)
+    assert spoke
+
+
+def test_an_image_used_twice_counts_twice(world):
+    directory, federation = world("fedavg", batch_size=16, steps=4, epochs=2)
+    evidence, found, _ = steps_of(directory, federation, "model")
+    held = len(federation.clients[0].train)
+    assert held <= 32  # two epochs of at most two batches
+    assert evidence.knowledge.batch.steps == min(4, 2 * -(-held // 16))
+    for target, truth in zip(evidence.targets, found, strict=True):
+        given = evidence.knowledge.labels[(target.round, target.client)]
+        assert len(given) == len(truth.members) == 2 * len(federation.clients[target.client].train)
+        assert torch.equal(given.sort().values, truth.labels.sort().values)
+
+
+def test_a_private_head_of_a_round_without_checkpoint_is_refused(world):
+    directory, federation = world("fedrep", rounds=3)
+    with pytest.raises(UserError, match="needs its checkpoint"):
+        gather(directory, federation, "extractor", CARD, n_targets=2, seed=0, round_=1)

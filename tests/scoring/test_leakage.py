@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import torch
+from eval_cases import images
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from fedpriv.scoring import leakage
+from fedpriv.util.errors import UserError
+
+
+@pytest.mark.parametrize(("offset", "decibels"), [(0.1, 20.0), (0.01, 40.0), (0.5, 6.0206), (1.0, 0.0), (0.0, 100.0)])
+def test_psnr_of_a_constant_offset(offset, decibels):
+    black = torch.zeros(1, 3, 4, 4, dtype=torch.float64)
+    assert leakage.psnr(black + offset, black).item() == pytest.approx(decibels, abs=1e-4)
+    assert leakage.mse(black + offset, black).item() == pytest.approx(offset**2)
+    assert leakage.mse_255(black + offset, black).item() == pytest.approx(offset**2 * 65025)
+
+
+def test_psnr_is_capped_and_images_are_clamped():
+    grey = torch.full((1, 1, 4, 4), 0.5, dtype=torch.float64)
+    assert leakage.psnr(grey + 1e-7, grey).item() == 100.0
+    white = torch.ones(1, 1, 4, 4)
+    assert leakage.psnr(white * 7, white).item() == 100.0
+    assert leakage.psnr(-white, torch.zeros(1, 1, 4, 4)).item() == 100.0
+
+
+def test_psnr_of_one_image_ignores_the_others():
+    left, right = images(5, seed=1), images(5, seed=2)
+    left[2] = right[2]
+    together = leakage.psnr(left, right)
+    assert together[2] == 100
+    alone = torch.cat([leakage.psnr(left[i : i + 1], right[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(together, alone)
+
+
+def test_psnr_agrees_with_scikit_image():
+    left, right = images(4, shape=(3, 16, 16), seed=1), images(4, shape=(3, 16, 16), seed=2)
+    expected = [peak_signal_noise_ratio(b.numpy(), a.numpy(), data_range=1) for a, b in zip(left, right, strict=True)]
+    np.testing.assert_allclose(leakage.psnr(left, right).numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 11, 28), (1, 8, 8), (3, 7, 9)])
+def test_ssim_agrees_with_scikit_image(shape):
+    left = images(3, shape=shape, seed=1).double()
+    right = (0.7 * left + 0.3 * images(3, shape=shape, seed=2)).clamp(0, 1)
+    gaussian = {"gaussian_weights": True, "sigma": 1.5} if min(shape[1:]) >= 11 else {"win_size": 7}
+    expected = [
+        structural_similarity(
+            b.numpy(), a.numpy(), data_range=1, channel_axis=0, use_sample_covariance=False, **gaussian
+        )
+        for a, b in zip(left, right, strict=True)
+    ]
+    np.testing.assert_allclose(leakage.ssim(left, right).numpy(), expected, atol=1e-5)
+    assert leakage.ssim(left, left).tolist() == pytest.approx([1.0] * 3)
+
+
+def test_ssim_says_why_it_is_not_measured():
+    tiny = images(2, shape=(1, 6, 20))
+    assert "not measured" in leakage.ssim_unavailable((1, 6, 20))
+    assert leakage.ssim_unavailable((1, 7, 20)) is None
+    with pytest.raises(UserError, match="sides of 7 pixels"):
+        leakage.ssim(tiny, tiny)
+
+
+def test_lpips_is_never_measured_with_missing_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    assert leakage.lpips_backbone() is None
+    assert leakage.lpips_unavailable().startswith("not measured: ")
+    with pytest.raises(UserError, match="not measured"):
+        leakage.lpips(images(1), images(1))
+    assert not list(tmp_path.rglob("*.pth"))
+
+
+def test_lpips_uses_weights_that_are_on_disk(tmp_path, monkeypatch):
+    # Random weights serve only to run the path: grey images, enlarging, one value an image.
+    from torchvision.models import squeezenet1_1
+
+    from fedpriv.util.seeds import global_seed
+
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    with global_seed(0):
+        torch.save(squeezenet1_1().state_dict(), folder / "squeezenet1_1-b8a52dc0.pth")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    assert leakage.lpips_backbone() == "squeeze"
+    left, right = images(3, seed=1), images(3, seed=2)
+    right[1] = left[1]
+    found = leakage.lpips(left, right)
+    assert found.shape == (3,)
+    assert found[1] == pytest.approx(0, abs=1e-6)
+    assert (found[[0, 2]] > 0).all()
+
+
+def test_feature_measures():
+    true = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+    found = torch.tensor([[3.0, 4.5], [0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    assert leakage.relative_error(found, true).tolist() == pytest.approx([0.1, 0.0, float("inf"), 5**0.5])
+    assert leakage.cosine(true * 7, true).tolist() == pytest.approx([1.0, 0.0, 0.0, 1.0])
+    assert leakage.cosine(found, true)[3] == 0
+
+
+@pytest.mark.parametrize("function", [leakage.mse, leakage.psnr, leakage.ssim])
+def test_shapes_must_agree(function):
+    with pytest.raises(UserError, match="one shape"):
+        function(images(2), images(3))
+    with pytest.raises(UserError, match="one shape"):
+        function(images(2)[0], images(2)[0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0, 1))
+def test_psnr_is_symmetric_and_falls_with_distance(seed, blend):
+    left, right = images(2, seed=seed).double(), images(2, seed=seed + 1).double()
+    torch.testing.assert_close(leakage.psnr(left, right), leakage.psnr(right, left))
+    nearer = left + (right - left) * blend
+    assert (leakage.psnr(left, nearer) >= leakage.psnr(left, right) - 1e-9).all()
+
+
+def test_the_table_of_metrics_runs():
+    left, right = images(3, seed=1), images(3, seed=2)
+    for name in ("psnr_db", "mse_255", "ssim"):
+        better, worse = leakage.METRICS[name].function(left, left), leakage.METRICS[name].function(left, right)
+        assert ((better > worse) == leakage.METRICS[name].higher_is_better).all()

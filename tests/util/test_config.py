@@ -1,0 +1,106 @@
+import dataclasses
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Gt
+
+from fedpriv.attacks import ATTACKS
+from fedpriv.defenses import DEFENSES
+from fedpriv.methods import METHODS
+from fedpriv.util.config import parse, plain
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import resolve
+from fedpriv.util.seeds import derive_seed, generator, global_seed
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: Annotated[float, Gt(0)] = 0.5
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: Literal["a", "b"] = "a"
+    inner: Inner = field(default_factory=Inner)
+    limit: int | None = None
+    reach: float = math.inf
+    steps: tuple[float, ...] = (1.0,)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def test_mappings_become_dataclasses_and_back():
+    made = parse(Outer, {"name": "b", "inner": {"rate": "0.25"}}, "here")
+    assert made == Outer("b", Inner(0.25))
+    assert parse(Outer, plain(made), "here") == made
+
+
+def test_an_infinite_default_may_be_repeated():
+    assert parse(Outer, {"reach": math.inf}, "here") == Outer()
+
+
+def every_number():
+    """Every option of every registered thing that takes a floating-point number."""
+    for kind, registry in (("defense", DEFENSES), ("attack", ATTACKS), ("method", METHODS)):
+        for name in registry:
+            found = resolve(kind, name, registry)
+            target = found.options if kind == "method" else found
+            for key, hint in typing.get_type_hints(target).items():
+                if key in {spec.name for spec in dataclasses.fields(target)} and "float" in str(hint):
+                    yield name, target, key
+
+
+@pytest.mark.parametrize(("name", "target", "key"), list(every_number()))
+def test_no_option_takes_infinities_or_nan(name, target, key):
+    needed = {"epsilon": 8} if name in ("dp-noise", "dp-sgd") and key not in ("epsilon", "noise_multiplier") else {}
+    for value in (math.inf, -math.inf, math.nan, "inf", "nan"):
+        with pytest.raises(UserError, match=rf"^here: {key}\b"):
+            parse(target, needed | {key: value}, "here")
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"nam": "a"}, "study.toml: unknown key 'nam'; did you mean 'name'"),
+        ({"inner": {"rat": 1}}, "study.toml: unknown key 'inner.rat'; did you mean 'inner.rate'"),
+        ({"inner": {"rate": -1}}, "study.toml: inner.rate: input should be greater than 0, got -1"),
+        ({"name": "c"}, "study.toml: name: input should be 'a' or 'b', got 'c'"),
+        ({"limit": "many"}, "study.toml: limit"),
+        ({"inner": {"rate": math.inf}}, "study.toml: inner.rate: input should be a finite number, got inf"),
+        ({"inner": {"rate": "inf"}}, "study.toml: inner.rate: input should be a finite number, got 'inf'"),
+        ({"reach": -math.inf}, "study.toml: reach: input should be a finite number, got -inf"),
+        ({"reach": math.nan}, "study.toml: reach: input should be a finite number, got nan"),
+        ({"steps": [1, math.inf]}, "study.toml: steps.1: input should be a finite number, got inf"),
+        ({"more": {"a": {"b": [math.nan]}}}, "study.toml: more.a.b.0: input should be a finite number, got nan"),
+    ],
+)
+def test_what_does_not_fit_is_named(values, complaint):
+    with pytest.raises(UserError) as caught:
+        parse(Outer, values, "study.toml")
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
+def test_registries_resolve_lazily_and_name_what_they_know():
+    assert resolve("thing", "seed", {"seed": "fedpriv.util.seeds:derive_seed"}) is derive_seed
+    with pytest.raises(UserError, match=r"unknown thing .sed.; did you mean .seed.\? known: seed"):
+        resolve("thing", "sed", {"seed": "fedpriv.util.seeds:derive_seed"})
+
+
+def test_seeds_depend_on_every_part_and_on_types():
+    import torch
+
+    seeds = {
+        derive_seed(*parts) for parts in [(0,), (1,), ("0",), (0, 1), (1, 0), (0, "1"), ("0", 1), ("a", "b"), ("ab",)]
+    }
+    assert len(seeds) == 9
+    assert torch.equal(torch.rand(3, generator=generator(5)), torch.rand(3, generator=generator(5)))
+    before = torch.random.get_rng_state()
+    with global_seed(3):
+        first = torch.rand(2)
+    with global_seed(3):
+        assert torch.equal(torch.rand(2), first)
+    assert torch.equal(torch.random.get_rng_state(), before)

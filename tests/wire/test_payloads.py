@@ -1,0 +1,161 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedpriv.util.errors import UserError
+from fedpriv.wire.ledger import count, entries, per_round
+from fedpriv.wire.payloads import (
+    KINDS,
+    AngleMatrix,
+    Classifier,
+    ClassLogits,
+    Coefficient,
+    Energy,
+    Entangled,
+    Extractor,
+    FeatureMean,
+    Generator,
+    Kernel,
+    LabelCounts,
+    LowRankModel,
+    Model,
+    Prototypes,
+    PublicImages,
+    Representations,
+    SampleCount,
+    SmallModel,
+    load_message,
+    optional_part,
+    part,
+    save_message,
+)
+
+STATE = {"weight": torch.randn(3, 5), "bias": torch.randn(3)}
+EXAMPLES = [
+    Representations(torch.randn(4, 5), torch.tensor([0, 1, 1, 2])),
+    Prototypes(torch.randn(2, 5), torch.tensor([0, 2])),
+    Prototypes(torch.randn(2, 5), torch.tensor([0, 2]), torch.tensor([7, 1])),
+    Entangled(torch.randn(5), torch.tensor([0.25, 0.75, 0.0])),
+    AngleMatrix(torch.randn(5, 2, 2)),
+    ClassLogits(torch.randn(2, 3), torch.tensor([0, 2])),
+    Kernel(torch.randn(6, 6)),
+    LabelCounts(torch.tensor([3, 0, 9])),
+    SampleCount(torch.tensor([12])),
+    Classifier(STATE),
+    Extractor(STATE),
+    Model(STATE),
+    SmallModel(STATE),
+    LowRankModel(STATE),
+    Generator(STATE),
+    Energy(torch.tensor([0.95])),
+    PublicImages(torch.rand(2, 1, 8, 8)),
+    Coefficient(torch.tensor([0.5])),
+    FeatureMean(torch.randn(5)),
+]
+
+
+def test_every_kind_has_an_example():
+    assert {payload.kind for payload in EXAMPLES} == set(KINDS)
+
+
+@pytest.mark.parametrize("payload", EXAMPLES, ids=lambda payload: payload.kind)
+def test_stored_and_read_back_it_is_the_same(payload, tmp_path):
+    path = tmp_path / "message.safetensors"
+    save_message(path, (payload, SampleCount(torch.tensor([3]))), {"round": 7, "client": 2})
+    (found, count_), header = load_message(path)
+    assert header["round"] == 7
+    assert header["client"] == 2
+    assert type(found) is type(payload)
+    assert found.tensors().keys() == payload.tensors().keys()
+    for name, value in payload.tensors().items():
+        assert torch.equal(found.tensors()[name], value)
+    assert int(count_.count) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: Prototypes(torch.randn(2, 5), torch.tensor([0, 1, 2])), "prototype.classes: axis c should be 2"),
+        (lambda: Prototypes(torch.randn(5), torch.tensor([0])), "prototype.features: expected shape (c, d)"),
+        (lambda: Kernel(torch.randn(3, 4)), "kernel.matrix: axis L should be 3"),
+        (lambda: Entangled(torch.randn(5).double(), torch.rand(3)), "entangled.feature: expected torch.float32"),
+        (lambda: LabelCounts(torch.rand(3)), "label-counts.counts: expected torch.int64"),
+        (lambda: Model(torch.rand(3)), "model.state: expected tensors by name"),
+        (lambda: SampleCount(torch.tensor([1, 2])), "sample-count.count: axis 1 should be 1"),
+    ],
+)
+def test_a_payload_of_the_wrong_form_cannot_be_made(make, complaint):
+    with pytest.raises(UserError, match=complaint.replace("(", r"\(").replace(")", r"\)")):
+        make()
+
+
+def write_tampered(path, change):
+    save_message(path, (Prototypes(torch.randn(2, 5), torch.tensor([0, 2])),), {"round": 1})
+    blocks, header = load_file(path), {"format": "fedpriv-message-1", "kinds": ["prototype"]}
+    change(blocks, header)
+    save_file(blocks, path, metadata={"fedpriv": json.dumps(header)})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda blocks, header: blocks.pop("0/classes"), "'0/classes' of prototype is missing"),
+        (lambda blocks, header: blocks.update({"0/extra": torch.zeros(1)}), "unexpected tensor '0/extra'"),
+        (lambda blocks, header: blocks["0/features"].fill_(float("nan")), "prototype.features holds NaN"),
+        (lambda blocks, header: blocks.update({"0/features": torch.zeros(3, 5)}), "axis c should be 3"),
+        (lambda blocks, header: header.update({"kinds": ["wishes"]}), "unknown kind of payload 'wishes'"),
+        (lambda blocks, header: header.update({"kinds": "nonsense"}), "'kinds' is missing or no list"),
+        (lambda blocks, header: header.update({"format": "other-9"}), "header says format 'other-9'"),
+    ],
+)
+def test_a_tampered_file_is_refused_by_name_and_field(change, complaint, tmp_path):
+    path = tmp_path / "message.safetensors"
+    write_tampered(path, change)
+    with pytest.raises(UserError, match=complaint) as caught:
+        load_message(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_or_cut_file_is_refused(tmp_path):
+    path = tmp_path / "message.safetensors"
+    with pytest.raises(UserError, match="no such file"):
+        load_message(path)
+    save_message(path, (FeatureMean(torch.randn(50)),), {})
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(UserError, match="not a readable safetensors file"):
+        load_message(path)
+
+
+def test_parts_are_found_by_type():
+    message = (Model(STATE), SampleCount(torch.tensor([4])))
+    assert part(message, SampleCount) is message[1]
+    assert optional_part(message, Kernel) is None
+    with pytest.raises(KeyError, match="no kernel among"):
+        part(message, Kernel)
+
+
+def test_the_ledger_counts_by_habit_and_in_full():
+    # 3 prototypes of width 5 with ids and counts, and the sample count; answered a head of 5 x 2 + 2.
+    upload = (
+        Prototypes(torch.zeros(3, 5), torch.arange(3), torch.ones(3, dtype=torch.int64)),
+        SampleCount(torch.tensor([9])),
+    )
+    broadcast = (Classifier({"weight": torch.zeros(2, 5), "bias": torch.zeros(2)}),)
+    rows = [*entries(broadcast, 1, 0, "broadcast"), *entries(upload, 1, 0, "upload"), *entries(upload, 2, 1, "upload")]
+    totals = count(rows)
+    assert (totals["paper"].upload_scalars, totals["paper"].broadcast_scalars) == (2 * 15, 12)
+    assert (totals["full"].upload_scalars, totals["full"].broadcast_scalars) == (2 * (15 + 3 + 3 + 1), 12)
+    assert totals["paper"].upload_bytes == 2 * 15 * 4
+    assert totals["full"].upload_bytes == 2 * (15 * 4 + 7 * 8)
+    rounds = per_round(rows)
+    assert rounds[1]["paper"] + rounds[2]["paper"] == totals["paper"]
+    assert rounds[1]["full"] + rounds[2]["full"] == totals["full"]
+
+
+def test_an_entangled_upload_is_d_scalars_by_habit_and_d_plus_classes_in_full():
+    totals = count(entries((Entangled(torch.zeros(512), torch.zeros(10)),), 1, 0, "upload"))
+    assert totals["paper"].upload_scalars == 512
+    assert totals["full"].upload_scalars == 522
