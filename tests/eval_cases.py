@@ -1,5 +1,6 @@
 """Small truths and reconstructions that the tests of the evaluation share."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import torch
 
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction, TargetId
 from fedpriv.evidence.truth import Truth
+from fedpriv.federation.run_directory import RunConfig
+from fedpriv.scoring.score import score
+from fedpriv.scoring.storage import AttackRecord, save_attack
 
 ABOUT = {
     "target": "representation",
@@ -70,3 +74,38 @@ def cifar10_jpeg(per_class=200):
             pictures.append(torch.from_numpy(np.array(Image.open(file).convert("RGB"))).permute(2, 0, 1))
             labels.append(label)
     return torch.stack(pictures).float() / 255, torch.tensor(labels)
+
+
+def stored_attack(home, pictures, secrets, *, permuted=None, **about):
+    """Score an attack and store it as an attack directory."""
+    found = reconstruction(pictures)
+    about = {**ABOUT, **about}
+    record = score(found, secrets, permuted, seed=0, about=about)
+    save_attack(home, reconstruction=found, truths=secrets, about=about, permuted=permuted, metrics=record)
+    return home
+
+
+def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, attack="dip", rounds_seen=1, **changed):
+    """An attack's record with the fields that a point is made of."""
+    target, budget = changed.pop("target", "prototype"), changed.pop("budget", None)
+    bits = changed.pop("bits", 32)
+    dataset = changed.get("dataset", "digits")
+    run = dataclasses.asdict(dataclasses.replace(RunConfig(method=method, seed=seed, clients=10), **changed))
+    card = dataclasses.asdict(dataclasses.replace(KnowledgeCard(), rounds_seen=rounds_seen))
+    about = ABOUT | {"method": method, "target": target, "attack": attack, "dataset": dataset, "run": run, "seed": seed}
+    about |= {
+        "options": {} if budget is None else {"iterations": budget},
+        "run_accuracy": {"after_training": {"pooled": accuracy}},
+        "communication": {
+            kind: {"upload_scalars_per_round": 10 * scalars, "upload_bytes_per_round": 10 * scalars * bits / 8}
+            for kind in ("paper", "full")
+        },
+    }
+    metrics = {
+        "knowledge": card,
+        "advantage_db": {"mean": gain, "ci95": [gain - 0.5, gain + 0.5], "share_3db": 0.0, "best_floor": "noise"},
+        "metrics": {},
+        "attack": attack,
+        "budget": None if budget is None else {"field": "iterations", "value": budget},
+    }
+    return AttackRecord(Path(attack), None, None, None, about, metrics)

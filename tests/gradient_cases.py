@@ -14,7 +14,7 @@ SHAPE = (1, 8, 8)
 RATE = 0.5
 
 
-def sigmoid_net():
+def sigmoid_net(bias=True):
     """A small sigmoid network with weights from U(-0.5, 0.5)."""
     with global_seed(1):
         model = nn.Sequential(
@@ -23,7 +23,7 @@ def sigmoid_net():
             nn.Conv2d(12, 12, 5, padding=2),
             nn.Sigmoid(),
             nn.Flatten(),
-            nn.Linear(192, 10),
+            nn.Linear(192, 10, bias=bias),
         )
         for parameter in model.parameters():
             nn.init.uniform_(parameter, -0.5, 0.5)
@@ -46,6 +46,24 @@ def clients(model, images, labels, batch_size=1, steps=1, rate=RATE):
         for batch, target in zip(own.split(batch_size), own_labels.split(batch_size), strict=True):
             optimiser.zero_grad()
             functional.cross_entropy(model(batch), target).backward()
+            optimiser.step()
+        after = {name: value.detach().clone() for name, value in model.named_parameters()}
+        seen.append(Observation(0, client, (Model(after),), (Model(before),)))
+    model.load_state_dict(before, strict=False)
+    return tuple(seen)
+
+
+def observe(model, images, labels, batch_size, steps=1):
+    """Let one client a batch take SGD steps from the same broadcast."""
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    seen = []
+    for client, (batch, own) in enumerate(zip(images.split(batch_size), labels.split(batch_size), strict=True)):
+        model.load_state_dict(before, strict=False)
+        optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
+        for _ in range(steps):
+            loss = functional.cross_entropy(model(batch), own)
+            optimiser.zero_grad()
+            loss.backward()
             optimiser.step()
         after = {name: value.detach().clone() for name, value in model.named_parameters()}
         seen.append(Observation(0, client, (Model(after),), (Model(before),)))

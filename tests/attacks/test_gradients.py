@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
 from torch import nn
 from torch.nn import functional
 
@@ -11,52 +12,7 @@ from fedpriv.attacks.gradients.local_step import StepModel, local_step
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Model
-
-CPU = torch.device("cpu")
-SHAPE = (1, 8, 8)
-RATE = 0.5
-
-
-def lenet(bias=True):
-    """A small sigmoid network with weights from U(-0.5, 0.5)."""
-    with global_seed(1):
-        model = nn.Sequential(
-            nn.Conv2d(1, 12, 5, stride=2, padding=2),
-            nn.Sigmoid(),
-            nn.Conv2d(12, 12, 5, padding=2),
-            nn.Sigmoid(),
-            nn.Flatten(),
-            nn.Linear(192, 10, bias=bias),
-        )
-        for parameter in model.parameters():
-            nn.init.uniform_(parameter, -0.5, 0.5)
-    return model
-
-
-def images_and_labels(count):
-    draw = torch.Generator().manual_seed(5)
-    coarse = torch.rand(count, 1, 4, 4, generator=draw)
-    return functional.interpolate(coarse, scale_factor=2, mode="bilinear"), torch.randint(10, (count,), generator=draw)
-
-
-def observe(model, images, labels, batch_size, steps=1):
-    """Let one client a batch take SGD steps from the same broadcast."""
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    seen = []
-    for client, (batch, own) in enumerate(zip(images.split(batch_size), labels.split(batch_size), strict=True)):
-        model.load_state_dict(before, strict=False)
-        optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
-        for _ in range(steps):
-            loss = functional.cross_entropy(model(batch), own)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        after = {name: value.detach().clone() for name, value in model.named_parameters()}
-        seen.append(Observation(0, client, (Model(after),), (Model(before),)))
-    model.load_state_dict(before, strict=False)
-    return tuple(seen)
 
 
 def run(attack, model, images, labels, batch_size=1, given=True, steps=1, **rest):
@@ -73,14 +29,10 @@ def run(attack, model, images, labels, batch_size=1, given=True, steps=1, **rest
     return attack.run(observations, list_targets(observations, "model"), knowledge, **arguments)
 
 
-def psnr(guess, truth):
-    return -10 * (guess - truth).square().flatten(1).mean(1).clamp_min(1e-10).log10()
-
-
 @pytest.mark.parametrize("given", [True, False])
 def test_positive_control_single_images_come_back(given):
     images, labels = images_and_labels(4)
-    found = run(DeepLeakage(outer_steps=40), lenet(), images, labels, given=given)
+    found = run(DeepLeakage(outer_steps=40), sigmoid_net(), images, labels, given=given)
     assert found.images.shape == (4, 1, *SHAPE)
     assert (psnr(found.images[:, 0], images) > 30).sum() >= 3
     assert found.labels[:, 0].tolist() == labels.tolist()
@@ -88,7 +40,7 @@ def test_positive_control_single_images_come_back(given):
 
 def test_two_images_at_once_come_back_in_some_order():
     images, labels = images_and_labels(2)
-    found = run(DeepLeakage(outer_steps=60, restarts=2), lenet(), images, labels, batch_size=2)
+    found = run(DeepLeakage(outer_steps=60, restarts=2), sigmoid_net(), images, labels, batch_size=2)
     assert found.images.shape == (1, 2, *SHAPE)
     assert found.objective.shape == (1, 2)
     orders = [psnr(found.images[0], images).mean(), psnr(found.images[0].flip(0), images).mean()]
@@ -97,7 +49,7 @@ def test_two_images_at_once_come_back_in_some_order():
 
 def test_labels_can_be_optimised_too():
     images, labels = images_and_labels(4)
-    found = run(DeepLeakage(outer_steps=40, labels="joint"), lenet(), images, labels, given=False)
+    found = run(DeepLeakage(outer_steps=40, labels="joint"), sigmoid_net(), images, labels, given=False)
     good = psnr(found.images[:, 0], images) > 30
     assert good.sum() >= 2
     assert (found.labels[good, 0] == labels[good]).all()
@@ -105,7 +57,7 @@ def test_labels_can_be_optimised_too():
 
 def test_negative_control_noise_for_a_gradient_gives_no_image():
     images, labels = images_and_labels(2)
-    model = lenet()
+    model = sigmoid_net()
     observations = []
     for seen in observe(model, images, labels, 1):
         draw = torch.Generator().manual_seed(seen.client)
@@ -131,16 +83,16 @@ def test_negative_control_noise_for_a_gradient_gives_no_image():
 def test_results_do_not_depend_on_chunks():
     images, labels = images_and_labels(4)
     attack = DeepLeakage(outer_steps=1, redraws=1, restarts=2)
-    whole = run(attack, lenet(), images, labels)
+    whole = run(attack, sigmoid_net(), images, labels)
     for chunk_rows in (1, 3):
-        parts = run(attack, lenet(), images, labels, chunk_rows=chunk_rows)
+        parts = run(attack, sigmoid_net(), images, labels, chunk_rows=chunk_rows)
         torch.testing.assert_close(parts.images, whole.images, rtol=0, atol=1e-2)
         assert torch.equal(parts.chosen, whole.chosen)
 
 
 def test_the_objective_is_that_of_the_returned_image():
     images, labels = images_and_labels(2)
-    model = lenet()
+    model = sigmoid_net()
     found = run(DeepLeakage(outer_steps=4), model, images, labels)
     for row, seen in enumerate(observe(model, images, labels, 1)):
         step = local_step(seen, model, RATE, CPU)
@@ -154,7 +106,7 @@ def test_the_objective_is_that_of_the_returned_image():
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_the_gradient_is_the_clients_own(batch_norm):
     """With batch norm the client steps in training mode, and its running statistics must have no part."""
-    model = lenet()
+    model = sigmoid_net()
     if batch_norm:
         model.insert(1, nn.BatchNorm2d(12))
         model[1].running_mean.fill_(3.0)
@@ -169,7 +121,7 @@ def test_the_gradient_is_the_clients_own(batch_norm):
 
 
 def test_batch_norm_in_training_mode_can_be_attacked():
-    model = lenet()
+    model = sigmoid_net()
     model.insert(1, nn.BatchNorm2d(12))
     images, labels = images_and_labels(2)
     found = run(DeepLeakage(outer_steps=5, redraws=0), model, images, labels)
@@ -179,7 +131,7 @@ def test_batch_norm_in_training_mode_can_be_attacked():
 
 @pytest.mark.parametrize("labels", [[3], [2, 7, 9], [1, 1, 1, 4], [5, 5, 0, 0, 8, 8]])
 def test_labels_are_counted_from_the_bias(labels):
-    model = lenet()
+    model = sigmoid_net()
     truth = torch.tensor(labels)
     images, _ = images_and_labels(len(labels))
     loss = functional.cross_entropy(model(images) * 0.05, truth)  # soft predictions, as in the first round
@@ -188,7 +140,7 @@ def test_labels_are_counted_from_the_bias(labels):
 
 
 def test_labels_without_bias_are_read_from_the_weight():
-    model = lenet(bias=False)
+    model = sigmoid_net(bias=False)
     images, labels = images_and_labels(1)
     (seen,) = observe(model, images, labels, 1)
     weight, bias = last_layer(local_step(seen, model, RATE, CPU).gradient, 10)
@@ -198,12 +150,12 @@ def test_labels_without_bias_are_read_from_the_weight():
 
 def test_a_model_without_such_a_layer_has_no_labels_to_read():
     with pytest.raises(UserError, match="no linear layer with 7 outputs"):
-        last_layer(dict(lenet().named_parameters()), 7)
+        last_layer(dict(sigmoid_net().named_parameters()), 7)
 
 
 def test_missing_labels_model_and_facts_are_named():
     images, labels = images_and_labels(1)
-    model = lenet()
+    model = sigmoid_net()
     observations = observe(model, images, labels, 1)
     targets = list_targets(observations, "model")
     facts = BatchFacts(1, RATE, 1)
@@ -224,6 +176,6 @@ def test_missing_labels_model_and_facts_are_named():
 
 def test_a_broadcast_of_another_model_is_refused():
     images, labels = images_and_labels(1)
-    (seen,) = observe(lenet(), images, labels, 1)
+    (seen,) = observe(sigmoid_net(), images, labels, 1)
     with pytest.raises(UserError, match=r"broadcast parameter '0\.weight' should be \(3, 1, 5, 5\)"):
         local_step(seen, nn.Sequential(nn.Conv2d(1, 3, 5)), RATE, CPU)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_attacks_lbfgs import CASES, with_gradient
+from lbfgs_cases import CASES, with_gradient
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_attacks_gradients import CPU, RATE, SHAPE, images_and_labels, lenet, observe, psnr
+from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_dip import GradientDip
@@ -26,7 +26,7 @@ COUNT = 4
 def attacked(attack, change, number=COUNT):
     """PSNR of each image after an attack on updates that a defense changed; last: were another client's sent instead."""
     images, labels = images_and_labels(number)
-    model = lenet()
+    model = sigmoid_net()
     seen = []
     for one in observe(model, images, labels, 1):
         before, after = one.broadcast[0].state, one.upload[0].state

@@ -11,7 +11,7 @@ import torch
 from defense_cases import build, plan_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_methods import World
+from method_cases import World
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.observation import KnowledgeCard

@@ -8,7 +8,7 @@ import torch
 from defense_cases import build, plan_for
 from hypothesis import given
 from hypothesis import strategies as st
-from test_methods import World
+from method_cases import World
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 

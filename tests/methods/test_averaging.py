@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_methods import CLASSES, SIZES, WIDTH, World, copies, same, same_message
+from method_cases import CLASSES, SIZES, WIDTH, World, copies, same, same_message
 from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import Samples
@@ -206,7 +206,7 @@ def test_fedreps_head_phase_is_gradient_descent_on_fixed_representations():
 def test_work_before_training_leaves_the_batches_of_training_where_an_observer_expects_them(name, monkeypatch):
     world, _, broadcast, states, _ = trained(name, rounds=1)
     drawn = []
-    from fedpriv.federation.rounds import local_training
+    from fedpriv.federation import local_training
 
     def record(*arguments, **options):
         drawn.append(local_batches(*arguments, **options))

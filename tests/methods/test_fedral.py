@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_methods import CLASSES, SHAPE, SIZES, WIDTH, World
+from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import local_batches, represent

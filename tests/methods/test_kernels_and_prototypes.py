@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_methods import CLASSES, SHAPE, World, copies, same
+from method_cases import CLASSES, SHAPE, World, copies, same
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.kernels import alignment, linear_kernel

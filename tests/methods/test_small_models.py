@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from test_methods import CLASSES, SHAPE, WIDTH, World, copies, same
+from method_cases import CLASSES, SHAPE, WIDTH, World, copies, same
 from torch import nn
 from torch.nn.functional import cross_entropy
 

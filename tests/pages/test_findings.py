@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from test_eval_frontier import result
+from eval_cases import result
 
 from fedpriv.pages.findings import findings, upload_name
 from fedpriv.scoring.verdict import verdict_kind

@@ -1,25 +1,21 @@
 """The frontier: hand-computed cases, pymoo as an oracle, and which results may be compared at all."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
-from eval_cases import ABOUT
+from eval_cases import result
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import Shield
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.frontier import defense_label, frontiers, point_labels
 from fedpriv.pages.frontier_plot import _Decibels, _Linear, describe, frontier_svg, panels
 from fedpriv.pages.upload_size import bytes_per_client, scalars_per_client, words_per_client
 from fedpriv.scoring.pareto import hypervolume, nondominated
-from fedpriv.scoring.storage import AttackRecord
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Entry, count
 
@@ -74,32 +70,6 @@ def test_the_undominated_points_alone_hold_the_volume(points):
 # ---------------------------------------------------------------- points
 
 QUANTISED = ({"name": "quantise", "options": {"bits": 4}},)
-
-
-def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, attack="dip", rounds_seen=1, **changed):
-    """An attack's record with the fields that a point is made of."""
-    target, budget = changed.pop("target", "prototype"), changed.pop("budget", None)
-    bits = changed.pop("bits", 32)
-    dataset = changed.get("dataset", "digits")
-    run = dataclasses.asdict(dataclasses.replace(RunConfig(method=method, seed=seed, clients=10), **changed))
-    card = dataclasses.asdict(dataclasses.replace(KnowledgeCard(), rounds_seen=rounds_seen))
-    about = ABOUT | {"method": method, "target": target, "attack": attack, "dataset": dataset, "run": run, "seed": seed}
-    about |= {
-        "options": {} if budget is None else {"iterations": budget},
-        "run_accuracy": {"after_training": {"pooled": accuracy}},
-        "communication": {
-            kind: {"upload_scalars_per_round": 10 * scalars, "upload_bytes_per_round": 10 * scalars * bits / 8}
-            for kind in ("paper", "full")
-        },
-    }
-    metrics = {
-        "knowledge": card,
-        "advantage_db": {"mean": gain, "ci95": [gain - 0.5, gain + 0.5], "share_3db": 0.0, "best_floor": "noise"},
-        "metrics": {},
-        "attack": attack,
-        "budget": None if budget is None else {"field": "iterations", "value": budget},
-    }
-    return AttackRecord(Path(attack), None, None, None, about, metrics)
 
 
 def test_a_point_is_the_strongest_attack_on_an_upload():

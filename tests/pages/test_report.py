@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from eval_cases import ABOUT, firsts, images, reconstruction, truths
+from eval_cases import stored_attack as attack
 from PIL import Image
 
 from fedpriv.attacks.observation import KnowledgeCard
@@ -44,14 +45,6 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
-
-
-def attack(home, pictures, secrets, *, permuted=None, **about):
-    found = reconstruction(pictures)
-    about = {**ABOUT, **about}
-    record = score(found, secrets, permuted, seed=0, about=about)
-    save_attack(home, reconstruction=found, truths=secrets, about=about, permuted=permuted, metrics=record)
-    return home
 
 
 @pytest.fixture

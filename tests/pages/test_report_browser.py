@@ -11,7 +11,7 @@ from base64 import b64decode
 
 import pytest
 from eval_cases import firsts, images, reconstruction, truths
-from test_eval_report import attack
+from eval_cases import stored_attack as attack
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
