@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from fedpriv.cli import common, membership
-from fedpriv.cli import property as property_inference
-from fedpriv.cli.attack_execution import attack_all, prepare_ground
-from fedpriv.cli.attack_folder import give_back, make_folder
-from fedpriv.cli.attack_plan import (
+from fedpriv.cli import common
+from fedpriv.cli.attack_summary import finish
+from fedpriv.cli.federation_options import data_options, training_options
+from fedpriv.experiment import membership
+from fedpriv.experiment import property as property_inference
+from fedpriv.experiment.execution import attack_all, prepare_ground
+from fedpriv.experiment.federation_settings import FLAG_NAMES, run_config
+from fedpriv.experiment.plan import (
     MEMBERSHIP,
     PROPERTY,
     SCORING,
@@ -27,15 +30,18 @@ from fedpriv.cli.attack_plan import (
     parse_stages,
     refuse_rounds,
 )
-from fedpriv.cli.attack_summary import finish
-from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
+from fedpriv.experiment.results_folder import results_folder
+from fedpriv.experiment.training import train_run
+from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
+from fedpriv.util.folders import numbered, occupied
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.cli.attack_execution import Ground
     from fedpriv.evidence.stages import Stage
+    from fedpriv.experiment.execution import Ground
     from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.util.listener import Listener
 
 QUICK: dict[str, dict[str, Any]] = {
     "representation": {"rounds": 10, "lr": 0.1},
@@ -162,7 +168,7 @@ def attack(
     chosen = build_attacks(names, options)
     refuse_rounds(attacks, chosen, target, rounds_seen)
     chosen, refusals = granted(chosen, attacks, target, card, rounds_seen)
-    common.pick_device(device)
+    pick_device(device)
     if run_path is None:
         config = _quick_config(ctx, target, method, flags, seed, wanted)
         _refuse_without_images(card, config)
@@ -196,23 +202,22 @@ def attack(
     if run_path is not None:
         # What an existing run cannot give is refused before a folder is made.
         ground, plan = _prepare(run_path, plan, attacks, quiet=quiet, as_json=as_json)
-    folder = make_folder(out, target, resume, force, request, config)
-    common.hint["resume"] = _resume_command(folder, out)
-    try:
+    folder = out or numbered(Path("results") / target)
+    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=_resume_command(folder, out))
+    with results_folder(folder, resume=resume, force=force, request=request, config=config, run=run_path):
+        listener.resumable()
         if config is not None:
-            _train(folder / "run", config, device=device, download=download, quiet=quiet, as_json=as_json)
+            _train(folder / "run", config, device=device, download=download, listener=listener)
         if ground is None:
             ground, plan = _prepare(folder / "run", plan, attacks, quiet=quiet, as_json=as_json)
         command = common.command_line(*sys.argv[1:])
-        results = attack_all(folder, ground, plan, command=command, quiet=quiet)
-        measured = membership.measure_all(folder, ground, plan, command=command, quiet=quiet)
+        results = attack_all(folder, ground, plan, command=command, listener=listener)
+        measured = membership.measure_all(folder, ground, plan, command=command, listener=listener)
         named = PROPERTY in attacks
-        measured |= property_inference.measure_all(folder, ground, plan, command=command, named=named, quiet=quiet)
-    except UserError as error:
-        give_back(folder, resume, error)
-        raise
-    common.hint.pop("resume", None)
-    finish(folder, results, measured, as_json=as_json, quiet=quiet)
+        measured |= property_inference.measure_all(
+            folder, ground, plan, command=command, named=named, listener=listener
+        )
+        finish(folder, results, measured, as_json=as_json, quiet=quiet)
 
 
 # ---------------------------------------------------------------- what to run
@@ -367,25 +372,14 @@ def _local(config: RunConfig) -> str:
     return f", batch size {training.batch_size}{steps}"
 
 
-def _train(path: Path, config: RunConfig, *, device: str, download: bool, quiet: bool, as_json: bool) -> None:
-    from fedpriv.cli.train import train_into
+def _train(path: Path, config: RunConfig, *, device: str, download: bool, listener: Listener) -> None:
     from fedpriv.federation.run_directory import RunDirectory
 
-    resume = path.exists()
+    resume = occupied(path)
     if resume and RunDirectory.open(path).complete:
         return
-    common.say(
+    listener.say(
         f"no --run: training {config.method} on {config.dataset}: {config.clients} clients, models {config.models}, "
-        f"{config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}",
-        quiet=quiet,
-        as_json=as_json,
+        f"{config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}"
     )
-    train_into(
-        path,
-        config,
-        device=device,
-        download=download,
-        resume=resume,
-        quiet=quiet,
-        resume_command=common.hint["resume"],
-    )
+    train_run(path, config, device=device, download=download, resume=resume, listener=listener)

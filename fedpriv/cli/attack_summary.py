@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import rich_click as click
 
-from fedpriv.cli import common, membership
-from fedpriv.cli import property as property_inference
-from fedpriv.cli.attack_plan import MEMBERSHIP, PROPERTY, SCORING
+from fedpriv.cli import common
+from fedpriv.experiment.plan import MEMBERSHIP, PROPERTY, SCORING
 
 
 def finish(
@@ -30,6 +29,8 @@ def finish(
         as_json: print the records.
         quiet: print nothing else.
     """
+    from fedpriv.pages.membership_report import row as membership_row
+    from fedpriv.pages.property_report import row as property_row
     from fedpriv.pages.report import write_report
 
     write_report(list(results), folder, list(measured))
@@ -41,14 +42,26 @@ def finish(
     if quiet:
         return
     show_attacks(results)
-    for name, kind in ((MEMBERSHIP, membership), (PROPERTY, property_inference)):
-        some = {path: record for path, record in measured.items() if record["attack"] == name}
-        if some:
-            kind.show(some)
+    _show_scores(MEMBERSHIP, membership_row, measured)
+    _show_scores(PROPERTY, property_row, measured)
     click.echo("")
     for path in results:
         click.echo(f"image grid: {path / 'grid.png'}")
     click.echo(f"report:     {folder / 'report.html'}")
+
+
+def _show_scores(
+    name: str, row: Callable[[Mapping[str, Any]], dict[str, str]], measured: Mapping[Path, Mapping[str, Any]]
+) -> None:
+    """Print the table and the verdicts of one inference."""
+    from fedpriv.pages.score_section import varying
+
+    records = {path: record for path, record in measured.items() if record["attack"] == name}
+    if not records:
+        return
+    common.print_table(name, varying([row(record) for record in records.values()]), as_json=False)
+    for path, record in records.items():
+        click.echo(f"{path.name}: {record['verdict']}")
 
 
 def show_attacks(results: Mapping[Path, Mapping[str, Any]], *, with_folder: bool = False) -> None:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.cli.study.flags import source_of, study_options
+from fedpriv.cli.study_flags import source_of, study_options
+from fedpriv.util import ownership
+from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.cli.study.cells import Cell
-    from fedpriv.cli.study.estimate import Estimate
-    from fedpriv.cli.study.folder import Row
-    from fedpriv.cli.study.source import Source
+    from fedpriv.experiment.study.cells import Cell
+    from fedpriv.experiment.study.estimate import Estimate
+    from fedpriv.experiment.study.folder import Row
+    from fedpriv.experiment.study.source import Source
 
 NOT_OF_THE_STUDY = {"study", "out", "workers", "dry_run", "resume", "force", "as_json", "quiet", "device", "download"}
 
@@ -54,12 +56,12 @@ def audit(
 
     A study is a TOML file (docs/audit.md), flags, or flags over a file. Repeating the command goes on where it stopped.
     """
-    from fedpriv.cli.study.cells import Execution, lay_out
-    from fedpriv.cli.study.definition import parse_study
+    from fedpriv.experiment.study.cells import Execution, lay_out
+    from fedpriv.experiment.study.definition import parse_study
 
     given = common.given(ctx) - NOT_OF_THE_STUDY - {"chunk_rows"}
     source = _resumed(study, out, given, force) if resume else source_of(study, flags, given)
-    common.pick_device(device)
+    pick_device(device)
     folder = out or Path("studies") / ("audit" if study is None else study.stem)
     execution = Execution(device, download, chunk_rows)
     described = parse_study(source)
@@ -69,12 +71,12 @@ def audit(
     if dry_run:
         _preview(cells, workers, download=download, as_json=as_json, quiet=quiet)
         return 0
-    from fedpriv.cli.study.execution import carry_out, works
-    from fedpriv.cli.study.folder import alone, claim, standing
-    from fedpriv.cli.study.progress import shown
+    from fedpriv.cli.study_progress import shown
+    from fedpriv.experiment.study.execution import carry_out, works
+    from fedpriv.experiment.study.folder import claim, standing
 
-    claim(folder, described, force=force)
-    with alone(folder):
+    claim(folder, described, command=common.command_line(*sys.argv[1:]), force=force)
+    with ownership.held(folder):
         rows = standing(folder, cells)
         queue = works(folder, cells, rows, execution, common.command_line(*sys.argv[1:]))
         common.hint["resume"] = _resume_command(folder, device, workers)
@@ -87,8 +89,8 @@ def audit(
 
 
 def _resumed(study: Path | None, out: Path | None, given: set[str], force: bool) -> Source:
-    from fedpriv.cli.study.folder import read_study
-    from fedpriv.cli.study.source import Source
+    from fedpriv.experiment.study.folder import read_study
+    from fedpriv.experiment.study.source import Source
 
     if out is None:
         raise UserError("--resume needs --out, the folder of the study")
@@ -109,8 +111,8 @@ def _resume_command(folder: Path, device: str, workers: int) -> str:
 
 def _preview(cells: Sequence[Cell], workers: int, *, download: bool, as_json: bool, quiet: bool) -> None:
     """List the cells with what they send and how long they may take."""
-    from fedpriv.cli.study.estimate import estimate
-    from fedpriv.cli.study.progress import duration
+    from fedpriv.cli.study_progress import duration
+    from fedpriv.experiment.study.estimate import estimate
 
     def say(text: str) -> None:
         common.say(text, quiet=quiet, as_json=True)
@@ -158,7 +160,7 @@ def _preview(cells: Sequence[Cell], workers: int, *, download: bool, as_json: bo
 
 
 def _sum(one: Estimate) -> str:
-    from fedpriv.cli.study.progress import duration
+    from fedpriv.cli.study_progress import duration
 
     if one.attack is None:
         return "?"
@@ -184,7 +186,7 @@ def _finish(folder: Path, rows: Sequence[Row], report: Path | None, *, as_json: 
     if as_json:
         common.print_json({"out": str(folder), "report": page, "cells": list(rows)})
         return
-    from fedpriv.cli.study.progress import line
+    from fedpriv.cli.study_progress import line
 
     failed = [row for row in rows if row["status"] == "failed"]
     for row in failed:

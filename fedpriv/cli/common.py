@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shlex
-import shutil
 import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import rich_click as click
 
 from fedpriv.util.errors import UserError, unknown_name
-
-if TYPE_CHECKING:
-    import torch
+from fedpriv.util.listener import Listener, Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,132 +96,6 @@ def device_option(command: F) -> F:
     return option(command)
 
 
-def pick_device(name: str) -> torch.device:
-    """Return the device that a flag names; on a CPU, fix one thread for this process.
-
-    Two threads on a busy two-core machine were measured several times slower than one, and one thread makes sums come
-    out the same on every run.
-
-    Raises:
-        UserError: for a device that is unknown or not there.
-    """
-    import torch
-
-    torch.set_num_threads(1)
-    available = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if available else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"--device {name}: unknown device; use auto, cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device {name}: unknown device; use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and not available:
-        raise UserError(f"--device {name}: no CUDA device is usable here; use --device cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
-    return device
-
-
-def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
-    """Turn ``("a=1", "server.epochs=2")`` into ``{"a": 1, "server": {"epochs": 2}}``.
-
-    Values are read as TOML where that is possible, otherwise as text.
-
-    Raises:
-        UserError: for an entry without ``=``, or one key given as both a value and a table.
-    """
-    result: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise UserError(f"{flag} {pair}: expected KEY=VALUE")
-        *parents, last = key.split(".")
-        inner = result
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-            if not isinstance(inner, dict):
-                raise UserError(f"{flag} {pair}: {parent!r} already has a value")
-        try:
-            inner[last] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            inner[last] = text
-    return result
-
-
-# ---------------------------------------------------------------- folders
-
-
-def fresh_folder(path: Path, *, force: bool) -> None:
-    """Check that an output folder is free and can be made; with ``force`` empty it first.
-
-    Only a folder that fedpriv made (or an empty one) is ever emptied.
-
-    Raises:
-        UserError: when something is in the way, or the folder cannot be made or written.
-    """
-    with writing(path):
-        _clear(path, force=force)
-        _try_to_make(path)
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say in one line that an output folder cannot be made or written.
-
-    Raises:
-        UserError: in place of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{path}: this folder cannot be made or written ({error.strerror or error}); choose another --out"
-        ) from error
-
-
-def _try_to_make(path: Path) -> None:
-    """Make a folder as a trial, and leave none behind that was not there."""
-    missing = [place for place in (path, *path.parents) if not place.exists()]
-    made: list[Path] = []
-    try:
-        for place in reversed(missing):
-            place.mkdir(exist_ok=True)
-            made.append(place)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    finally:
-        for place in reversed(made):
-            with contextlib.suppress(OSError):  # somebody else put something there
-                place.rmdir()
-
-
-def _clear(path: Path, *, force: bool) -> None:
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise UserError(f"{path}: is a file; --out takes a folder")
-    if not any(path.iterdir()):
-        return
-    if not force:
-        raise UserError(f"{path}: already exists; choose another --out, or --force to replace it")
-    if not _made_by_us(path):
-        raise UserError(f"{path}: holds files that fedpriv did not make; --force will not remove them")
-    shutil.rmtree(path)
-
-
-def _made_by_us(path: Path) -> bool:
-    marks = ("config.json", "request.json", "about.json", "report.html", "runs.html", "study.json")
-    return any((path / name).is_file() for name in marks)
-
-
-def numbered(path: Path) -> Path:
-    """Return ``path``, or the first of ``path-2``, ``path-3``, ... that is free."""
-    candidates = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in range(1, 10**6))
-    return next(candidate for candidate in candidates if not candidate.exists())
-
-
 def command_line(*parts: str | Path) -> str:
     """Return a command that can be pasted into a shell."""
     return shlex.join(["fedpriv", *(str(part) for part in parts)])
@@ -244,8 +115,30 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+class Terminal(Listener):
+    """Shows on standard error what long work tells, and keeps the command that goes on after an interrupt."""
+
+    def __init__(self, *, quiet: bool, as_json: bool = False, resume: str | None = None) -> None:
+        self.quiet = quiet
+        self.as_json = as_json
+        self.resume = resume
+
+    def progress(self, title: str) -> AbstractContextManager[Report]:
+        """Show a progress bar."""
+        return progress(title, quiet=self.quiet)
+
+    def say(self, line: str) -> None:
+        """Print a notice."""
+        say(line, quiet=self.quiet, as_json=self.as_json)
+
+    def resumable(self) -> None:
+        """From now on an interrupt prints how to go on."""
+        if self.resume is not None:
+            hint["resume"] = self.resume
+
+
 @contextlib.contextmanager
-def progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
+def progress(title: str, *, quiet: bool) -> Iterator[Report]:
     """Show a progress bar with time left on standard error; yields ``report(done, planned, what)``."""
     if quiet:
         yield lambda done, planned, what: None

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config
+from fedpriv.cli.federation_options import data_options
+from fedpriv.experiment.federation_settings import FLAG_NAMES, run_config
 from fedpriv.util.errors import UserError
+from fedpriv.util.pairs import key_values
 
 if TYPE_CHECKING:
     from fedpriv.wire.sizes import Facts
@@ -69,7 +71,7 @@ def cost(
     if option and len(names) > 1:
         raise UserError("--option belongs to one method; ask for one --method with it")
     facts, where, mixed = _sizes(given, seed, download, flags)
-    rows = [_row(name, facts, common.key_values(option, "--option"), mixed) for name in names]
+    rows = [_row(name, facts, key_values(option, "--option"), mixed) for name in names]
     reasons = [row["missing"] for row in rows if "missing" in row]
     if len(reasons) == len(rows):
         raise UserError(reasons[0] if len(rows) == 1 else f"no method can be counted; {names[0]}: {reasons[0]}")

@@ -9,7 +9,9 @@ from typing import Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config
+from fedpriv.cli.federation_options import data_options
+from fedpriv.experiment.federation_settings import FLAG_NAMES, run_config
+from fedpriv.util import folders
 
 
 @click.command()
@@ -28,15 +30,14 @@ def data(seed: int, download: bool, out: Path | None, force: bool, as_json: bool
     from fedpriv.util.files import write_json
 
     config = run_config("local", {name: flags[name] for name in FLAG_NAMES if name in flags}, seed)
-    folder = out or common.numbered(Path("results") / f"data-{config.dataset}")
-    common.fresh_folder(folder, force=False) if not force else None
+    folder = out or folders.numbered(Path("results") / f"data-{config.dataset}")
+    folders.refuse_overlap(folder, {}, around={"--data-dir": flags["data_dir"]})
+    folders.check_free(folder, force=force)
     federated, _ = load_data(config, download=download)
-    common.fresh_folder(folder, force=force)
-    rows = holdings_table(federated)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "about.json", {"dataset": config.dataset, "seed": seed, "clients": rows})
-    picture = folder / "holdings.png"
-    draw_holdings(federated, picture)
+    rows, picture = holdings_table(federated), folder / "holdings.png"
+    with folders.output(folder, "data", force=force):
+        write_json(folder / "about.json", {"dataset": config.dataset, "seed": seed, "clients": rows})
+        draw_holdings(federated, picture)
     if as_json:
         common.print_json({"out": str(folder), "clients": rows})
     elif not quiet:

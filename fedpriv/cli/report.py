@@ -9,6 +9,7 @@ from typing import Literal
 import rich_click as click
 
 from fedpriv.cli import common
+from fedpriv.util import folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
 
@@ -44,9 +45,12 @@ def report(
     studies = {folder: read_results(folder) for folder in found["study"]}
     attacks = _each_once([*found["attack"], *(place for images, _, _ in studies.values() for place in images)])
     members = _each_once([*found["membership"], *(place for _, scores, _ in studies.values() for place in scores)])
-    sources = [*directories, *(place for places in found.values() for place in places), *attacks, *members]
-    if out is not None and any(place.resolve().is_relative_to(out.resolve()) for place in sources):
-        raise UserError(f"--out {out}: holds what is reported on; name another folder")
+    sources = [*(place for places in found.values() for place in places), *attacks, *members]
+    if out is not None:
+        for place in sources:
+            folders.refuse_overlap(out, {"results": place})
+        for place in directories:
+            folders.refuse_overlap(out, {}, around={"folder": place})
     runs, skipped = finished_runs(found["run"])
     leaks = bool(attacks or members or studies)
     if target_accuracy is not None and not runs:
@@ -66,13 +70,13 @@ def report(
         raise UserError(skipped[0])
     for line in complaints:
         common.say(f"warning: {line}", quiet=quiet, as_json=True)
-    folder = out or common.numbered(Path("results") / "report")
-    common.fresh_folder(folder, force=force)
-    if runs:
-        write_runs_report(runs, folder, target_accuracy=target, attacks="report.html" if leaks else None)
-    if leaks:
-        study = together({place: facts for place, (_, _, facts) in studies.items()})
-        write_report(attacks, folder, members, runs=PAGE if runs else None, study=study)
+    folder = out or folders.numbered(Path("results") / "report")
+    with folders.output(folder, "report", force=force):
+        if runs:
+            write_runs_report(runs, folder, target_accuracy=target, attacks="report.html" if leaks else None)
+        if leaks:
+            study = together({place: facts for place, (_, _, facts) in studies.items()})
+            write_report(attacks, folder, members, runs=PAGE if runs else None, study=study)
     if as_json:
         shown = {"attacks": [*attacks, *members], "runs": runs}
         common.print_json({"out": str(folder), **{kind: [str(p) for p in paths] for kind, paths in shown.items()}})

@@ -10,6 +10,7 @@ import rich_click as click
 from fedpriv.cli import common
 from fedpriv.cli.attack_summary import show_attacks
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_bytes
 
 
 @click.command()
@@ -53,7 +54,7 @@ def draw(directory: Path, record: dict[str, Any], saved: Any) -> None:
     """Draw the image grid of an attack directory."""
     from fedpriv.pages.grid import grid_png
 
-    (directory / "grid.png").write_bytes(grid_png(record, saved.reconstruction, saved.truths, saved.permuted))
+    write_bytes(directory / "grid.png", grid_png(record, saved.reconstruction, saved.truths, saved.permuted))
 
 
 def attack_directories(paths: tuple[Path, ...]) -> list[Path]:

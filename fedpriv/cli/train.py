@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.cli.federation_options import FLAG_NAMES, data_options, run_config, training_options
+from fedpriv.cli.federation_options import data_options, training_options
+from fedpriv.experiment.federation_settings import FLAG_NAMES, run_config
+from fedpriv.experiment.training import train_run
+from fedpriv.util.folders import numbered
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
@@ -45,9 +48,12 @@ def train(
         assert out is not None
     else:
         directory_config = run_config(method, {name: flags[name] for name in FLAG_NAMES}, seed)
-        out = out or common.numbered(Path("runs") / f"{directory_config.method}-{directory_config.dataset}")
-    summary = train_into(
-        out, directory_config, device=device, download=download, resume=resume, force=force, quiet=quiet
+        out = out or numbered(Path("runs") / f"{directory_config.method}-{directory_config.dataset}")
+    listener = common.Terminal(
+        quiet=quiet, as_json=as_json, resume=common.command_line("train", "--resume", "--out", out)
+    )
+    summary = train_run(
+        out, directory_config, device=device, download=download, resume=resume, force=force, listener=listener
     )
     if as_json:
         common.print_json({"run": str(out), **summary})
@@ -68,45 +74,6 @@ def _resumed(ctx: click.Context, out: Path | None, force: bool) -> RunConfig:
         flags = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
         raise UserError(f"--resume goes on with the run as it was configured; drop {flags}")
     return RunDirectory.open(out).config
-
-
-def train_into(
-    out: Path,
-    config: RunConfig,
-    *,
-    device: str,
-    download: bool = False,
-    resume: bool = False,
-    force: bool = False,
-    quiet: bool = False,
-    resume_command: str | None = None,
-) -> dict[str, Any]:
-    """Train a run in a directory, or finish the one that is there; return its summary.
-
-    Raises:
-        UserError: for bad configurations and occupied directories, before anything is written.
-    """
-    from fedpriv.defenses import build_defenses
-    from fedpriv.federation.engines.local import run_clients
-    from fedpriv.federation.rounds import prepare, run
-    from fedpriv.federation.run_directory import RunDirectory
-
-    chosen = common.pick_device(device)
-    if not resume:
-        common.fresh_folder(out, force=False) if not force else None
-    federation = prepare(config, chosen, download=download, defenses=build_defenses(config.defenses))
-    if resume:
-        directory = RunDirectory.open(out)
-        if directory.complete:
-            return directory.summary
-    else:
-        common.fresh_folder(out, force=force)
-        directory = RunDirectory.create(out, config)
-    common.hint["resume"] = resume_command or common.command_line("train", "--resume", "--out", out)
-    with common.progress(f"training {config.method}", quiet=quiet) as report:
-        summary = run(federation, directory, run_clients, report)
-    common.hint.pop("resume", None)
-    return summary
 
 
 def print_summary(out: Path, summary: dict[str, Any]) -> None:

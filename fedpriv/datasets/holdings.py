@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpriv.datasets.types import FederatedData
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,8 +81,8 @@ def draw_holdings(federated: FederatedData, path: Path) -> None:
     _draw(figure, federated, counts)
     metadata = {"Date": None} if kind == "svg" else None  # a date would make every file different
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}):
-            figure.savefig(path, format=kind, dpi=150, metadata=metadata)
+        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}), whole(path) as temporary:
+            figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 

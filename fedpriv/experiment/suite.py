@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Attack, Knowledge, Observation, Reconstruction, TargetId
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
+from fedpriv.util import ownership
 
 PIECE = 32
 """Targets attacked between two savings."""
@@ -81,7 +81,6 @@ def attack_in_pieces(
             chunk_rows=execution.chunk_rows,
             progress=within,
         ).to_cpu()
-        path.parent.mkdir(parents=True, exist_ok=True)
         save_reconstruction(path, result)
         found.append(result)
     return concatenate(found)
@@ -89,7 +88,7 @@ def attack_in_pieces(
 
 def forget_pieces(folder: Path) -> None:
     """Remove the pieces of an attack that is saved as a whole."""
-    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+    ownership.remove(folder / PARTIAL)
 
 
 def concatenate(parts: Sequence[Reconstruction]) -> Reconstruction:

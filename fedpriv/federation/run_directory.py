@@ -34,9 +34,11 @@ from safetensors.torch import load_file, save_file
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
+from fedpriv.util import ownership
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import append_lines, digest, read_json, read_lines, write_json, write_text
+from fedpriv.util.folders import occupied
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message, load_message, save_message
 
@@ -148,9 +150,9 @@ class RunDirectory:
         Raises:
             UserError: when something is there already.
         """
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if (path.exists() and not path.is_dir()) or occupied(path):
             raise UserError(f"{path}: already exists; choose another --out, or --force to replace it")
-        path.mkdir(parents=True, exist_ok=True)
+        ownership.mark(path, "run")
         write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
 
@@ -315,8 +317,8 @@ class RunDirectory:
         """
         final = self.checkpoint_path(checkpoint.round)
         previous = self.newest_checkpoint()
-        building = final.with_name(f".building-{checkpoint.round:04d}")
-        shutil.rmtree(building, ignore_errors=True)
+        building = final.with_name(f".{final.name}.{os.getpid()}{ownership.PARTIAL}")
+        _remove_unfinished(final.parent)
         building.mkdir(parents=True)
         _save_state(building / "server.safetensors", checkpoint.server)
         for client, client_state in enumerate(checkpoint.clients):
@@ -327,11 +329,13 @@ class RunDirectory:
         save_message(building / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
         write_json(building / "evaluation.json", checkpoint.evaluation)
         if final.exists():
-            shutil.rmtree(final)
+            ownership.remove(final)
+        for file in sorted(building.iterdir()):
+            ownership.note(final / file.name)
         building.rename(final)
         for round_ in self.checkpointed_rounds():
             if round_ < checkpoint.round and round_ not in keep:
-                shutil.rmtree(self.checkpoint_path(round_))
+                ownership.remove(self.checkpoint_path(round_))
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
         """Read a checkpoint back.
@@ -360,6 +364,12 @@ class RunDirectory:
             UserError: when it is missing or damaged.
         """
         return _load_state(self.checkpoint_path(round_) / f"client-{client:03d}.safetensors")
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a crash left of checkpoints that were being built; the name of such a folder is ours alone."""
+    for left in folder.glob(f".*{ownership.PARTIAL}"):
+        shutil.rmtree(left)
 
 
 def _save_state(path: Path, state: State) -> None:

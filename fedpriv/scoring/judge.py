@@ -30,6 +30,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.scoring.sections import Means, Record
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import whole
 from fedpriv.util.seeds import derive_seed, generator
 
 FILE = "judge.safetensors"
@@ -167,8 +168,8 @@ def save_judge(directory: Path, judge: Judge) -> None:
     }
     blocks["half"] = torch.tensor(sorted(judge.half.items()), dtype=torch.int64)
     blocks["trained_on"] = torch.tensor(judge.trained_on, dtype=torch.int64)
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(blocks, directory / FILE)
+    with whole(directory / FILE) as temporary:
+        save_file(blocks, temporary)
 
 
 def load_judge(directory: Path, image_shape: tuple[int, int, int]) -> Judge | None:

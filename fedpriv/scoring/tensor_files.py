@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.truth import Truth
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import whole
 
 FORMAT = "fedpriv-attack-1"
 
@@ -130,10 +130,9 @@ def _as_bytes(value: Tensor) -> Tensor:
 
 
 def _save(path: Path, blocks: Mapping[str, Tensor], content: str, header: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     metadata = {"format": FORMAT, "content": content, "header": json.dumps(header)}
-    save_file({name: block.contiguous().clone() for name, block in blocks.items()}, temporary, metadata=metadata)
-    temporary.replace(path)
+    with whole(path) as temporary:
+        save_file({name: block.contiguous().clone() for name, block in blocks.items()}, temporary, metadata=metadata)
 
 
 def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,26 +1,47 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and listed as ours in the folder that they are written to."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file so that a reader, or a crash, never sees half of it."""
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary name to write a file under; when all is written the file takes its place, whole.
+
+    A reader, or a crash, never sees half of it. Folders above are made. A failure leaves nothing behind.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{ownership.PARTIAL}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        ownership.note(path)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file of bytes, whole or not at all."""
+    with whole(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -45,6 +66,7 @@ def read_json(path: Path) -> Any:
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append JSON lines and force them to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    ownership.note(path)
     with path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
         file.flush()

@@ -8,7 +8,6 @@ safetensors with their structure in the header; nothing is ever unpickled.
 from __future__ import annotations
 
 import json
-import os
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -21,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import whole
 
 FORMAT = "fedpriv-message-1"
 HEADER = "fedpriv"
@@ -326,11 +326,9 @@ def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -
         for position, payload in enumerate(message)
         for name, value in payload.tensors().items()
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    # One entry, because the library writes several in no fixed order and equal messages should be equal files.
-    save_file(blocks, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
-    temporary.replace(path)
+    with whole(path) as temporary:
+        # One entry, because the library writes several in no fixed order and equal messages should be equal files.
+        save_file(blocks, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
 
 
 def load_message(path: Path) -> tuple[Message, dict[str, Any]]:

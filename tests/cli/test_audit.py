@@ -15,12 +15,12 @@ import pytest
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
-from fedpriv.cli.study.cells import Execution, lay_out
-from fedpriv.cli.study.definition import parse_study
-from fedpriv.cli.study.folder import alone
-from fedpriv.cli.study.progress import seconds_left
-from fedpriv.cli.study.source import Source, read_source
+from fedpriv.cli.study_progress import seconds_left
+from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.definition import parse_study
+from fedpriv.experiment.study.source import Source, read_source
 from fedpriv.util.errors import UserError
+from fedpriv.util.ownership import held
 
 TINY_FLAGS = ("--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2")
 
@@ -132,7 +132,7 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
     assert code == 2
     assert "holds another study (seeds differs); choose another --out, or --force" in err
-    with alone(finished / "out"):
+    with held(finished / "out"):
         for extra in ([], ["--force"]):
             code, _, err = call(capsys, "audit", finished / "study.toml", "--out", finished / "out", *extra)
             assert code == 2
@@ -148,7 +148,7 @@ def own_defenses(first, second):
 
 
 def test_defenses_of_one_label_are_told_apart(tmp_path):
-    from fedpriv.cli.study.folder import claim
+    from fedpriv.experiment.study.folder import claim
 
     claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
     assert claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
@@ -164,7 +164,7 @@ def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_
     """Names of folders prove nothing: configurations and options of what is on disk are compared."""
     import shutil
 
-    from fedpriv.cli.study.folder import standing
+    from fedpriv.experiment.study.folder import standing
 
     def rows_of(text):
         (tmp_path / "study.toml").write_text(text)
@@ -245,8 +245,8 @@ control = false
 
 
 def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
-    from fedpriv.cli.study import execution
-    from fedpriv.cli.study.folder import claim, standing
+    from fedpriv.experiment.study import execution
+    from fedpriv.experiment.study.folder import claim, standing
 
     values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
     study = parse_study(Source(values | tomllib.loads(TINY)))
@@ -268,7 +268,7 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
 
 
 def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
-    from fedpriv.cli.study import estimate
+    from fedpriv.experiment.study import estimate
 
     rehearsals = []
     original = estimate.estimate
@@ -312,7 +312,7 @@ def test_a_dry_run_rehearses_what_needs_others_and_rare_uploads(capsys):
 
 
 def test_what_cannot_be_rehearsed_is_named_and_the_rest_is_summed(capsys, monkeypatch):
-    from fedpriv.cli.study import estimate
+    from fedpriv.experiment.study import estimate
 
     original = estimate._attack
 

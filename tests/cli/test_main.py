@@ -335,7 +335,7 @@ def test_an_output_folder_that_exists_is_left_alone(command, capsys, tmp_path):
     assert "mine: already exists" in err
     code, _, err = call(capsys, command, *extra, *SMALL, "--out", "mine", "--force")
     assert code == 2
-    assert "--force will not remove them" in err
+    assert "mine: holds files that fedpriv did not make (thesis.txt)" in err
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.cli.attack_plan import (
+from fedpriv.evidence.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
+from fedpriv.experiment.plan import (
     AttackPlan,
     attack_names,
     build_attacks,
@@ -15,7 +16,6 @@ from fedpriv.cli.attack_plan import (
     parse_budgets,
     parse_stages,
 )
-from fedpriv.evidence.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
 from fedpriv.util.errors import UserError
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
-from fedpriv.cli.study.cells import Execution, lay_out
-from fedpriv.cli.study.definition import parse_study
-from fedpriv.cli.study.flags import source_of
-from fedpriv.cli.study.folder import described, results
-from fedpriv.cli.study.grammar import parse_chain, parse_entry, split_entries
-from fedpriv.cli.study.source import Source, read_source
-from fedpriv.cli.study.toml_lines import line_numbers
+from fedpriv.cli.study_flags import source_of
+from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.definition import parse_study
+from fedpriv.experiment.study.folder import described, results
+from fedpriv.experiment.study.grammar import parse_chain, parse_entry, split_entries
+from fedpriv.experiment.study.source import Source, read_source
+from fedpriv.experiment.study.toml_lines import line_numbers
 from fedpriv.util.errors import UserError
 
 

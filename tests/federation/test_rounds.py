@@ -14,6 +14,7 @@ from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import prepare, run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count
 from fedpriv.wire.payloads import Entangled, Model, part
@@ -37,7 +38,7 @@ def trained(path: Path, config: RunConfig = CONFIG) -> RunDirectory:
 
 def files(path: Path) -> dict[str, bytes]:
     """Everything that is a function of the configuration alone."""
-    skipped = {"timings.jsonl", "summary.json"}
+    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import signal
 import threading
 import time
@@ -13,16 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.cli.attack_plan import AttackPlan
+    from fedpriv.experiment.plan import AttackPlan
     from fedpriv.federation.run_directory import RunConfig
 
 Say = Callable[..., None]
-"""Called with (event, cell, ...); the events are those of :func:`fedpriv.cli.study.execution.carry_out`."""
+"""Called with (event, cell, ...); the events are those of :func:`fedpriv.experiment.study.execution.carry_out`."""
 
 
 @dataclass(frozen=True)
@@ -107,28 +107,28 @@ def _guarded(work: Work, cell: Attacked, action: Callable[[], None]) -> str | No
     except UserError as error:
         return " ".join(str(error).split())
     except Exception as error:
-        work.logs.mkdir(parents=True, exist_ok=True)
-        with (work.logs / f"{cell.name}.txt").open("a", encoding="utf-8") as file:
+        log = work.logs / f"{cell.name}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        ownership.note(log)
+        with log.open("a", encoding="utf-8") as file:
             file.write(traceback.format_exc() + "\n")
         return f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)"
     return None
 
 
 def _train(work: Work) -> float:
-    from fedpriv.cli.train import train_into
+    from fedpriv.experiment.training import train_run
 
     resume = (work.run / "config.json").is_file()
-    if not resume and work.run.exists():  # killed before it was a run
-        shutil.rmtree(work.run)
-    summary = train_into(work.run, work.config, device=work.device, download=work.download, resume=resume, quiet=True)
+    summary = train_run(work.run, work.config, device=work.device, download=work.download, resume=resume)
     return float(summary["seconds"])
 
 
 def _attack(work: Work, cell: Attacked, plan: AttackPlan, say: Say) -> None:
-    from fedpriv.cli import membership
-    from fedpriv.cli import property as property_inference
-    from fedpriv.cli.attack_execution import attack_all, prepare_ground
-    from fedpriv.cli.study.folder import is_result
+    from fedpriv.experiment import membership
+    from fedpriv.experiment import property as property_inference
+    from fedpriv.experiment.execution import attack_all, prepare_ground
+    from fedpriv.experiment.study.folder import is_result
 
     folders = plan.results()
     if all(is_result(cell.folder / folder) for folder in folders):
@@ -136,9 +136,8 @@ def _attack(work: Work, cell: Attacked, plan: AttackPlan, say: Say) -> None:
     say("attacking", cell.name, ", ".join(folders))
     began = time.perf_counter()
     ground = prepare_ground(work.run, plan)
-    told: dict[str, Any] = {"command": work.command, "quiet": True}
-    attack_all(cell.folder, ground, plan, **told)
-    membership.measure_all(cell.folder, ground, plan, **told)
-    property_inference.measure_all(cell.folder, ground, plan, named=cell.named, **told)
+    attack_all(cell.folder, ground, plan, command=work.command)
+    membership.measure_all(cell.folder, ground, plan, command=work.command)
+    property_inference.measure_all(cell.folder, ground, plan, named=cell.named, command=work.command)
     absent = [folder for folder in folders if not is_result(cell.folder / folder)]
     say("attacked", cell.name, folders, absent, time.perf_counter() - began)

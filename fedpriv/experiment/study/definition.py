@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli.federation_options import FLAG_NAMES
-from fedpriv.cli.study.defenses import grid
-from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study
-from fedpriv.cli.study.shapes import (
+from fedpriv.experiment.federation_settings import FLAG_NAMES
+from fedpriv.experiment.study.defenses import grid
+from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study
+from fedpriv.experiment.study.shapes import (
     as_entry,
     as_list,
     as_table,
@@ -21,8 +21,8 @@ from fedpriv.cli.study.shapes import (
     unknown_key,
     with_values,
 )
-from fedpriv.cli.study.source import Source
-from fedpriv.cli.study.toml_lines import Path as Keys
+from fedpriv.experiment.study.source import Source
+from fedpriv.experiment.study.toml_lines import Path as Keys
 from fedpriv.util.config import plain
 from fedpriv.util.errors import unknown_name
 
@@ -54,7 +54,7 @@ def parse_study(source: Source) -> Study:
     Raises:
         UserError: naming the key and its line, or the flag.
     """
-    from fedpriv.cli.attack_plan import parse_stages
+    from fedpriv.experiment.plan import parse_stages
 
     top = {key.replace("-", "_"): key for key in source.values}
     refuse_unknown(source, (), source.values, TOP, "key of a study")
@@ -200,7 +200,7 @@ def _attack(source: Source, keys: Keys, entry: Any) -> AttackEntry:
 
 
 def _budgets(source: Source, keys: Keys, written: Any, kind: Any) -> tuple[int, ...]:
-    from fedpriv.cli.attack_plan import parse_budgets
+    from fedpriv.experiment.plan import parse_budgets
 
     if not getattr(kind, "budget", None):
         raise source.error(keys, f"attack {kind.name!r} has no budget of iterations; drop it")
@@ -212,7 +212,7 @@ def _budgets(source: Source, keys: Keys, written: Any, kind: Any) -> tuple[int, 
 
 
 def _card(source: Source, written: Any, keys: Keys) -> KnowledgeCard:
-    from fedpriv.cli.attack_plan import parse_card
+    from fedpriv.experiment.plan import parse_card
 
     table = as_table(source, keys, written)
     with source.at(keys):

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli.attack_plan import MEMBERSHIP, PROPERTY, SCORING, AttackPlan
-from fedpriv.cli.federation_options import run_config
-from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
-from fedpriv.cli.study.shapes import slug
-from fedpriv.cli.study.toml_lines import Path as Keys
+from fedpriv.experiment.federation_settings import run_config
+from fedpriv.experiment.plan import MEMBERSHIP, PROPERTY, SCORING, AttackPlan
+from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
+from fedpriv.experiment.study.shapes import slug
+from fedpriv.experiment.study.toml_lines import Path as Keys
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
@@ -208,7 +208,7 @@ def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: t
 def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, None]) -> tuple[AttackEntry, ...]:
     """Return the attacks on a method's target that the card allows."""
     from fedpriv.attacks import TARGETS, attacks_for
-    from fedpriv.cli.attack_plan import attack_names, build_attacks, granted
+    from fedpriv.experiment.plan import attack_names, build_attacks, granted
 
     source = study.source
     chosen = method.attacks or study.attacks

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-
-from fedpriv.cli import common
-from fedpriv.cli.attack_plan import PROPERTY as NAME
-from fedpriv.cli.attack_plan import AttackPlan, folder_name
-from fedpriv.cli.membership import EVERYTHING
+from fedpriv.experiment.membership import EVERYTHING
+from fedpriv.experiment.plan import PROPERTY as NAME
+from fedpriv.experiment.plan import AttackPlan, folder_name
 from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.cli.attack_execution import Ground
+    from fedpriv.experiment.execution import Ground
 
 
 def measure_all(
-    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, named: bool, quiet: bool = False
+    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, named: bool, listener: Listener = SILENT
 ) -> dict[Path, dict[str, Any]]:
     """Run the plan's inference on every stage, or read back what was saved; return the records by folder.
 
@@ -31,16 +28,16 @@ def measure_all(
         plan: what to run; nothing where it has no inference.
         command: that does the same again; goes into the records.
         named: whether the user asked for it; unnamed, a run that leaves nothing to ask is passed over.
-        quiet: show no progress.
+        listener: hears of the progress.
 
     Raises:
         UserError: when it was named and the run leaves nothing to ask or to learn from.
     """
     if plan.properties is None:
         return {}
-    from fedpriv.cli.attack_execution import described
     from fedpriv.evidence.disclosed import said_in_clear
     from fedpriv.evidence.gather import gather
+    from fedpriv.experiment.execution import described
     from fedpriv.scoring.property import FILE, evaluate, load_property, save_property
     from fedpriv.util.config import plain
 
@@ -51,7 +48,7 @@ def measure_all(
         if (home / FILE).is_file():
             found[home] = load_property(home)
             continue
-        with common.progress(f"{home.name} on {plan.target}", quiet=quiet):
+        with listener.progress(f"{home.name} on {plan.target}"):
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
             told = said_in_clear(run, federation, number)
             read = [seen for seen in run.captured_rounds() if number is None or seen <= number]
@@ -62,7 +59,7 @@ def measure_all(
             except UserError as error:
                 if named:
                     raise
-                common.say(f"left out: {error}", quiet=quiet, as_json=True)
+                listener.say(f"left out: {error}")
                 continue
         save_property(home, found[home])
     return found
@@ -108,13 +105,3 @@ def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan,
 def _card(plan: AttackPlan) -> KnowledgeCard:
     """Return the plan's card for this attack: uploads are enough, no client's extractor is asked for."""
     return replace(plan.card, rounds_seen=1, extractor="none")
-
-
-def show(records: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Print the table and the verdicts that a person reads."""
-    from fedpriv.pages.property_report import row
-    from fedpriv.pages.score_section import varying
-
-    common.print_table(NAME, varying([row(record) for record in records.values()]), as_json=False)
-    for path, record in records.items():
-        click.echo(f"{path.name}: {record['verdict']}")

@@ -13,9 +13,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from fedpriv.cli.study.cells import Cell, Execution
-from fedpriv.cli.study.folder import Row, is_result, save_rows
-from fedpriv.cli.study.worker import Attacked, Work, main
+from fedpriv.experiment.study.cells import Cell, Execution
+from fedpriv.experiment.study.folder import Row, is_result, save_rows
+from fedpriv.experiment.study.worker import Attacked, Work, main
 
 Watch = Callable[[Sequence[Row], Mapping[str, str]], None]
 """Called with (all rows, cell -> what is being done with it) whenever something changed."""

@@ -7,11 +7,11 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpriv.cli.study.entries import DefenseEntry
-from fedpriv.cli.study.grammar import parse_chain
-from fedpriv.cli.study.shapes import as_entry, own_label, with_values
-from fedpriv.cli.study.source import Source
-from fedpriv.cli.study.toml_lines import Path as Keys
+from fedpriv.experiment.study.entries import DefenseEntry
+from fedpriv.experiment.study.grammar import parse_chain
+from fedpriv.experiment.study.shapes import as_entry, own_label, with_values
+from fedpriv.experiment.study.source import Source
+from fedpriv.experiment.study.toml_lines import Path as Keys
 from fedpriv.util.config import plain
 
 META = ("name", "label")

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import rich_click as click
 
-from fedpriv.cli import common
 from fedpriv.cli.federation_options import data_options, training_options
-from fedpriv.cli.study.definition import FEDERATION
-from fedpriv.cli.study.grammar import split_entries
-from fedpriv.cli.study.source import Source, overridden, read_source
+from fedpriv.experiment.study.definition import FEDERATION
+from fedpriv.experiment.study.grammar import split_entries
+from fedpriv.experiment.study.source import Source, overridden, read_source
 from fedpriv.util.errors import UserError
+from fedpriv.util.pairs import key_values
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +78,7 @@ def source_of(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> S
     if "seeds" in given:
         settings["seeds"] = ("--seeds", _whole_numbers(flags["seeds"]))
     if "knowledge" in given:
-        settings["knowledge"] = ("--knowledge", common.key_values(flags["knowledge"], "--knowledge"))
+        settings["knowledge"] = ("--knowledge", key_values(flags["knowledge"], "--knowledge"))
     for name, flag in (("targets", "--targets"), ("rounds_seen", "--rounds-seen"), ("control", "--control")):
         if name in given:
             settings[name] = (flag, flags[name])

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from fedpriv.cli import common
-from fedpriv.cli.study.cells import Cell
-from fedpriv.cli.study.entries import AttackEntry, DefenseEntry, Study, all_defenses
+from fedpriv.experiment.study.cells import Cell
+from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, Study, all_defenses
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY
+from fedpriv.util import folders
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_json, write_text
 
 FORMAT = 1
-LOCK = ".lock"
 MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
 OVER = ("done", "left out")
@@ -85,18 +82,19 @@ def described(study: Study) -> dict[str, Any]:
     }
 
 
-def claim(path: Path, study: Study, *, force: bool) -> bool:
+def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
     """Make a study's folder, or take up the one that is there; return whether there was one.
 
     Args:
         path: the folder.
         study: what is asked for.
+        command: that asks for it.
         force: empty a folder that holds another study, or the same.
 
     Raises:
         UserError: when the folder holds another study, or something else.
     """
-    with common.writing(path):
+    with folders.writing(path):
         there = (path / STUDY).is_file()
     if there and not force:
         before = {key: value for key, value in read_study(path).items() if key not in MADE_BY}
@@ -106,18 +104,9 @@ def claim(path: Path, study: Study, *, force: bool) -> bool:
                 f"{path}: holds another study ({_named(changed)}); choose another --out, or --force to replace it"
             )
         return True
-    if (path / LOCK).exists():  # --force must not pull the folder from under a process that is at work in it
-        with alone(path):
-            pass
-    common.fresh_folder(path, force=force)
     source = study.source
-    about = {
-        "format": FORMAT,
-        "source": None if source.file is None else str(source.file),
-        "command": common.command_line(*sys.argv[1:]),
-    }
-    with common.writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+    about = {"format": FORMAT, "source": None if source.file is None else str(source.file), "command": command}
+    with folders.output(path, "study", force=force):
         write_json(path / STUDY, {**about, **described(study), "written": plain(source.values)})
     return False
 
@@ -149,33 +138,6 @@ def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
         for key in {**before, **now}
         for name in differences(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key))
     ]
-
-
-@contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Hold a study's folder, so that two processes never work in it together.
-
-    Raises:
-        UserError: when another process has it.
-    """
-    with contextlib.ExitStack() as opened:
-        with common.writing(path):
-            file = opened.enter_context((path / LOCK).open("w"))
-        if not _locked(file):
-            raise UserError(f"{path}: another fedpriv audit is at work here")
-        yield
-
-
-def _locked(file: IO[str]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 # ---------------------------------------------------------------- cells.jsonl
@@ -240,7 +202,7 @@ def _status(path: Path, kept: Mapping[str, Any]) -> str:
 
 def results(cell: Cell) -> list[tuple[str, str, str | None, int | None, Any]]:
     """Return name, place, stage and budget of every result that a cell will have, and the attack itself, in order."""
-    from fedpriv.cli.attack_plan import SCORING, folder_name
+    from fedpriv.experiment.plan import SCORING, folder_name
 
     home = f"attacks/{cell.name}"
     found: list[tuple[str, str, str | None, int | None, Any]] = []

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli import common
 from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.pairs import key_values
 
 if TYPE_CHECKING:
     from fedpriv.attacks.infer.membership import MembershipInference
@@ -249,7 +249,7 @@ def options_by_attack(
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     if iterations is not None or budgets:
         _refuse_budget(kinds, "--iterations" if iterations is not None else "--budget")
-    tree = common.key_values(tuple(pairs), "--attack-option")
+    tree = key_values(tuple(pairs), "--attack-option")
     # A field may be called like an attack (``pixels``); of the two the attack is meant.
     scoped = {key for key in tree if key in names or (key in ATTACKS and not any(key in one for one in known.values()))}
     general = {key: value for key, value in tree.items() if key not in scoped}
@@ -340,7 +340,7 @@ def parse_card(pairs: Sequence[str]) -> KnowledgeCard:
     from fedpriv.evidence.foreign import parse_foreign
     from fedpriv.util.config import parse
 
-    values = common.key_values(tuple(pairs), "--knowledge")
+    values = key_values(tuple(pairs), "--knowledge")
     batch = values.get("batch", "known")
     if batch not in ("known", "none"):
         raise UserError(f"--knowledge batch={batch}: expected known or none")

@@ -24,13 +24,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli.attack_plan import AttackPlan
-from fedpriv.cli.study.cells import Cell
+from fedpriv.experiment.plan import AttackPlan
+from fedpriv.experiment.study.cells import Cell
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.cli.attack_execution import Ground
+    from fedpriv.experiment.execution import Ground
     from fedpriv.federation.rounds import Federation
 
 SMALL_BUDGETS = (2, 10)
@@ -199,7 +199,7 @@ def _attacks(cell: Cell, run: _Rehearsal, folder: Path) -> Times:
 
 
 def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict[str, float]:
-    from fedpriv.cli.attack_execution import prepare_ground
+    from fedpriv.experiment.execution import prepare_ground
 
     few = min(plan.n_targets, REHEARSED_TARGETS)
     small = replace(plan, n_targets=few, stages={}, budgets=(), rounds_seen=None, control=False, device="cpu")
@@ -228,19 +228,19 @@ def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict
 
 def _trial(run: _Rehearsal, plan: AttackPlan, folder: Path) -> tuple[float, int]:
     """Return how long an attack took with its scoring, and how many targets it had."""
-    from fedpriv.cli.attack_execution import attack_all, prepare_ground
+    from fedpriv.experiment.execution import attack_all, prepare_ground
 
     ground = prepare_ground(run.run, plan)
     (evidence,) = ground.evidence.values()
-    return _timed(lambda: attack_all(folder, ground, plan, command="", quiet=True)), max(1, len(evidence.targets))
+    return _timed(lambda: attack_all(folder, ground, plan, command="")), max(1, len(evidence.targets))
 
 
 def _measure(folder: Path, ground: Ground, plan: AttackPlan) -> None:
-    from fedpriv.cli import membership
-    from fedpriv.cli import property as property_inference
+    from fedpriv.experiment import membership
+    from fedpriv.experiment import property as property_inference
 
-    membership.measure_all(folder, ground, plan, command="", quiet=True)
-    property_inference.measure_all(folder, ground, plan, command="", named=False, quiet=True)
+    membership.measure_all(folder, ground, plan, command="")
+    property_inference.measure_all(folder, ground, plan, command="", named=False)
 
 
 def _timed(action: Callable[[], Any]) -> float:

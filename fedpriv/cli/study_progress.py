@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from fedpriv.cli.study.execution import Watch
-from fedpriv.cli.study.folder import Row
+from fedpriv.experiment.study.execution import Watch
+from fedpriv.experiment.study.folder import Row
 
 _Step = tuple[str, ...]
 """What kind of step it is, from the general to the particular."""

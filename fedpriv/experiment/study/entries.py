@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli.study.source import Source
-from fedpriv.cli.study.toml_lines import Path as Keys
+from fedpriv.experiment.study.source import Source
+from fedpriv.experiment.study.toml_lines import Path as Keys
 from fedpriv.util.config import plain
 
 if TYPE_CHECKING:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.cli import common
-from fedpriv.cli.attack_plan import AttackPlan, Job
+from fedpriv.experiment.plan import AttackPlan, Job
 from fedpriv.util.config import plain
+from fedpriv.util.device import pick_device
+from fedpriv.util.files import write_bytes
+from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Attack, KnowledgeCard, Observation, Reconstruction
@@ -46,7 +48,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
     run.require_complete()
     federation = prepare(
         run.config,
-        common.pick_device(plan.device),
+        pick_device(plan.device),
         download=plan.download,
         defenses=build_defenses(run.config.defenses),
     )
@@ -78,7 +80,7 @@ def _card(plan: AttackPlan, job: Job, run: RunDirectory) -> KnowledgeCard:
 
 
 def attack_all(
-    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, quiet: bool = False
+    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, listener: Listener = SILENT
 ) -> dict[Path, dict[str, Any]]:
     """Run every job that has no result yet, score it, and save it.
 
@@ -87,7 +89,7 @@ def attack_all(
         ground: the run and the evidence for this plan.
         plan: what to run.
         command: that does the same again; goes into the records.
-        quiet: show no progress.
+        listener: hears of the progress.
 
     Returns:
         The records by folder, in the order in which the jobs were run.
@@ -98,11 +100,15 @@ def attack_all(
     for job in plan.jobs():
         directory = folder / job.folder
         done = is_attack_directory(directory)
-        results[directory] = load_metrics(directory) if done else _attack(directory, ground, plan, job, command, quiet)
+        results[directory] = (
+            load_metrics(directory) if done else _attack(directory, ground, plan, job, command, listener)
+        )
     return results
 
 
-def _attack(directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, quiet: bool) -> dict[str, Any]:
+def _attack(
+    directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, listener: Listener
+) -> dict[str, Any]:
     from fedpriv.evidence.gather import truths
     from fedpriv.experiment.suite import Execution, forget_pieces
     from fedpriv.pages.grid import grid_png
@@ -113,16 +119,16 @@ def _attack(directory: Path, ground: Ground, plan: AttackPlan, job: Job, command
     run, federation = ground.run, ground.federation
     evidence = ground.evidence[job.name, job.stage]
     execution = Execution(plan.seed, federation.server.device, plan.chunk_rows)
-    reconstruction = _pieces(job.attack, evidence, evidence.observations, execution, directory, plan.target, quiet)
+    reconstruction = _pieces(job.attack, evidence, evidence.observations, execution, directory, plan.target, listener)
     permuted = None
     if job.control and evidence.permuted is not None:
-        permuted = _pieces(job.attack, evidence, evidence.permuted, execution, directory, "", quiet)
+        permuted = _pieces(job.attack, evidence, evidence.permuted, execution, directory, "", listener)
     # Looked up only now: no attack ran with it in reach.
     truth = truths(run, federation, plan.target, evidence.targets, seed=plan.seed, unit=job.attack.unit)
     about = _about(ground, plan, job, command)
     judge = None
     if job.name in JUDGED:
-        with common.progress("an independent classifier", quiet=quiet):
+        with listener.progress("an independent classifier"):
             judge = train_judge(federation, [target.client for target in evidence.targets], plan.seed)
     record = score(reconstruction, truth, permuted, seed=plan.seed, about=about, judge=judge)
     save_attack(
@@ -134,7 +140,7 @@ def _attack(directory: Path, ground: Ground, plan: AttackPlan, job: Job, command
         metrics=record,
         judge=judge,
     )
-    (directory / "grid.png").write_bytes(grid_png(record, reconstruction, truth, permuted))
+    write_bytes(directory / "grid.png", grid_png(record, reconstruction, truth, permuted))
     forget_pieces(directory)
     return record
 
@@ -146,12 +152,12 @@ def _pieces(
     execution: Execution,
     directory: Path,
     target: str,
-    quiet: bool,
+    listener: Listener,
 ) -> Reconstruction:
     from fedpriv.experiment.suite import attack_in_pieces
 
     title, part = (f"on {target}", "reconstruction") if target else ("on permuted uploads", "permuted")
-    with common.progress(f"{directory.name} {title}", quiet=quiet) as report:
+    with listener.progress(f"{directory.name} {title}") as report:
         return attack_in_pieces(
             attack, observations, evidence.targets, evidence.knowledge, execution, directory, part, report
         )

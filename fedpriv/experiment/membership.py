@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
-
-from fedpriv.cli import common
-from fedpriv.cli.attack_plan import MEMBERSHIP as NAME
-from fedpriv.cli.attack_plan import AttackPlan, folder_name
+from fedpriv.experiment.plan import MEMBERSHIP as NAME
+from fedpriv.experiment.plan import AttackPlan, folder_name
 from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.cli.attack_execution import Ground
+    from fedpriv.experiment.execution import Ground
 
 EVERYTHING = 10**9
 """Targets asked for, so that evidence covers every client."""
 
 
 def measure_all(
-    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, quiet: bool = False
+    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, listener: Listener = SILENT
 ) -> dict[Path, dict[str, Any]]:
     """Run the plan's inference on every stage, or read back what was saved; return the records by folder.
 
@@ -31,13 +28,13 @@ def measure_all(
         ground: the run.
         plan: what to run; nothing where it has no inference.
         command: that does the same again; goes into the records.
-        quiet: show no progress.
+        listener: hears of the progress.
     """
     if plan.members is None:
         return {}
-    from fedpriv.cli.attack_execution import described
     from fedpriv.evidence.disclosed import said_in_clear
     from fedpriv.evidence.gather import gather
+    from fedpriv.experiment.execution import described
     from fedpriv.scoring.membership import FILE, evaluate, load_membership, save_membership
     from fedpriv.util.config import plain
 
@@ -48,7 +45,7 @@ def measure_all(
         if (home / FILE).is_file():
             found[home] = load_membership(home)
             continue
-        with common.progress(f"{home.name} on {plan.target}", quiet=quiet):
+        with listener.progress(f"{home.name} on {plan.target}"):
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
             about = described(run, plan, NAME, plan.members, plain(card), stage, number, command)
             found[home] = evaluate(
@@ -93,13 +90,3 @@ def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan,
             raise
         return replace(plan, members=None), (str(error),)
     return plan, ()
-
-
-def show(records: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Print the table and the verdicts that a person reads."""
-    from fedpriv.pages.membership_report import row
-    from fedpriv.pages.score_section import varying
-
-    common.print_table(NAME, varying([row(record) for record in records.values()]), as_json=False)
-    for path, record in records.items():
-        click.echo(f"{path.name}: {record['verdict']}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.cli.study.toml_lines import Path as Keys
-from fedpriv.cli.study.toml_lines import line_numbers
+from fedpriv.experiment.study.toml_lines import Path as Keys
+from fedpriv.experiment.study.toml_lines import line_numbers
 from fedpriv.util.errors import UserError
 
 ALIASES = {"learning_rate": "lr", "max_steps": "local_steps", "partition.name": "partition"}

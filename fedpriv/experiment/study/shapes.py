@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpriv.cli.study.entries import DefenseEntry, MethodEntry
-from fedpriv.cli.study.grammar import parse_entry
-from fedpriv.cli.study.source import Source
-from fedpriv.cli.study.toml_lines import Path as Keys
+from fedpriv.experiment.study.entries import DefenseEntry, MethodEntry
+from fedpriv.experiment.study.grammar import parse_entry
+from fedpriv.experiment.study.source import Source
+from fedpriv.experiment.study.toml_lines import Path as Keys
 
 
 def slug(label: str) -> str:

@@ -1,0 +1,90 @@
+"""Where ``fedpriv attack`` writes: a folder made once, found again by what was asked for, and given back when unused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.util import folders
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from fedpriv.federation.run_directory import RunConfig
+
+REQUEST = "request.json"
+
+
+@contextlib.contextmanager
+def results_folder(
+    folder: Path,
+    *,
+    resume: bool,
+    force: bool,
+    request: Mapping[str, Any],
+    config: RunConfig | None,
+    run: Path | None,
+) -> Iterator[None]:
+    """Take the folder of results and hold it: a new one that holds the request, or that of an interrupted attack.
+
+    A folder that was made for a request that turns out to be refused is removed again.
+
+    Args:
+        folder: where.
+        resume: go on with what is there.
+        force: replace what is there.
+        request: what is asked for.
+        config: of the run that is trained first, or None.
+        run: that is attacked, or None.
+
+    Raises:
+        UserError: when the folder is taken, overlaps the run, or was made with other flags.
+    """
+    data_dir = None if config is None or config.data_dir is None else Path(config.data_dir)
+    folders.refuse_overlap(folder, {"--run": run}, around={"--data-dir": data_dir})
+    described = {**request, "config": None if config is None else plain(config)}
+    if resume:
+        before = read_json(folder / REQUEST)
+        if before != described:
+            changed = ", ".join(_differences(before, described))
+            raise UserError(f"{folder}: was made with other flags ({changed} differ); resume with the same flags")
+    refused: UserError | None = None
+    with folders.output(folder, "attacks", force=force, resume=resume):
+        if not resume:
+            write_json(folder / REQUEST, described)
+        try:
+            yield
+        except UserError as error:
+            if resume or not _unused(folder):
+                raise
+            refused = error
+    if refused is not None:
+        if (folder / "run" / "summary.json").is_file():
+            raise UserError(
+                f"{refused} (the run is trained: go on with --run {folder / 'run'} and another --out)"
+            ) from refused
+        folders.give_back(folder)
+        raise refused
+
+
+def _unused(folder: Path) -> bool:
+    """Whether a folder holds nothing but the request, and a finished run at most."""
+    files = [path for path in folder.rglob("*") if not path.is_dir() and not path.name.startswith(".fedpriv")]
+    beside = [path for path in files if path != folder / REQUEST]
+    trained = (folder / "run" / "summary.json").is_file()
+    return not beside or (trained and all(folder / "run" in path.parents for path in beside))
+
+
+def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
+    """Return the dotted names of what differs between two nested mappings."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return [prefix] if before != now else []
+    names = [str(name) for name in {**before, **now}]
+    return [
+        found
+        for name in names
+        for found in _differences(before.get(name), now.get(name), f"{prefix}.{name}" if prefix else name)
+    ]

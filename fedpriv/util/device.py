@@ -1,0 +1,41 @@
+"""Where tensors are computed: one name for it, checked once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedpriv.util.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of a name; on a CPU, fix one thread for this process.
+
+    Two threads on a busy two-core machine were measured several times slower than one, and one thread makes sums come
+    out the same on every run.
+
+    Args:
+        name: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        UserError: for a device that is unknown or not there.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device {name}: unknown device; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {name}: unknown device; use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and not available:
+        raise UserError(f"device {name}: no CUDA device is usable here; use cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA device(s), from cuda:0")
+    return device

@@ -1,0 +1,151 @@
+"""Folders that a command writes: free or emptied first, made once, held while they are written, apart from the inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fedpriv.util import ownership
+from fedpriv.util.errors import UserError
+
+
+@contextlib.contextmanager
+def output(path: Path, kind: str, *, force: bool = False, resume: bool = False) -> Iterator[None]:
+    """Take a folder for writing and hold it until the work is done.
+
+    Args:
+        path: the folder.
+        kind: what it will hold.
+        force: where it holds something, remove it first, if all of it is ours.
+        resume: go on with what is there; the folder must be there.
+
+    Raises:
+        UserError: when something is in the way, another process writes there, or the folder cannot be made or written.
+    """
+    if not resume:
+        check_free(path, force=force)
+    with contextlib.ExitStack() as taken:
+        with writing(path):
+            if resume and not path.is_dir():
+                raise UserError(f"{path}: no such folder to go on with")
+            if not resume:
+                ownership.mark(path, kind)
+            taken.enter_context(ownership.held(path))
+            if not resume:
+                _empty(path, kind)
+        yield
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing.
+
+    Raises:
+        UserError: when something is in the way, another process writes there, or the folder cannot be made or written.
+    """
+    with writing(path):
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path}: is a link to nothing; --out takes a folder")
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path}: is a file; --out takes a folder")
+        if occupied(path):
+            if not force:
+                raise UserError(f"{path}: already exists; choose another --out, or --force to replace it")
+            foreign = ownership.strangers(path)
+            if foreign:
+                more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+                raise UserError(
+                    f"{path}: holds files that fedpriv did not make ({foreign[0].relative_to(path)}{more}); --force "
+                    "removes only what fedpriv made: choose another --out"
+                )
+        if (path / ownership.LOCK).is_file():
+            with ownership.held(path):
+                pass
+        _try_to_make(path)
+
+
+def occupied(path: Path) -> bool:
+    """Whether a folder holds anything beyond our marker, our lock, and what a crash left unfinished."""
+    if not path.is_dir():
+        return False
+    ours = ownership.identity(path) is not None
+    passing = (ownership.MARKER, ownership.LOCK)
+    return any(not (ours and (name in passing or name.endswith(ownership.PARTIAL))) for name in os.listdir(path))
+
+
+def _empty(path: Path, kind: str) -> None:
+    """Remove everything of ours but the lock, which is held, and mark the folder anew."""
+    names = set(os.listdir(path)) - {ownership.MARKER, ownership.LOCK}
+    for name in sorted(names):
+        ownership.remove(path / name)
+    if not names and not ownership.written(path):
+        return
+    (path / ownership.MARKER).unlink()
+    ownership.mark(path, kind)
+
+
+def refuse_overlap(
+    out: Path, inputs: Mapping[str, Path | None], *, around: Mapping[str, Path | None] | None = None
+) -> None:
+    """Check by resolved path that a command does not write into, over or around what it reads.
+
+    Args:
+        out: the folder to write.
+        inputs: flag -> folder or file that is read; no part of either may lie in the other.
+        around: flag -> folder that is read, and that may have the output below it, as a folder of data sets has.
+
+    Raises:
+        UserError: naming both.
+    """
+    target = out.resolve()
+    for flag, given in (*inputs.items(), *(around or {}).items()):
+        if given is None:
+            continue
+        source = given.resolve()
+        below = flag in inputs and source in target.parents
+        if source == target or target in source.parents or below:
+            raise UserError(f"--out {out}: overlaps {flag} {given}, which is read; choose another --out")
+
+
+def give_back(path: Path) -> None:
+    """Remove a folder that was made for nothing, as far as it is ours."""
+    ownership.remove(path)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in one line that an output folder cannot be made or written.
+
+    Raises:
+        UserError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: this folder cannot be made or written ({error.strerror or error}); choose another --out"
+        ) from error
+
+
+def numbered(path: Path) -> Path:
+    """Return ``path``, or the first of ``path-2``, ``path-3``, ... that is free."""
+    candidates = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in range(1, 10**6))
+    return next(candidate for candidate in candidates if not os.path.lexists(candidate))
+
+
+def _try_to_make(path: Path) -> None:
+    """Make a folder as a trial, and leave none behind that was not there."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    made: list[Path] = []
+    try:
+        for place in reversed(missing):
+            place.mkdir(exist_ok=True)
+            made.append(place)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    finally:
+        for place in reversed(made):
+            with contextlib.suppress(OSError):  # somebody else put something there
+                place.rmdir()

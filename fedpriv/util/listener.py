@@ -1,0 +1,27 @@
+"""What long work tells whoever asked for it: progress, notices, and when it could be resumed. Silence is the default."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+Report = Callable[[int, int, str], None]
+"""Called with (units done, units planned, what is being done)."""
+
+
+class Listener:
+    """Hears of the work and shows nothing; a command line or a notebook overrides what it wants to show."""
+
+    def progress(self, title: str) -> AbstractContextManager[Report]:
+        """Follow one piece of work; entering gives what the work calls as it advances."""
+        return contextlib.nullcontext(lambda done, planned, what: None)
+
+    def say(self, line: str) -> None:
+        """Hear a notice that a person should see and that is no result."""
+
+    def resumable(self) -> None:
+        """Hear that from now on an interrupt loses nothing: the folder is there, and the work in it can be resumed."""
+
+
+SILENT = Listener()

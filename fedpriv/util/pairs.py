@@ -1,0 +1,34 @@
+"""``KEY=VALUE`` as people write it, nested by dots."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from fedpriv.util.errors import UserError
+
+
+def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
+    """Turn ``("a=1", "server.epochs=2")`` into ``{"a": 1, "server": {"epochs": 2}}``.
+
+    Values are read as TOML where that is possible, otherwise as text.
+
+    Raises:
+        UserError: for an entry without ``=``, or one key given as both a value and a table.
+    """
+    result: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"{flag} {pair}: expected KEY=VALUE")
+        *parents, last = key.split(".")
+        inner = result
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"{flag} {pair}: {parent!r} already has a value")
+        try:
+            inner[last] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            inner[last] = text
+    return result

@@ -1,0 +1,199 @@
+"""Whose file is it? Only what the marker lists is ever removed, whatever else stands beside, below or above it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.util import folders, ownership
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import append_lines, write_json, write_text
+
+
+def make(path, names=("config.json", "uploads/a/b.bin")):
+    with folders.output(path, "run"):
+        for name in names:
+            write_text(path / name, name)
+    return path
+
+
+def everything(path):
+    return sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file() or one.is_symlink())
+
+
+def test_a_folder_of_ours_is_emptied_and_made_anew(tmp_path):
+    out = make(tmp_path / "out")
+    before = ownership.identity(out)
+    with folders.output(out, "report", force=True):
+        assert set(everything(out)) == {ownership.MARKER, ownership.LOCK}
+        write_text(out / "page.html", "x")
+    assert ownership.identity(out) != before
+    assert ownership.written(out) == {"page.html"}
+
+
+@pytest.mark.parametrize("place", ["thesis.tex", "src/thesis.tex", "uploads/thesis.tex", "uploads/a/.hidden"])
+def test_a_stranger_s_file_refuses_force_wherever_it_is_and_nothing_goes(tmp_path, place):
+    out = make(tmp_path / "out")
+    (out / place).parent.mkdir(exist_ok=True)
+    (out / place).write_text("years of work")
+    before = everything(out)
+    with pytest.raises(UserError, match=f"did not make \\({place}\\)"), folders.output(out, "run", force=True):
+        pass
+    assert everything(out) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "report.html", "request.json", "about.json", "study.json"])
+def test_a_file_of_ours_by_name_alone_is_a_stranger_s(tmp_path, name):
+    write_json(tmp_path / "p" / name, {"name": "x"})
+    with pytest.raises(UserError, match="did not make"):
+        folders.check_free(tmp_path / "p", force=True)
+
+
+def test_overwriting_a_stranger_s_file_does_not_make_it_ours(tmp_path):
+    out = make(tmp_path / "out", ())
+    (out / "notes.txt").write_text("mine")
+    write_text(out / "notes.txt", "overwritten")
+    assert ownership.strangers(out) == [out / "notes.txt"]
+
+
+def test_links_are_neither_followed_nor_ours(tmp_path):
+    out, elsewhere = make(tmp_path / "out"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "thesis.tex").write_text("years of work")
+    (out / "link").symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"did not make \(link\)"):
+        folders.check_free(out, force=True)
+    ownership.remove(out)
+    assert (elsewhere / "thesis.tex").read_text() == "years of work"
+    assert (out / "link").is_symlink()
+    assert everything(out) == sorted([ownership.MARKER, "link"])
+
+
+def test_what_a_crash_left_unfinished_is_ours_but_only_in_a_folder_of_ours(tmp_path):
+    out = make(tmp_path / "out", ())
+    for folder in (out, tmp_path / "other"):
+        folder.mkdir(exist_ok=True)
+        (folder / f".config.json.17{ownership.PARTIAL}").write_text("{")
+        building = folder / f".round-0001.17{ownership.PARTIAL}"
+        building.mkdir()
+        (building / "client-000.safetensors").write_text("half")
+    assert not folders.occupied(out)
+    assert ownership.strangers(out) == []
+    assert len(ownership.strangers(tmp_path / "other")) == 2
+    with folders.output(out, "run"):
+        pass
+    assert everything(out) == sorted([ownership.MARKER, ownership.LOCK])
+
+
+def test_a_folder_made_in_another_lists_its_own(tmp_path):
+    outer = make(tmp_path / "outer")
+    make(outer / "run")
+    assert ownership.strangers(outer) == []
+    (outer / "run" / "thesis.tex").write_text("x")
+    assert ownership.strangers(outer) == [outer / "run" / "thesis.tex"]
+    ownership.remove(outer)
+    assert everything(outer) == sorted([f"run/{ownership.MARKER}", "run/thesis.tex", ownership.MARKER])
+
+
+def test_a_folder_of_ours_that_was_moved_stays_ours(tmp_path):
+    make(tmp_path / "out").rename(tmp_path / "moved")
+    assert ownership.strangers(tmp_path / "moved") == []
+
+
+def test_lines_that_a_crash_cut_are_passed_over(tmp_path):
+    out = make(tmp_path / "out")
+    with (out / ownership.MARKER).open("a") as file:
+        file.write('{"file": "half')
+    assert ownership.written(out) == {"config.json", "uploads/a/b.bin"}
+    append_lines(out / "metrics.jsonl", [{"round": 1}])
+    with (out / ownership.MARKER).open() as file:
+        assert json.loads(file.readline())["made_by"] == "fedpriv"
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c/d", "c/e", "f/g/h"]), unique=True), st.data())
+def test_removing_takes_exactly_what_is_listed(names, data):
+    import tempfile
+    from pathlib import Path
+
+    ours = data.draw(st.lists(st.sampled_from(names), unique=True)) if names else []
+    with tempfile.TemporaryDirectory() as folder:
+        out = make(Path(folder) / "out", sorted(ours))
+        for name in set(names) - set(ours):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_text("theirs")
+        assert ownership.strangers(out) == sorted(out / name for name in set(names) - set(ours))
+        ownership.remove(out)
+        left = set(everything(out)) - {ownership.MARKER} if out.is_dir() else set()
+        assert left == set(names) - set(ours)
+        assert out.is_dir() == bool(left)
+
+
+# ---------------------------------------------------------------- locks
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from fedpriv.util.ownership import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    out = make(tmp_path / "out")
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield out, process
+    process.kill()
+    process.wait()
+
+
+def test_a_folder_that_is_being_written_is_refused_to_everybody_else(holder):
+    out, process = holder
+    for way in ({"resume": True}, {"force": True}):
+        with (
+            pytest.raises(UserError, match=rf"another fedpriv \(process {process.pid}\) is at work"),
+            folders.output(out, "run", **way),
+        ):
+            pass
+    assert (out / "config.json").is_file()
+
+
+def test_a_lock_ends_with_its_process(holder):
+    out, process = holder
+    process.kill()
+    process.wait()
+    with folders.output(out, "run", resume=True):
+        assert (out / ownership.LOCK).read_text().strip() == str(os.getpid())
+
+
+# ---------------------------------------------------------------- input and output apart
+
+
+@pytest.mark.parametrize(
+    ("out", "refused"), [("run", True), ("run/x", True), (".", True), ("link", True), ("other", False), ("run2", False)]
+)
+def test_output_over_in_and_around_the_input_is_refused_by_resolved_path(tmp_path, monkeypatch, out, refused):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    from pathlib import Path
+
+    if not refused:
+        folders.refuse_overlap(Path(out), {"--run": Path("run")})
+        return
+    with pytest.raises(UserError, match=r"overlaps --run run"):
+        folders.refuse_overlap(Path(out), {"--run": Path("run")})
+
+
+def test_a_folder_of_data_sets_may_have_the_output_below_it_but_not_be_it(tmp_path):
+    folders.refuse_overlap(tmp_path / "runs" / "a", {}, around={"--data-dir": tmp_path})
+    with pytest.raises(UserError, match="overlaps --data-dir"):
+        folders.refuse_overlap(tmp_path, {}, around={"--data-dir": tmp_path / "images"})
