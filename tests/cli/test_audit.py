@@ -136,7 +136,7 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
         for extra in ([], ["--force"]):
             code, _, err = call(capsys, "audit", finished / "study.toml", "--out", finished / "out", *extra)
             assert code == 2
-            assert "another fedpriv audit is at work here" in err
+            assert "is at work in this folder" in err
     assert len(rows(finished / "out")) == 4
 
 
@@ -150,11 +150,11 @@ def own_defenses(first, second):
 def test_defenses_of_one_label_are_told_apart(tmp_path):
     from fedpriv.experiment.study.folder import claim
 
-    claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
-    assert claim(tmp_path / "out", own_defenses(0.1, 0.3), force=False)
+    claim(tmp_path / "out", own_defenses(0.1, 0.3), command="", force=False)
+    assert claim(tmp_path / "out", own_defenses(0.1, 0.3), command="", force=False)
     for other in (own_defenses(5.0, 0.3), own_defenses(0.3, 0.1), own_defenses(0.1, 0.1)):
         with pytest.raises(UserError, match=r"out: holds another study \(methods.* differ"):
-            claim(tmp_path / "out", other, force=False)
+            claim(tmp_path / "out", other, command="", force=False)
     saved = json.loads((tmp_path / "out" / "study.json").read_text())
     assert [entry["choices"][0]["options"]["scale"] for entry in saved["defenses"]] == [0.1, 0.3]
     assert saved["methods"][1]["own_defenses"][0]["choices"][0]["options"]["scale"] == 0.3
@@ -251,7 +251,7 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
     values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
     study = parse_study(Source(values | tomllib.loads(TINY)))
     cells, _ = lay_out(study, Execution())
-    claim(tmp_path / "out", study, force=False)
+    claim(tmp_path / "out", study, command="", force=False)
     lines = standing(tmp_path / "out", cells)
     killed = []
 

@@ -130,7 +130,7 @@ def test_the_study_itself_is_never_replaced(study, capsys):
     for out in (study, study.parent):
         code, _, err = call(capsys, "report", study, "--out", out, "--force")
         assert code == 2
-        assert "holds what is reported on" in err
+        assert "overlaps results" in err
     assert (study / "cells.jsonl").is_file()
 
 
@@ -205,7 +205,7 @@ def test_a_folder_of_studies_and_a_part_of_one_count_each_result_once(study, cap
     for out in (home / "first", home / "first/attacks"):
         code, _, err = call(capsys, "report", home, "--out", out, "--force")
         assert code == 2
-        assert "holds what is reported on" in err
+        assert "overlaps results" in err
 
 
 def test_a_result_that_was_made_and_is_gone_is_told(study, capsys, tmp_path):
