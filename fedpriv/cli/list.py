@@ -105,12 +105,18 @@ def _needs(needs: Needs, otherwise: str) -> str:
 
 def _defenses() -> list[dict[str, Any]]:
     from fedpriv.defenses import DEFENSES
+    from fedpriv.federation.answer import answer_sentence
     from fedpriv.federation.defense import Defense
     from fedpriv.util.registry import resolve
 
     found: list[type[Defense]] = [resolve("defense", name, DEFENSES) for name in DEFENSES]
     return [
-        {"name": made.name, "guarantee": made.guarantee, "adaptive answer": made.answer, "source": made.source}
+        {
+            "name": made.name,
+            "guarantee": made.guarantee,
+            "adaptive answer": answer_sentence(made.answers, made.unanswered),
+            "source": made.source,
+        }
         for made in found
     ]
 

@@ -8,11 +8,15 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt
 from torch import Tensor
 
+from fedpriv.defenses.shared.adapted import NETWORKS, VECTORS
 from fedpriv.defenses.shared.signals import ROWS, UPDATES, changed, norm, require, signal
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.payloads import Message, Payload
 
 FITS = (*ROWS, *UPDATES)
+
+_EXACT = "compares directions, which stay exact"
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class Clip(Defense):
     name: ClassVar[str] = "clip"
     source: ClassVar[str] = "McMahan et al., ICLR 2018 (updates); Abadi et al., CCS 2016"
     guarantee: ClassVar[str] = "none; bounds the L2 norm of each row, or of the whole update"
-    answer: ClassVar[str] = (
-        "dip, pixels or joint with match=direction, of rows; inverting-gradients or gradient-dip, of networks: compare "
-        "directions, which stay exact; of others not evaluated"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(("dip", "pixels"), VECTORS, {"match": "direction"}, note=_EXACT),
+        Answer(("joint",), ("prototype",), {"match": "direction"}, note=_EXACT),
+        Answer(("inverting-gradients", "gradient-dip"), NETWORKS, note=_EXACT),
     )
 
     def check(self, plan: ProtectionPlan) -> None:

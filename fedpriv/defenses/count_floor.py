@@ -9,6 +9,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.defenses.shared.signals import refuse_false_labels, require
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.payloads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations
 
@@ -36,7 +37,9 @@ class CountFloor(Defense):
     name: ClassVar[str] = "count-floor"
     source: ClassVar[str] = "derived here, after k-anonymity (Sweeney 2002)"
     guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
-    answer: ClassVar[str] = "joint, of prototypes: inverts all images of a class together; of others not evaluated"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(("joint",), ("prototype",), note="inverts all images of a class together"),
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads that are not divided by class, and mixtures that do not say which classes have weight."""

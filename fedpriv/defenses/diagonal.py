@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks, published_blocks
 from fedpriv.defenses.shared.signals import ROWS, changed, encoded, require
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import Entry
@@ -45,9 +46,22 @@ class Diagonal(Defense):
     name: ClassVar[str] = "diagonal"
     source: ClassVar[str] = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = (
-        "angle-update, of angle matrices; average with zeros=missing, of rotating blocks of rows; dip with match=nonzero, "
-        "of fixed ones: compare what was sent; of entangled uploads not evaluated"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(("angle-update",), ("angle-matrix",), note="compares what was sent"),
+        Answer(
+            ("average",),
+            ("representation", "prototype"),
+            {"zeros": "missing"},
+            where={"schedule": "rotating"},
+            note="puts the blocks of several rounds together",
+        ),
+        Answer(
+            ("dip",),
+            ("representation", "prototype"),
+            {"match": "nonzero"},
+            where={"schedule": "fixed"},
+            note="compares what was sent",
+        ),
     )
 
     def check(self, plan: ProtectionPlan) -> None:

@@ -14,7 +14,9 @@ from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.count_floor import drop_small_classes
 from fedpriv.defenses.noise import standard_noise
 from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
+from fedpriv.defenses.shared.adapted import AVERAGED
 from fedpriv.defenses.shared.signals import ROWS, UPDATES, changed, norm, refuse_false_labels, require, signal
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -82,9 +84,7 @@ class DPNoise(Defense):
     guarantee: ClassVar[str] = (
         "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
     )
-    answer: ClassVar[str] = (
-        "unmix, of entangled uploads; average, of representations and prototypes: means over rounds; of others not evaluated"
-    )
+    answers: ClassVar[tuple[Answer, ...]] = AVERAGED
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):

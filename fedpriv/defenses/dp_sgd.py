@@ -71,7 +71,7 @@ class DPSGD(Defense):
     guarantee: ClassVar[str] = (
         "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
     )
-    answer: ClassVar[str] = "not evaluated; the guarantee is meant to hold against every attack"
+    unanswered: ClassVar[str] = "the guarantee is meant to hold against every attack"
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.defenses.shared.signals import require
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Message, Payload, Prototypes, Representations
@@ -46,7 +47,13 @@ class Entangle(Defense):
     name: ClassVar[str] = "entangle"
     source: ClassVar[str] = "Yao et al., FedRE; fixed weights derived here"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = "unmix: least squares over rounds gives the prototypes back where weights are resampled"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(
+            ("unmix",),
+            ("entangled",),
+            note="least squares over rounds gives the prototypes back where weights are resampled",
+        ),
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads that cannot be mixed, and servers that do not learn from mixtures."""

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, require
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message
@@ -31,8 +32,8 @@ class Every(Defense):
     name: ClassVar[str] = "every"
     source: ClassVar[str] = "derived here"
     guarantee: ClassVar[str] = "none; 1 / k as many uploads"
-    answer: ClassVar[str] = (
-        "unmix, of entangled uploads: least squares over the uploads there are; of others not evaluated"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(("unmix",), ("entangled",), note="least squares over the uploads there are"),
     )
 
     def check(self, plan: ProtectionPlan) -> None:

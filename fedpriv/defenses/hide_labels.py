@@ -42,7 +42,7 @@ class HideLabels(Defense):
     guarantee: ClassVar[str] = (
         "laplace: epsilon-DP of the label encoding per upload, L1, any encoding for any other; argmax: none"
     )
-    answer: ClassVar[str] = "not evaluated"
+    unanswered: ClassVar[str] = "no attack of this package takes the weights of a mixture for unknown"
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads without a label encoding."""

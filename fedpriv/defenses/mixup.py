@@ -40,6 +40,7 @@ class Mixup(Defense):
 
     name: ClassVar[str] = "mixup"
     source: ClassVar[str] = "Zhang et al., ICLR 2018; Huang et al. (InstaHide), ICML 2020"
+    unanswered: ClassVar[str] = "no attack of this package separates mixtures (Carlini et al. 2021)"
 
     def __post_init__(self) -> None:
         if self.most * self.images <= 1:

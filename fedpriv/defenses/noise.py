@@ -10,7 +10,9 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from fedpriv.defenses.shared.adapted import AVERAGED
 from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, require, rms, transform
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.payloads import Message
 
@@ -38,9 +40,7 @@ class Noise(Defense):
     name: ClassVar[str] = "noise"
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019 (noisy gradients)"
     guarantee: ClassVar[str] = "none (heuristic)"
-    answer: ClassVar[str] = (
-        "unmix, of entangled uploads; average, of representations and prototypes: means over rounds; of others not evaluated"
-    )
+    answers: ClassVar[tuple[Answer, ...]] = AVERAGED
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no signal."""

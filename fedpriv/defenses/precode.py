@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.models.split import Blueprint
@@ -34,9 +35,19 @@ class Precode(Defense):
 
     name: ClassVar[str] = "precode"
     source: ClassVar[str] = "Scheliga, Maeder, Seeland, WACV 2022, section 3"
-    answer: ClassVar[str] = (
-        "linear-layer, for small batches: what goes into the bottleneck, whatever it draws; inverting-gradients with "
-        "ignore=bottleneck.*+head.* (Scheliga et al. 2022, arXiv 2208.04767) leaves the random layers out"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(
+            ("linear-layer",),
+            ("model", "small-model", "extractor", "low-rank-model"),
+            note="of small batches it finds what goes into the bottleneck, whatever that draws",
+        ),
+        Answer(
+            ("inverting-gradients",),
+            ("model", "small-model", "low-rank-model"),
+            {"ignore": "bottleneck.*+head.*"},
+            note="leaves the random layers out",
+            source="Scheliga et al. 2022, arXiv 2208.04767",
+        ),
     )
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:

@@ -10,10 +10,14 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
+from fedpriv.defenses.shared.adapted import NETWORKS, VECTORS
 from fedpriv.defenses.shared.signals import ROWS, UPDATES, encoded, is_signal, require, transform
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
+
+_SENT = "leaves out what was not sent"
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,10 @@ class Prune(Defense):
     name: ClassVar[str] = "prune"
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019; Aji & Heafield, EMNLP 2017"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = (
-        "dip, pixels or joint with match=pruned, of rows; dlg, inverting-gradients or gradient-dip with match=sent, of "
-        "networks: leave out what was not sent; of others not evaluated"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(("dip", "pixels"), VECTORS, {"match": "pruned"}, note=_SENT),
+        Answer(("joint",), ("prototype",), {"match": "pruned"}, note=_SENT),
+        Answer(("dlg", "inverting-gradients", "gradient-dip"), NETWORKS, {"match": "sent"}, note=_SENT),
     )
 
     def check(self, plan: ProtectionPlan) -> None:

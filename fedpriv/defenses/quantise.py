@@ -10,6 +10,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, encoded, is_signal, require, transform
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
@@ -34,9 +35,9 @@ class Quantise(Defense):
     name: ClassVar[str] = "quantise"
     source: ClassVar[str] = "Alistarh et al., NeurIPS 2017 (QSGD), with the largest entry in place of the norm"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = (
-        "average, of representations and prototypes: means over rounds; of others the attacks as they are, which match the "
-        "rounded signal"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(("average",), ("representation", "prototype"), note="means over rounds"),
+        Answer(note="they match the rounded signal"),
     )
 
     def check(self, plan: ProtectionPlan) -> None:

@@ -25,7 +25,7 @@ class SecureAggregation(Defense):
     guarantee: ClassVar[str] = (
         "the server sees weighted means over a round's clients only; nothing about what those tell"
     )
-    answer: ClassVar[str] = "not evaluated"
+    unanswered: ClassVar[str] = "attacks take the mean over clients for the upload of one"
     server_view: ClassVar[Literal["each", "sum"]] = "sum"
 
     def check(self, plan: ProtectionPlan) -> None:

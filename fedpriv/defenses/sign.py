@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.defenses.quantise import coded
+from fedpriv.defenses.shared.adapted import NETWORKS
 from fedpriv.defenses.shared.signals import UPDATES, encoded, is_signal, require, transform
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
@@ -29,9 +31,13 @@ class Sign(Defense):
     name: ClassVar[str] = "sign"
     source: ClassVar[str] = "Bernstein et al., ICML 2018 (signSGD); Karimireddy et al., ICML 2019 (scale)"
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = (
-        "inverting-gradients, gradient-dip or dlg with match=signs, of networks: compare smooth signs of candidates; of "
-        "others not evaluated"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(
+            ("inverting-gradients", "gradient-dip", "dlg"),
+            NETWORKS,
+            {"match": "signs"},
+            note="compare smooth signs of candidates",
+        ),
     )
 
     def check(self, plan: ProtectionPlan) -> None:

@@ -11,6 +11,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
@@ -42,7 +43,14 @@ class Soteria(Defense):
 
     name: ClassVar[str] = "soteria"
     source: ClassVar[str] = "Sun, Li, Wang, Yang, Li, Chen, CVPR 2021, section 5"
-    answer: ClassVar[str] = "dlg or inverting-gradients with ignore=head.weight: match all other layers"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(
+            ("dlg", "inverting-gradients"),
+            ("model", "small-model", "low-rank-model"),
+            {"ignore": "head.weight"},
+            note="match all other layers",
+        ),
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods whose uploads hold no head, and gradients that are private already."""

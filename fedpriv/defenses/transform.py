@@ -63,6 +63,7 @@ class Transform(Defense):
 
     name: ClassVar[str] = "transform"
     source: ClassVar[str] = "Gao, Guo, Zhang, Qiu, Wen, Liu (ATS), CVPR 2021"
+    unanswered: ClassVar[str] = "no attack of this package undoes the transformations"
 
     def __post_init__(self) -> None:
         read_policy(self.policy)

@@ -211,7 +211,7 @@ def described(
         "seed": plan.seed,
         "options": plain(attack),
         "stage": stage_facts(run, stage, number),
-        "run": plain(run.config),
+        "run": run.described,
         "command": command,
     }
 

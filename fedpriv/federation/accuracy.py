@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from fedpriv.federation.method import State
+from fedpriv.datasets.types import Samples
+from fedpriv.federation.method import ClientSetup, Method, State
 from fedpriv.federation.operations import local_training_flops
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Entry, count
 from fedpriv.wire.payloads import Message
-
-if TYPE_CHECKING:
-    from fedpriv.federation.rounds import Federation
 
 
 def accuracy(counts: Sequence[Sequence[int]]) -> dict[str, float]:
@@ -27,20 +25,35 @@ def accuracy(counts: Sequence[Sequence[int]]) -> dict[str, float]:
 
 
 def evaluate(
-    federation: Federation, states: Sequence[State], broadcast: Message, known: Mapping[str, Any], changed: set[int]
+    method: Method,
+    clients: Sequence[tuple[ClientSetup, Samples]],
+    states: Sequence[State],
+    broadcast: Message,
+    known: Mapping[str, Any],
+    changed: set[int],
 ) -> dict[str, list[list[int]]]:
     """Count correct answers of every client, after local training and after the next broadcast.
 
     A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
     is not evaluated twice.
+
+    Args:
+        method: that predicts.
+        clients: every client's setup and test samples.
+        states: every client's, after the round.
+        broadcast: what the next round's clients will receive.
+        known: the counts before the round; empty at first.
+        changed: clients whose state the round changed.
+
+    Returns:
+        ``[correct, total]`` of every client, by when it was counted.
     """
-    method = federation.method
     predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.also.items()}}
     found: dict[str, list[list[int]]] = {}
     for suffix, predict in predictors.items():
         trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
         found |= {trained: [], received: []}
-        for setup, test, state in zip(federation.clients, federation.tests, states, strict=True):
+        for (setup, test), state in zip(clients, states, strict=True):
             k = setup.client
             if trained in known and k not in changed:
                 before = known[trained][k]
@@ -59,16 +72,25 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
     return [int((scores.argmax(1) == labels).sum()), len(labels)]
 
 
-def summarise(directory: RunDirectory, federation: Federation, privacy: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the summary of a run from its lines, with the guarantees that its defenses account for."""
+def summarise(
+    directory: RunDirectory, config: RunConfig, clients: Sequence[ClientSetup], protection: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the summary of a run from its lines, with what is known of its defenses.
+
+    Args:
+        directory: the run, all rounds done.
+        config: what it was made from.
+        clients: every client's setup.
+        protection: ``defenses``, one mapping each, and ``privacy``, the guarantees that they account for.
+    """
     lines, timings = directory.lines("metrics"), directory.lines("timings")
     rows: list[Entry] = directory.ledger()
     totals = count(rows)
     rounds = len(lines)
     return {
         "format": 1,
-        "method": federation.method.name,
-        "dataset": federation.config.dataset,
+        "method": config.method,
+        "dataset": config.dataset,
         "rounds": rounds,
         "accuracy": {when: _over_rounds(lines, when) for when in lines[-1]["accuracy"]},
         "communication": {
@@ -76,10 +98,10 @@ def summarise(directory: RunDirectory, federation: Federation, privacy: Sequence
             | {"total": plain(total)}
             for kind, total in totals.items()
         },
-        "privacy": list(privacy),
-        "flops": local_training_flops(federation.clients),
+        **protection,
+        "flops": local_training_flops(clients),
         "seconds": sum(sum(line["seconds"].values()) for line in timings),
-        "seed": federation.config.seed,
+        "seed": config.seed,
     }
 
 

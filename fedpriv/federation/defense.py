@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedpriv.federation.answer import Answer
 from fedpriv.models.split import Blueprint
+from fedpriv.util.config import plain
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
@@ -132,14 +134,16 @@ class Defense:
         name: registry name.
         source: paper, equation, year; or ``derived here``.
         guarantee: in words: what is guaranteed, for which neighbourhood, in which norm and unit; or ``none``.
-        answer: the adaptive attack of this package that answers it, in words; or ``not evaluated``.
+        answers: attacks of this package that are adapted to it; empty where there are none.
+        unanswered: why there are none.
         server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
     """
 
     name: ClassVar[str]
     source: ClassVar[str]
     guarantee: ClassVar[str] = "none"
-    answer: ClassVar[str] = "not evaluated"
+    answers: ClassVar[tuple[Answer, ...]] = ()
+    unanswered: ClassVar[str] = ""
     server_view: ClassVar[Literal["each", "sum"]] = "each"
 
     def check(self, plan: ProtectionPlan) -> None:
@@ -188,6 +192,28 @@ class Defense:
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any] | None:
         """Return the accounted guarantee over the whole run (epsilon, delta, unit, accountant, ...), or None."""
         return None
+
+
+def defense_facts(defense: Defense) -> dict[str, Any]:
+    """Return all that records say of a defense, as nested plain values: whoever reads them needs no defense any more.
+
+    ``name``; ``options``, all of them; ``label``, the name with the options that are not the usual ones; ``source``,
+    ``guarantee``, ``server_view``, ``unanswered``; ``answers``, each the fields of an :class:`Answer`.
+    """
+    specs: Any = fields(defense)  # type: ignore[arg-type]
+    own = {spec.name: plain(getattr(defense, spec.name)) for spec in specs}
+    usual = {spec.name: plain(spec.default) for spec in specs if spec.default is not MISSING}
+    unusual = [f"{name}={value}" for name, value in own.items() if usual.get(name, ...) != value]
+    return {
+        "name": defense.name,
+        "options": own,
+        "label": " ".join([defense.name, *unusual]),
+        "source": defense.source,
+        "guarantee": defense.guarantee,
+        "server_view": defense.server_view,
+        "answers": plain(defense.answers),
+        "unanswered": defense.unanswered,
+    }
 
 
 @dataclass(frozen=True)

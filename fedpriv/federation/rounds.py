@@ -17,7 +17,7 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.accuracy import accuracy, evaluate, summarise
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.defense import Defense, ProtectionPlan, Shield
+from fedpriv.federation.defense import Defense, ProtectionPlan, Shield, defense_facts
 from fedpriv.federation.local_training import has_batch_norm, steps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
@@ -282,6 +282,7 @@ def run(
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))
     shielded = bool(federation.shield.defenses)
+    tested = list(zip(federation.clients, federation.tests, strict=True))
     for round_ in range(done + 1, config.rounds + 1):
         began = time.perf_counter()
         chosen = federation.participants(round_)
@@ -307,7 +308,7 @@ def run(
         else:  # nobody sent anything: the server has nothing to learn from, and says what it said before
             next_broadcast = broadcast
         served = time.perf_counter()
-        evaluation = evaluate(federation, states, next_broadcast, evaluation, set(chosen))
+        evaluation = evaluate(method, tested, states, next_broadcast, evaluation, set(chosen))
         line = {
             "round": round_,
             "participants": list(chosen),
@@ -325,8 +326,11 @@ def run(
             # With a checkpoint every round only this round's clients have changed since the last one.
             changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
             directory.save_checkpoint(checkpoint, changed, config.keep)
-    plan = protection_plan(config, method, federation.clients)
-    summary = summarise(directory, federation, federation.shield.privacy(plan))
+    protection = {
+        "privacy": federation.shield.privacy(protection_plan(config, method, federation.clients)),
+        "defenses": [defense_facts(defense) for defense in federation.shield.defenses],
+    }
+    summary = summarise(directory, config, federation.clients, protection)
     directory.finish(summary)
     return summary
 

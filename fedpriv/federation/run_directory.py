@@ -242,6 +242,12 @@ class RunDirectory:
             raise UserError(f"{self.path / 'summary.json'}: expected an object")
         return values
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """The configuration of a finished run as records hold it: its defenses with what they said of themselves."""
+        config: dict[str, Any] = plain(self.config)
+        return config | {"defenses": self.summary.get("defenses", config["defenses"])}
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which marks the run complete."""
         write_json(self.path / "summary.json", plain(summary))

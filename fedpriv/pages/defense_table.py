@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.pages.defense_answers import Alternative, alternatives
+from fedpriv.federation.answer import NOT_EVALUATED, Answer, answer_sentence, answers_for
 from fedpriv.pages.frontier import defense_label
 from fedpriv.pages.labels import labelled
 from fedpriv.scoring.storage import AttackRecord
 
 Facts = Mapping[str, Any]
+
+NOT_RECORDED = "not recorded"
+"""What stands for what an older record does not say of a defense."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class DefenseFacts:
     source: str
     guarantee: str
     answer: str
-    ways: tuple[Alternative, ...]
+    ways: tuple[Answer, ...]
     tried: Mapping[str, tuple[str, ...]]
 
     @property
@@ -43,10 +46,10 @@ class DefenseFacts:
     def evaluated(self) -> str:
         """Whether the attack adapted to the defense was run on these uploads, in words."""
         if not self.ways:
-            return f"not evaluated: no attack of this package is adapted to it on {self.target} uploads"
+            return f"{NOT_EVALUATED}: no attack of this package is adapted to it on {self.target} uploads"
         wanted = "; ".join(way.words for way in self.ways)
         if not any(self.tried.values()):
-            return f"not evaluated here: {wanted} was not run on these uploads"
+            return f"{NOT_EVALUATED} here: {wanted} was not run on these uploads"
         as_they_are = " as it is" if not any(way.attacks for way in self.ways) else ""
         if len(set(self.tried.values())) == 1:
             return f"run here{as_they_are}: {', '.join(next(iter(self.tried.values())))}"
@@ -56,13 +59,8 @@ class DefenseFacts:
         return f"run here{as_they_are}: {'; '.join(told)}"
 
 
-def defenses(attacks: Sequence[AttackRecord], stated: Mapping[str, Facts] | None = None) -> tuple[DefenseFacts, ...]:
-    """Return every defense of the runs that were attacked, once for each kind of upload.
-
-    Args:
-        attacks: scored attacks.
-        stated: source, guarantee and answer by a defense's name; what is missing is asked of the defense itself.
-    """
+def defenses(attacks: Sequence[AttackRecord]) -> tuple[DefenseFacts, ...]:
+    """Return every defense of the runs that were attacked, once for each kind of upload, as the records state it."""
     guarded: dict[tuple[str, str], list[tuple[Facts, AttackRecord]]] = {}
     for attack in attacks:
         chosen = attack.about.get("run", {}).get("defenses", ())
@@ -71,15 +69,13 @@ def defenses(attacks: Sequence[AttackRecord], stated: Mapping[str, Facts] | None
             if len(chosen) == 1:  # the label of a study is that of the whole chain
                 name = labelled(attack.about, "defense", name)
             guarded.setdefault((name, attack.about["target"]), []).append((choice, attack))
-    return tuple(_facts(name, target, own, stated or {}) for (name, target), own in guarded.items())
+    return tuple(_facts(name, target, own) for (name, target), own in guarded.items())
 
 
-def _facts(
-    name: str, target: str, own: Sequence[tuple[Facts, AttackRecord]], stated: Mapping[str, Facts]
-) -> DefenseFacts:
+def _facts(name: str, target: str, own: Sequence[tuple[Facts, AttackRecord]]) -> DefenseFacts:
     choice = own[0][0]
-    facts = stated.get(choice["name"]) or _stated(choice["name"])
-    ways = alternatives(facts["answer"], target, choice.get("options") or {})
+    answers = [Answer(**answer) for answer in choice.get("answers", ())]
+    ways = answers_for(answers, target, choice.get("options") or {})
     tried: dict[str, dict[str, None]] = {}
     for _, attack in own:
         method = labelled(attack.about, "method", attack.about["method"])
@@ -89,19 +85,9 @@ def _facts(
     return DefenseFacts(
         name=name,
         target=target,
-        source=facts["source"],
-        guarantee=facts["guarantee"],
-        answer=facts["answer"],
+        source=choice.get("source", NOT_RECORDED),
+        guarantee=choice.get("guarantee", NOT_RECORDED),
+        answer=answer_sentence(answers, choice.get("unanswered", NOT_RECORDED)),
         ways=ways,
         tried={method: tuple(names) for method, names in tried.items()},
     )
-
-
-def _stated(name: str) -> Facts:
-    from fedpriv.defenses import DEFENSES
-    from fedpriv.util.registry import resolve
-
-    if name not in DEFENSES:
-        return dict.fromkeys(("source", "guarantee"), "unknown to this version") | {"answer": "not evaluated"}
-    kind = resolve("defense", name, DEFENSES)
-    return {key: str(getattr(kind, key)) for key in ("source", "guarantee", "answer")}

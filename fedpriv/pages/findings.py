@@ -39,7 +39,8 @@ class Finding:
     """What is known of one upload.
 
     Attributes:
-        name: kind of upload, method, defense, data set.
+        upload: kind of upload, method, defense.
+        where: data set, and the local work where it is limited.
         method, target: registry names.
         kind: the gravest verdict among its attacks; of an attack with several seeds the commonest of them; None where
             no attack makes images or vectors of it.
@@ -49,7 +50,8 @@ class Finding:
         attacks: every attack on it, under any card.
     """
 
-    name: str
+    upload: str
+    where: str
     method: str
     target: str
     kind: Kind | None
@@ -57,6 +59,11 @@ class Finding:
     members: str
     also: tuple[str, ...]
     attacks: tuple[AttackRecord, ...]
+
+    @property
+    def name(self) -> str:
+        """What the upload is called in a heading."""
+        return f"{self.upload}, {self.where}"
 
 
 def findings(
@@ -93,9 +100,9 @@ def findings(
     return tuple(sorted(found, key=_gravity))
 
 
-def _gravity(finding: Finding) -> tuple[int, bool, tuple[str, str, str]]:
+def _gravity(finding: Finding) -> tuple[int, bool, str, str]:
     place = len(WORST_FIRST) if finding.kind is None else WORST_FIRST.index(finding.kind)
-    return place, not finding.also, finding.name.rpartition(", ")  # without a defense before with one
+    return place, not finding.also, finding.upload, finding.where  # without a defense before with one
 
 
 def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -104,7 +111,8 @@ def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
         together.setdefault((guarded_method(record), record["target"], _where(record)), []).append(record)
     return [
         Finding(
-            upload_name(label, target, dataset),
+            upload_name(label, target),
+            where,
             own[0]["method"],
             target,
             None,
@@ -113,7 +121,7 @@ def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
             _also(own),
             (),
         )
-        for (label, target, dataset), own in together.items()
+        for (label, target, where), own in together.items()
     ]
 
 
@@ -148,13 +156,13 @@ def _where(about: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (str(about["dataset"]), local_work(about.get("run") or {}))))
 
 
-def upload_name(label: str, target: str, dataset: str) -> str:
-    """Return what an upload is called in a heading.
+def upload_name(label: str, target: str) -> str:
+    """Return what an upload is called in a heading, which names its kind in front.
 
-    >>> upload_name("fedre, entangled + noise scale=0.1", "entangled", "digits")
-    'entangled uploads of fedre + noise scale=0.1, digits'
+    >>> upload_name("fedre, entangled + noise scale=0.1", "entangled")
+    'entangled uploads of fedre + noise scale=0.1'
     """
-    return f"{target} uploads of {label.replace(f', {target}', '', 1)}, {dataset}"
+    return f"{target} uploads of {label.replace(f', {target}', '', 1)}"
 
 
 def _finding(
@@ -162,9 +170,9 @@ def _finding(
 ) -> Finding:
     about = own[0].about
     kind, worst = _gravest(own, cards)
-    name = upload_name(label, about["target"], _where(about))
     return Finding(
-        name,
+        upload_name(label, about["target"]),
+        _where(about),
         about["method"],
         about["target"],
         kind,

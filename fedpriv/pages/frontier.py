@@ -8,8 +8,6 @@ the same runs. Points are compared only under one knowledge card, on one data se
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -168,30 +166,18 @@ def frontiers(attacks: Sequence[AttackRecord]) -> tuple[Frontier, ...]:
 
 
 def defense_label(run: Mapping[str, Any]) -> str:
-    """Return what a run's defenses are called: ``none``, or their names with the options that are not the default.
+    """Return what a run's defenses are called: ``none``, or their names with the options that are not the usual ones.
 
-    >>> defense_label({"defenses": [{"name": "noise", "options": {"scale": 0.3, "kind": "gaussian"}}]})
+    A record that does not say what a defense is called, by name and all options.
+
+    >>> defense_label({"defenses": [{"name": "noise", "options": {"scale": 0.3}, "label": "noise scale=0.3"}]})
     'noise scale=0.3'
     """
-    parts = []
-    for choice in run.get("defenses", ()):
-        usual = _defaults(choice["name"])
-        own = {name: value for name, value in choice.get("options", {}).items() if usual.get(name, ...) != value}
-        parts.append(" ".join([choice["name"], *(f"{name}={value}" for name, value in own.items())]))
-    return " + ".join(parts) or "none"
+    return " + ".join(choice.get("label") or _by_options(choice) for choice in run.get("defenses", ())) or "none"
 
 
-@functools.cache
-def _defaults(name: str) -> Mapping[str, Any]:
-    """Return the default options of a defense; empty for one that this version does not know."""
-    from fedpriv.defenses import DEFENSES
-    from fedpriv.util.config import plain
-    from fedpriv.util.registry import resolve
-
-    if name not in DEFENSES:
-        return {}
-    kind = resolve("defense", name, DEFENSES)
-    return {f.name: plain(f.default) for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+def _by_options(choice: Mapping[str, Any]) -> str:
+    return " ".join([choice["name"], *(f"{name}={value}" for name, value in choice.get("options", {}).items())])
 
 
 def run_figures(about: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
@@ -227,6 +213,7 @@ def _key(attack: AttackRecord, *parts: str) -> str:
             "target": attack.about["target"],
             "method": attack.about["method"],
             **{name: value for name, value in run.items() if name not in _NOT_THE_UPLOAD},
+            "defenses": [(choice["name"], choice.get("options")) for choice in run.get("defenses", ())],
         },
         "attack": {
             "attack": attack.about["attack"],

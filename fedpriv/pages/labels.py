@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 KEY = "labels"
-"""Field of what is known of a result under which a report puts the labels of its study."""
+"""Field of what is known of a result under which a report puts what its study calls things: ``method`` and ``defense``, the
+labels; ``method_title`` and ``defense_title``, where it made them up and they hold the registry name already."""
 
 
 def labelled(about: Mapping[str, Any], what: Literal["method", "defense"], name: str) -> str:
@@ -18,18 +18,14 @@ def labelled(about: Mapping[str, Any], what: Literal["method", "defense"], name:
         what: which of the two.
         name: the registry name, with options where it has some.
 
-    >>> labelled({"labels": {"method": "My prototypes"}}, "method", "fedproto")
-    'My prototypes (fedproto)'
-    >>> labelled({"labels": {"defense": "noise scale=1.0"}}, "defense", "noise"), labelled({}, "method", "fedproto")
-    ('noise scale=1.0', 'fedproto')
+    >>> labelled({"labels": {"method": "My prototypes"}}, "method", "fedproto"), labelled({}, "method", "fedproto")
+    ('My prototypes (fedproto)', 'fedproto')
+    >>> labelled({"labels": {"defense": "noise scale=1.0", "defense_title": "noise scale=1.0"}}, "defense", "noise")
+    'noise scale=1.0'
     """
-    label = (about.get(KEY) or {}).get(what)
-    if not label or label == name:
-        return name
-    if _made_up(label, name):
-        # The kind of upload has a place of its own in every table.
-        return re.sub(r" target=\S+", "", label) if what == "method" else str(label)
-    return f"{label} ({name})"
+    called = about.get(KEY) or {}
+    label = called.get(what)
+    return str(called.get(f"{what}_title") or (name if not label or label == name else f"{label} ({name})"))
 
 
 def upload_title(about: Mapping[str, Any], defense: str) -> str:
@@ -44,14 +40,6 @@ def upload_title(about: Mapping[str, Any], defense: str) -> str:
     """
     method, guard = labelled(about, "method", str(about["method"])), labelled(about, "defense", defense)
     return method if guard == "none" else f"{method} + {guard}"
-
-
-def _made_up(label: str, name: str) -> bool:
-    """Whether a label is the registry name with settings behind it, as a study makes one where none was given."""
-    parts, heads = label.split(" + "), [part.split(" ")[0] for part in name.split(" + ")]
-    return len(parts) == len(heads) and all(
-        re.fullmatch(rf"{re.escape(head)}( \w+=.*)?", part) for head, part in zip(heads, parts, strict=True)
-    )
 
 
 def local_work(run: Mapping[str, Any]) -> str:

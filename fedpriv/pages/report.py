@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedpriv.pages import membership_report, property_report
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
 from fedpriv.pages.csv_table import csv_text
 from fedpriv.pages.defense_table import defenses
@@ -40,6 +40,9 @@ _BEYOND = {
     "classes": "shows what classes look like",
 }
 """What a verdict says that the mean advantage does not."""
+
+_TITLES = {membership_report.TITLE: False, property_report.TITLE: True}
+"""Sections on attacks that return scores, by whether their records ask a question."""
 
 _SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrolls sideways">'
 
@@ -71,7 +74,6 @@ class StudyFacts:
     Attributes:
         cells: how many it has.
         failed: those that are not done.
-        stated: source, guarantee and answer of each defense as they were when the study was made.
         privacy: guarantees accounted over whole runs.
         commands: what made it; of several studies each one's.
         settings: what each study asked for.
@@ -80,7 +82,6 @@ class StudyFacts:
 
     cells: int
     failed: tuple[UnfinishedCell, ...] = ()
-    stated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     privacy: tuple[Guarantee, ...] = ()
     commands: tuple[str, ...] = ()
     settings: tuple[StudySettings, ...] = ()
@@ -156,7 +157,7 @@ def slug(name: str) -> str:
     >>> slug("dip on entangled uploads of fedre, digits")
     'dip-on-entangled-uploads-of-fedre-digits'
     """
-    return "-".join(re.findall(r"[a-z0-9]+", name.lower()))
+    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())
 
 
 def _values(
@@ -170,16 +171,18 @@ def _values(
     if study is not None:
         made_by = tuple(dict.fromkeys((*study.commands, *made_by)))
     said = findings(shown, scores)
+    asking = {"question" in record for record in scores.values()}
     return {
         "count": len(shown),
         "scoring": len(scores),
+        "score_titles": [title for title, asks in _TITLES.items() if asks in asking],
         "findings": said,
         "badges": BADGES,
         "federations": federations(shown, said),
         "groups": groups_of(shown),
         "beyond": {kind: _BEYOND.get(kind, "") for kind in BADGES},
         "stages": stage_tables(in_order(shown, scored)),
-        "defenses": defenses(shown, None if study is None else study.stated),
+        "defenses": defenses(shown),
         "claims": {
             "leakage": claim_views(shown, "leakage"),
             "accuracy": claim_views(shown, "accuracy"),
@@ -215,7 +218,6 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     groups, claims, study = values["groups"], values["claims"], values["study"]
     several = len(groups) > 1
     cards = [(f"card-{n}", f"Card {n}" if several else "Attacks") for n in range(1, len(groups) + 1)]
-    anchors = re.findall(r'<section id="([a-z]+)"[^>]*>\s*<h2[^>]*>([^<]+)', values["scores"])
     wanted = [
         ("findings", "Findings", values["findings"]),
         ("runs", "What was attacked", values["findings"]),
@@ -224,7 +226,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("stages", "Stages", values["stages"]),
         ("budgets", "Budgets", values["curves"]),
         ("defenses", "Defenses", values["defenses"] or (study is not None and study.privacy)),
-        *((anchor, name, True) for anchor, name in anchors),
+        *((title.lower(), title, True) for title in values["score_titles"]),
         ("details", "Each attack", groups),
         ("claims", "What papers report", any(claims.values())),
         ("failed", "What did not finish", study is not None and study.failed),

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.pages.frontier import defense_label
-from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
 COUNTS = ("paper", "full")
@@ -147,14 +146,14 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
     opened = [RunDirectory.open(Path(directory)) for directory in directories]
     for run in opened:
         run.require_complete()
-    labels = run_labels([_guarded(run.config) for run in opened], [run.path for run in opened])
+    labels = run_labels([_guarded(run) for run in opened], [run.path for run in opened])
     return tuple(_load(run, label) for run, label in zip(opened, labels, strict=True))
 
 
-def _guarded(config: RunConfig) -> str:
+def _guarded(run: RunDirectory) -> str:
     """Return the method, and the defenses where there are any."""
-    defense = defense_label(plain(config))
-    return config.method if defense == "none" else f"{config.method} + {defense}"
+    method, defense = run.config.method, defense_label(run.described)
+    return method if defense == "none" else f"{method} + {defense}"
 
 
 def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]:

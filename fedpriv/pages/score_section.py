@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.pages.frontier import defense_label
-from fedpriv.pages.labels import labelled
+from fedpriv.pages.labels import KEY, labelled
 from fedpriv.pages.page import markdown_cell
 from fedpriv.scoring.ranking import stage_name
 
@@ -34,11 +34,12 @@ NOT_RECORDED = "not recorded"
 
 def upload_columns(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns that say which upload a record is about."""
-    name = defense_label(record["run"]) if "run" in record else NOT_RECORDED
+    label = (record.get(KEY) or {}).get("defense")
+    defense = labelled(record, "defense", defense_label(record["run"])) if "run" in record else label or NOT_RECORDED
     return {
         "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
         "method": labelled(record, "method", str(record["method"])),
-        "defense": labelled(record, "defense", name).removesuffix(f" ({NOT_RECORDED})"),
+        "defense": str(defense),
         "data set": str(record["dataset"]),
         "seed": str(record.get("run", {}).get("seed", record["seed"])),
     }

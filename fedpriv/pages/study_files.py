@@ -22,6 +22,7 @@ _Seconds = Annotated[float, Strict()] | None
 class _Choice:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class _Cell:
     status: str
     method_label: str | None = None
     defense_label: str | None = None
+    method_title: str | None = None
+    defense_title: str | None = None
     defenses: list[_Choice] | None = None
     error: str | None = None
     seconds: _Spent | None = None

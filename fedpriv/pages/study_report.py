@@ -59,11 +59,6 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
             for cell in cells
             if cell["status"] != "done" or str(cell["cell"]) in lost
         ),
-        stated={
-            choice["name"]: {key: str(choice.get(key, "")) for key in ("source", "guarantee", "answer")}
-            for defense in study.get("defenses") or ()
-            for choice in defense.get("choices", ())
-        },
         privacy=_privacy(folder, cells),
         settings=(study_settings(study),),
         commands=(study["command"],) if study.get("command") else (),
@@ -87,7 +82,6 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
         failed=tuple(
             replace(cell, cell=f"{folder}: {cell.cell}") for folder, facts in studies.items() for cell in facts.failed
         ),
-        stated={name: told for facts in reversed(every) for name, told in facts.stated.items()},
         privacy=tuple(
             replace(one, told=f"{folder}: {one.told}") for folder, facts in studies.items() for one in facts.privacy
         ),
@@ -101,6 +95,7 @@ def _labels(cell: Mapping[str, Any]) -> dict[str, str]:
     return {
         "method": str(cell.get("method_label") or cell["method"]),
         "defense": str(cell.get("defense_label") or "none"),
+        **{key: str(cell[key]) for key in ("method_title", "defense_title") if cell.get(key)},
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,8 @@ def _given(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else _value(key)
 
 
 def _top(value: Any) -> str:

@@ -83,7 +83,7 @@ def test_a_study_leaves_every_run_attack_and_the_report(finished):
     assert (out / "report.html").stat().st_size > 0
     study = json.loads((out / "study.json").read_text())
     assert [entry["label"] for entry in study["methods"]] == ["fedproto", "gh"]
-    assert study["defenses"][1]["choices"][0]["answer"]
+    assert study["defenses"][1]["choices"][0]["answers"]
 
 
 def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):

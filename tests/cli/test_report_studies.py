@@ -11,6 +11,9 @@ from eval_cases import ABOUT, firsts, reconstruction, truths
 
 from fedpriv.cli.main import run
 from fedpriv.cli.score import attack_directories
+from fedpriv.defenses import build_defenses
+from fedpriv.federation.defense import defense_facts
+from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.study_report import write_study_report
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import save_attack
@@ -35,7 +38,10 @@ def study(tmp_path):
         "partition": {"name": "iid"},
         "seed": 0,
     }
-    run["defenses"] = [{"name": "noise", "options": {"scale": 0.3, "kind": "gaussian", "unit": "rms"}}]
+    (noise,) = build_defenses([DefenseChoice("noise", {"scale": 0.3})])
+    stated = {"source": "derived here", "guarantee": "none (stated)"}
+    answers = [{"attacks": ["dip"], "kinds": ["representation"], "note": "looks closely"}]
+    run["defenses"] = [defense_facts(noise) | stated | {"answers": answers}]
     about = ABOUT | {"run": run}
     record = score(found, secrets, None, seed=0, about=about)
     save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)
@@ -44,8 +50,7 @@ def study(tmp_path):
         {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
     ]
     (home / "runs/one/summary.json").write_text(json.dumps({"privacy": privacy}))
-    choice = {"name": "noise", "source": "derived here", "guarantee": "none (stated)", "answer": "dip: looks closely"}
-    described = {"command": "fedpriv audit s.toml", "defenses": [{"label": "noise scale=0.3", "choices": [choice]}]}
+    described = {"command": "fedpriv audit s.toml"}
     (home / "study.json").write_text(json.dumps(described))
     common = {"method": "fedallrep", "target": "representation", "defense_label": "noise scale=0.3", "seed": 0}
     cells = [

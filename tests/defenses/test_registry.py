@@ -1,9 +1,7 @@
 """What a client does to an upload before it leaves: one contract for all defenses, composition, refusals, whole runs."""
 
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +19,6 @@ from defense_cases import (
     send,
 )
 
-from fedpriv.attacks import ATTACKS
 from fedpriv.cli.main import run as command
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
@@ -46,7 +43,7 @@ def test_every_defense_says_what_it_guarantees_and_what_answers_it(name):
     assert defense.name == name
     assert defense.source
     assert defense.guarantee
-    assert defense.answer
+    assert defense.answers or defense.unanswered
     assert defense.__doc__
     assert defense.__dataclass_params__.frozen
 
@@ -276,14 +273,3 @@ def test_nothing_sent_by_anybody_leaves_the_server_where_it_was(tmp_path):
     newest = directory.load_checkpoint(4)
     first = directory.message(directory.broadcast_path(1))
     assert same(newest.broadcast, first)
-
-
-def test_the_page_on_defenses_names_every_attack_that_answers_one():
-    page = (Path(__file__).parents[2] / "docs" / "defenses.md").read_text().partition("## Measured")[0]
-    lines = [line for line in page.splitlines() if line.startswith("| `")]
-    rows = {line.split("`")[1].partition(":")[0]: line.rpartition(" | ")[2] for line in lines}
-    for name in DEFENSES:
-        told = resolve("defense", name, DEFENSES).answer
-        answers = {attack for attack in ATTACKS if re.search(rf"(?<![\w-]){re.escape(attack)}(?![\w-])", told)}
-        missing = [attack for attack in answers if f"`{attack}`" not in rows[name]]
-        assert not missing, f"{name}: {missing}"

@@ -1,21 +1,26 @@
 """Which attacks count as the answer to a defense: those it names, with the option it asks for, on that kind of upload."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.attacks import ATTACKS, TARGETS
-from fedpriv.defenses import DEFENSES
-from fedpriv.pages.defense_answers import alternatives
+from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS
+from fedpriv.defenses import DEFENSES, build_defenses
+from fedpriv.federation.answer import Answer, answer_sentence, answers_for
+from fedpriv.federation.defense import defense_facts
+from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.defense_table import defenses
+from fedpriv.util.config import parse, plain
 from fedpriv.util.registry import resolve
 
 ROTATING, FIXED = {"schedule": "rotating"}, {"schedule": "fixed"}
 
 
 def counted(defense, attack, target, options=None, of=None):
-    answer = resolve("defense", defense, DEFENSES).answer
-    return any(way.met_by(attack, options or {}) for way in alternatives(answer, target, of or {}))
+    made = resolve("defense", defense, DEFENSES)
+    return any(way.met_by(attack, options or {}) for way in answers_for(made.answers, target, of or {}))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +53,11 @@ def counted(defense, attack, target, options=None, of=None):
         ("quantise", "dlg", "model", {}, True),
         ("soteria", "dlg", "model", {"ignore": "head.*"}, True),
         ("soteria", "dlg", "model", {"ignore": ""}, False),
+        ("soteria", "dlg", "model", {"ignore": "head.bias"}, False),
+        ("soteria", "dlg", "model", {"ignore": "head.weight+head.bias"}, True),
+        ("soteria", "dlg", "extractor", {"ignore": "head.*"}, False),
+        ("precode", "inverting-gradients", "model", {"ignore": "bottleneck.*+head.*"}, True),
+        ("precode", "inverting-gradients", "model", {"ignore": "bottleneck.*"}, False),
         ("entangle", "unmix", "entangled", {}, True),
         ("entangle", "unmix", "prototype", {}, False),
         ("precode", "linear-layer", "model", {}, True),
@@ -75,24 +85,59 @@ def test_an_answer_may_be_about_some_points_of_a_defense(attack, target, options
     assert counted("diagonal", attack, target, options, of) is counts
 
 
+def answers():
+    return [
+        pytest.param(name, answer, id=f"{name}-{'-'.join(answer.attacks) or 'any'}")
+        for name in DEFENSES
+        for answer in resolve("defense", name, DEFENSES).answers
+    ]
+
+
+@pytest.mark.parametrize(("name", "answer"), answers())
+def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names(name, answer):
+    defense = resolve("defense", name, DEFENSES)
+    for attack in answer.attacks:
+        made = parse(resolve("attack", attack, ATTACKS), answer.options, f"answer of {name}")
+        assert answer.met_by(attack, plain(made))
+        assert set(answer.kinds or ()) <= set(TARGETS[attack]), attack
+    assert answer.kinds is None or answer.kinds
+    assert set(answer.kinds or ()) <= set(TARGET_NAMES)
+    for option, value in answer.where.items():
+        made = parse(defense, {option: value}, name)
+        assert answer in answers_for(defense.answers, answer.kinds[0], plain(made))
+
+
 @pytest.mark.parametrize("name", sorted(DEFENSES))
-def test_an_answer_names_an_attack_on_some_upload_or_says_that_there_is_none(name):
-    answer = resolve("defense", name, DEFENSES).answer
-    kinds = {kind for kinds in TARGETS.values() for kind in kinds}
-    every = {kind: [w for of in (ROTATING, FIXED) for w in alternatives(answer, kind, of)] for kind in kinds}
-    assert any(every.values()) is not answer.startswith("not evaluated"), answer
-    read = {attack for ways in every.values() for way in ways for attack in way.attacks}
-    named = set(answer.replace(",", " ").replace(":", " ").replace(";", " ").split()) & set(ATTACKS)
-    assert read == named, answer
-    for kind, ways in every.items():  # what an answer names for a kind of upload can be run on it
-        assert all(any(kind in TARGETS[attack] for attack in way.attacks) for way in ways if way.attacks), (
-            kind,
-            answer,
-        )
+def test_a_defense_without_answers_says_why(name):
+    defense = resolve("defense", name, DEFENSES)
+    assert bool(defense.answers) is not bool(defense.unanswered)
+    assert answer_sentence(defense.answers, defense.unanswered).startswith("not evaluated: ") is not bool(
+        defense.answers
+    )
+    assert sum(answer.kinds is None for answer in defense.answers) <= 1
+
+
+def test_what_records_say_of_a_defense_is_enough_to_know_its_answers():
+    (made,) = build_defenses([DefenseChoice("diagonal", {"schedule": "fixed"})])
+    facts = json.loads(json.dumps(defense_facts(made)))
+    assert facts["label"] == "diagonal schedule=fixed"
+    assert facts["options"] == {"blocks": 4, "schedule": "fixed"}
+    read = [Answer(**answer) for answer in facts["answers"]]
+    assert [way.words for way in answers_for(read, "prototype", facts["options"])] == ["dip with match=nonzero"]
+    assert answer_sentence(read) == answer_sentence(made.answers)
+
+
+def test_the_page_on_defenses_tells_the_answers_that_defenses_name():
+    page = (Path(__file__).parents[2] / "docs" / "defenses.md").read_text().partition("## Measured")[0]
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    told = {line.split("`")[1].partition(":")[0]: line.rpartition(" | ")[2].removesuffix(" |") for line in lines}
+    stated = {name: resolve("defense", name, DEFENSES) for name in DEFENSES}
+    written = {name: answer_sentence(own.answers, own.unanswered, explained=False) for name, own in stated.items()}
+    assert {name: told[name].replace("`", "") for name in DEFENSES} == written
 
 
 def ran(method, target, attack, *chosen, options=None, **more):
-    run = {"defenses": [{"name": name, "options": own} for name, own in chosen]}
+    run = {"defenses": [defense_facts(made) for made in build_defenses([DefenseChoice(*one) for one in chosen])]}
     return SimpleNamespace(
         about={"method": method, "target": target, "attack": attack, "options": options or {}, "run": run} | more
     )

@@ -176,4 +176,4 @@ def test_membership_that_other_uploads_show_too_is_no_leak():
 
 
 def test_names_of_uploads():
-    assert upload_name("fedre (width 32)", "entangled", "digits") == "entangled uploads of fedre (width 32), digits"
+    assert upload_name("fedre (width 32)", "entangled") == "entangled uploads of fedre (width 32)"

@@ -7,23 +7,20 @@ from fedpriv.pages.labels import labelled
 
 
 @pytest.mark.parametrize(
-    ("what", "label", "name", "told"),
+    ("what", "label", "title", "name", "told"),
     [
-        ("method", "My prototypes", "fedproto", "My prototypes (fedproto)"),
-        ("method", "fedproto", "fedproto", "fedproto"),
-        ("method", None, "fedproto", "fedproto"),
-        ("method", "fedre mechanism=RAP", "fedre", "fedre mechanism=RAP"),
-        ("method", "fedre mechanism=RAP target=prototype", "fedre", "fedre mechanism=RAP"),
-        ("method", "fedre again", "fedre", "fedre again (fedre)"),
-        ("defense", "none", "none", "none"),
-        ("defense", "noise scale=1.0", "noise", "noise scale=1.0"),
-        ("defense", "noise strong", "noise scale=1.5", "noise strong (noise scale=1.5)"),
-        ("defense", "clip + noise scale=[1, 2]", "clip + noise", "clip + noise scale=[1, 2]"),
-        ("defense", "Both scale=1", "clip + noise scale=1", "Both scale=1 (clip + noise scale=1)"),
+        ("method", "My prototypes", None, "fedproto", "My prototypes (fedproto)"),
+        ("method", "fedproto", None, "fedproto", "fedproto"),
+        ("method", None, None, "fedproto", "fedproto"),
+        ("method", "fedre mechanism=RAP", "fedre mechanism=RAP", "fedre", "fedre mechanism=RAP"),
+        ("method", "fedre again", None, "fedre", "fedre again (fedre)"),
+        ("defense", "none", "none", "none", "none"),
+        ("defense", "noise scale=1.0", "noise scale=1.0", "noise", "noise scale=1.0"),
+        ("defense", "noise scale=1.0", None, "noise", "noise scale=1.0 (noise)"),
     ],
 )
-def test_a_label_stands_beside_the_name_unless_it_says_it(what, label, name, told):
-    about = {"labels": {what: label}} if label else {}
+def test_a_label_stands_beside_the_name_unless_it_says_it(what, label, title, name, told):
+    about = {"labels": {what: label, f"{what}_title": title}} if label else {}
     assert labelled(about, what, name) == told
 
 

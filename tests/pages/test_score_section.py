@@ -32,7 +32,8 @@ PROPERTY = COMMON | {
 
 
 def noised(scale):
-    return {"seed": 0, "defenses": [{"name": "noise", "options": {"scale": scale, "kind": "gaussian", "unit": "rms"}}]}
+    label = f"noise scale={scale}"
+    return {"seed": 0, "defenses": [{"name": "noise", "options": {"scale": scale, "kind": "gaussian"}, "label": label}]}
 
 
 def three(record):

@@ -29,7 +29,7 @@ def grid(source: Source, keys: Keys, written: Any) -> list[DefenseEntry]:
         UserError: for an unknown name or option, a strength out of range, or a list of strengths that is empty.
     """
     if written == "none":
-        return [DefenseEntry("none", "none", {}, (), keys)]
+        return [DefenseEntry("none", "none", "none", {}, (), keys)]
     if isinstance(written, str):
         with source.at(keys):
             tables = parse_chain(written)
@@ -117,8 +117,9 @@ def _point(
     ]
     if label is not None:
         whole = {key: value for one in varied for key, value in one}
-        return DefenseEntry(with_values(label, whole), label, strength, tuple(choices), keys)
-    return DefenseEntry(_chain(names, chosen), _chain(names, fixed), strength, tuple(choices), keys)
+        return DefenseEntry(with_values(label, whole), None, label, strength, tuple(choices), keys)
+    title = _chain(names, chosen)
+    return DefenseEntry(title, title, _chain(names, fixed), strength, tuple(choices), keys)
 
 
 def _chain(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:

@@ -122,9 +122,11 @@ def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
             if target not in TARGET_NAMES:
                 raise unknown_name("target", str(target), TARGET_NAMES)
     written = table.get("attacks", "all")
-    shown = {**options, **given, **({"target": target} if target else {})}
+    label = own_label(source, keys, table)
+    title = None if label else with_values(method.name, {**options, **given})
     return MethodEntry(
-        label=own_label(source, keys, table) or with_values(method.name, shown),
+        label=label or with_values(method.name, {**options, **given, **({"target": target} if target else {})}),
+        title=title,
         name=method.name,
         options=parsed,
         federation=federation,

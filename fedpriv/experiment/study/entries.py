@@ -40,6 +40,7 @@ class MethodEntry:
 
     Attributes:
         label: what tables call it.
+        title: what pages call it where no label was given; None where pages put its registry name behind the label.
         name: registry name.
         options: its own options, all of them.
         federation: settings in which it differs from the others.
@@ -50,6 +51,7 @@ class MethodEntry:
     """
 
     label: str
+    title: str | None
     name: str
     options: Mapping[str, Any]
     federation: Mapping[str, Any]
@@ -65,6 +67,7 @@ class DefenseEntry:
 
     Attributes:
         label: what tables call it; ``none`` for no defense.
+        title: the same where no label was given; None where pages put its registry names behind the label.
         family: the label without the strengths that its grid varies.
         strength: ``defense.option`` -> value, for what the grid varies.
         choices: defenses in the order applied, every option filled in.
@@ -72,6 +75,7 @@ class DefenseEntry:
     """
 
     label: str
+    title: str | None
     family: str
     strength: Mapping[str, Any]
     choices: tuple[DefenseChoice, ...]

@@ -28,7 +28,8 @@ Row = dict[str, Any]
 
 def described(study: Study) -> dict[str, Any]:
     """Return a study as ``study.json`` holds it, without how and when it was made."""
-    from fedpriv.defenses import DEFENSES
+    from fedpriv.defenses import build_defenses
+    from fedpriv.federation.defense import defense_facts
     from fedpriv.methods import METHODS
     from fedpriv.util.registry import resolve
 
@@ -37,18 +38,13 @@ def described(study: Study) -> dict[str, Any]:
             return "all"
         return [{"name": e.name, "options": plain(e.attack), "budgets": list(e.budgets)} for e in entries]
 
-    def defense(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        kind = resolve("defense", name, DEFENSES)
-        facts = {key: getattr(kind, key) for key in ("source", "guarantee", "answer", "server_view")}
-        return {"name": name, "options": plain(options), **facts}
-
     def defenses(entries: tuple[DefenseEntry, ...]) -> list[dict[str, Any]]:
         return [
             {
                 "label": entry.label,
                 "family": entry.family,
                 "strength": plain(entry.strength),
-                "choices": [defense(choice.name, choice.options) for choice in entry.choices],
+                "choices": [defense_facts(made) for made in build_defenses(entry.choices)],
             }
             for entry in entries
         ]
@@ -160,6 +156,9 @@ def standing(path: Path, cells: Sequence[Cell]) -> list[Row]:
 
 
 def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
+    from fedpriv.defenses import build_defenses
+    from fedpriv.federation.defense import defense_facts
+
     kept = {entry["path"]: entry for entry in before.get("attacks", ()) if entry["status"] in OVER}
     attacks = [
         {
@@ -173,14 +172,17 @@ def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
         }
         for name, place, stage, budget, _ in results(cell)
     ]
+    defenses = [defense_facts(made) for made in build_defenses(cell.defense.choices)]
     done = (path / "runs" / cell.run / "summary.json").is_file() and all(entry["status"] in OVER for entry in attacks)
     return {
         "cell": cell.name,
         "method": cell.method.name,
         "method_label": cell.method.label,
+        "method_title": cell.method.title,
         "method_options": plain(cell.method.options),
-        "defenses": plain(cell.defense.choices),
+        "defenses": [{name: facts[name] for name in ("name", "options", "label")} for facts in defenses],
         "defense_label": cell.defense.label,
+        "defense_title": cell.defense.title,
         "defense_family": cell.defense.family,
         "seed": cell.seed,
         "target": cell.target,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,8 @@ def slug(label: str) -> str:
     'noise-scale=0.1+clip-norm=1'
     """
     plus = label.lower().replace(" + ", "+")
-    return re.sub(r"[^a-z0-9.=+]+", "-", plus).strip("-.") or "x"
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in ".=+") else " " for c in plus)
+    return "-".join(kept.split()).strip("-.") or "x"
 
 
 def as_list(source: Source, keys: Keys, written: Any, besides: str = "") -> list[Any]:

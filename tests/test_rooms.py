@@ -1,0 +1,145 @@
+"""The walls of the house: who may import whom, that nothing private is reached for, and how large a room may grow."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import fedpriv
+
+HOME = Path(fedpriv.__file__).parent
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "util": set(),
+    "algebra": {"util"},
+    "datasets": {"util", "algebra"},
+    "models": {"util", "algebra"},
+    "wire": {"util", "algebra", "models"},
+    "federation": {"util", "algebra", "datasets", "models", "wire"},
+    "methods": {"util", "algebra", "datasets", "models", "wire", "federation"},
+    "defenses": {"util", "algebra", "datasets", "models", "wire", "federation"},
+    "attacks": {"util", "algebra", "datasets", "models", "wire"},
+    "evidence": {"util", "algebra", "datasets", "models", "wire", "federation", "attacks"},
+}
+MAY_IMPORT["scoring"] = {*MAY_IMPORT["evidence"], "evidence"}
+MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring"}
+MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
+"""Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
+count like any other."""
+
+_REPLAY = "replays what a defense did from the run's seed; goes when a private trace is stored at training time"
+
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("fedpriv.evidence.entangled_weights", "defenses"): _REPLAY,
+    ("fedpriv.evidence.truths", "defenses"): _REPLAY,
+    ("fedpriv.scoring.score_records", "pages"): "goes when sections of a page are made where pages are",
+    ("fedpriv.federation.rounds", "methods"): "goes when the method is passed in",
+    ("fedpriv.federation.planned_traffic", "methods"): "goes when the method is passed in",
+}
+"""(module, room or module that it imports although it may not) -> why."""
+
+
+READS_TEXT: dict[str, str] = {
+    "study.toml_lines": "TOML that a user wrote: the lines of its keys",
+    "study.grammar": "what a user writes on the command line: A:x=1+B:y=2",
+    "study.source": "finds the setting that an error names; goes when errors carry the key themselves",
+}
+"""Ends of modules that may import ``re`` -> the foreign text that they read. What this package writes is never read back
+as text: it is kept as data, and sentences are made from that."""
+
+
+def module_name(path: Path) -> str:
+    parts = ("fedpriv", *path.relative_to(HOME).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(HOME.rglob("*.py"))}
+
+
+def room(module: str) -> str:
+    """Return the folder of a module; nothing for the package itself, which offers what all rooms make."""
+    name = (*module.split("."), "")[1]
+    return name if name in MAY_IMPORT else ""
+
+
+def imported(module: str) -> list[tuple[str, str, ast.stmt]]:
+    """Return (module, name or nothing) of every import, in functions and under TYPE_CHECKING too."""
+    found = []
+    for node in ast.walk(trees()[module]):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "", node) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: a relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.append((whole, "", node) if whole in trees() else (str(node.module), alias.name, node))
+    return found
+
+
+def ours(module: str) -> set[str]:
+    return {name for name, _, _ in imported(module) if room(name) and name.split(".")[0] == "fedpriv"}
+
+
+def test_every_room_is_in_the_table():
+    there = {path.name for path in HOME.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert there == set(MAY_IMPORT)
+
+
+def test_imports_point_one_way():
+    wrong = [
+        f"{module} imports {other}"
+        for module in trees()
+        for other in sorted(ours(module))
+        if room(module) and room(other) not in {room(module), *MAY_IMPORT[room(module)]}
+        if not {(module, other), (module, room(other))} & set(EXCEPTIONS)
+    ]
+    assert wrong == []
+
+
+def test_no_circle():
+    """By depth-first search over all imports; those at the top of modules would fail by themselves, these are hidden."""
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        if module in way:
+            circle = (*way[way.index(module) :], module)
+            pytest.fail("a circle of imports: " + " -> ".join(circle))
+        if module in done:
+            return
+        for other in sorted(ours(module) & set(trees())):
+            if other != module:
+                visit(other, (*way, module))
+        done.add(module)
+
+    for module in trees():
+        visit(module, ())
+
+
+def test_no_private_name_crosses_a_module():
+    wrong = []
+    for module, tree in trees().items():
+        bound = {}  # local name -> the module of ours that it stands for
+        for other, name, node in imported(module):
+            if other.split(".")[0] != "fedpriv":
+                continue
+            if name.startswith("_") and not name.startswith("__"):
+                wrong.append(f"{module}:{node.lineno}: {other}.{name}")
+            for alias in node.names:
+                if not name:
+                    bound[alias.asname or alias.name] = other
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+                continue
+            if node.value.id in bound and node.attr.startswith("_") and not node.attr.startswith("__"):
+                wrong.append(f"{module}:{node.lineno}: {bound[node.value.id]}.{node.attr}")
+    assert wrong == []
+
+
+def test_no_code_reads_prose():
+    users = {module for module in trees() for name, _, _ in imported(module) if name in ("re", "regex")}
+    assert {module for module in users if not module.endswith(tuple(READS_TEXT))} == set()
+    assert {end for end in READS_TEXT if not any(module.endswith(end) for module in users)} == set()
