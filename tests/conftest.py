@@ -1,8 +1,20 @@
-"""Shared by all tests: one thread, so that results do not depend on the machine's cores; small hypothesis budgets."""
+"""Shared by all tests: threads of sums, small hypothesis budgets, and tensors that a failure prints in one line."""
+
+import os
 
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)
+# One thread unless OMP_NUM_THREADS names another count, as tests/portability.py does.
+THREADS = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
+
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.load_profile("quick")
+torch.set_printoptions(threshold=4, edgeitems=1)
+
+
+def pytest_runtest_setup():
+    torch.set_num_threads(THREADS)  # before every test, since commands under test set it for their process
+
+
+torch.set_num_threads(THREADS)  # for what modules compute when they are collected
