@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +19,10 @@ def test_two_blocks_of_a_matrix_of_four_by_hand():
 
 def test_one_block_is_everything_and_d_blocks_are_the_diagonal():
     matrix = torch.randn(6, 6)
-    assert torch.equal(diagonal_blocks(matrix, 1), matrix[None])
-    assert torch.equal(dense(diagonal_blocks(matrix, 1)), matrix)
-    assert torch.equal(diagonal_blocks(matrix, 6).flatten(), matrix.diag())
-    assert torch.equal(dense(diagonal_blocks(matrix, 6)), matrix.diag().diag())
+    expect_same(diagonal_blocks(matrix, 1), matrix[None])
+    expect_same(dense(diagonal_blocks(matrix, 1)), matrix)
+    expect_same(diagonal_blocks(matrix, 6).flatten(), matrix.diag())
+    expect_same(dense(diagonal_blocks(matrix, 6)), matrix.diag().diag())
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 1000))
@@ -30,9 +31,9 @@ def test_assembled_blocks_are_the_masked_matrix_and_come_apart_again(n_blocks, s
     matrix = torch.randn(width, width, generator=torch.Generator().manual_seed(seed))
     blocks = diagonal_blocks(matrix, n_blocks)
     assert blocks.shape == (n_blocks, side, side)
-    assert torch.equal(dense(blocks), matrix * support(n_blocks, width))
-    assert torch.equal(dense(blocks), torch.block_diag(*blocks))
-    assert torch.equal(diagonal_blocks(dense(blocks), n_blocks), blocks)
+    expect_same(dense(blocks), matrix * support(n_blocks, width))
+    expect_same(dense(blocks), torch.block_diag(*blocks))
+    expect_same(diagonal_blocks(dense(blocks), n_blocks), blocks)
     assert int(support(n_blocks, width).sum()) == width**2 // n_blocks
 
 

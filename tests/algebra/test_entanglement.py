@@ -1,5 +1,6 @@
 import pytest
 import torch
+from compare import expect_close, expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ def test_weights_are_a_distribution_and_the_encoding_is_theirs(labels, mechanism
     assert float(encoding.sum()) == pytest.approx(1, abs=1e-5)
     for c in range(6):
         assert float(encoding[c]) == pytest.approx(float(weights[labels == c].sum()), abs=1e-6)
-    assert torch.allclose(feature, sum(w * r for w, r in zip(weights, features, strict=True)), atol=1e-5)
+    expect_close(feature, sum(w * r for w, r in zip(weights, features, strict=True)), atol=1e-5)
 
 
 LABELS = torch.tensor([0, 0, 0, 1, 2, 2])
@@ -30,8 +31,8 @@ def drawn(mechanism, seed=3, **kwargs):
 
 
 def test_the_fixed_mechanisms_by_hand():
-    assert torch.allclose(drawn("VAR"), torch.full((6,), 1 / 6))
-    assert torch.allclose(drawn("VAP"), torch.tensor([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 6, 1 / 6]))
+    expect_close(drawn("VAR"), torch.full((6,), 1 / 6))
+    expect_close(drawn("VAP"), torch.tensor([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 6, 1 / 6]))
 
 
 def test_the_selecting_mechanisms_pick_one_sample_or_one_class():
@@ -51,7 +52,7 @@ def test_rap_is_a_mix_of_prototypes():
     features = torch.randn(6, 4)
     feature, encoding = entangle(features, LABELS, weights, 3)
     prototypes = torch.stack([features[c == LABELS].mean(0) for c in range(3)])
-    assert torch.allclose(feature, encoding @ prototypes, atol=1e-6)
+    expect_close(feature, encoding @ prototypes, atol=1e-6)
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "gaussian", "laplace"])
@@ -80,5 +81,5 @@ def test_laplace_draws_have_the_laplace_spread():
 
 def test_equal_generators_give_equal_weights():
     for mechanism in MECHANISMS:
-        assert torch.equal(drawn(mechanism), drawn(mechanism))
+        expect_same(drawn(mechanism), drawn(mechanism))
     assert not torch.equal(drawn("RAP", 1), drawn("RAP", 2))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,7 +70,8 @@ def test_biases_single_rows_and_tiny_kernels_travel_as_they_are():
     }
     factors = compress(state, 0.01)
     assert factors.keys() == state.keys()
-    assert all(torch.equal(factors[name], value) for name, value in state.items())
+    for name, value in state.items():
+        expect_same(factors[name], value)
     assert all(factors[name].data_ptr() != value.data_ptr() for name, value in state.items())
 
 
@@ -79,18 +81,18 @@ def test_factors_agree_with_the_general_decomposition(shape):
     left, values, right = _decompose(value)
     oracle = torch.linalg.svd(value, full_matrices=False)
     assert [tuple(factor.shape) for factor in (left, values, right)] == [tuple(factor.shape) for factor in oracle]
-    assert torch.allclose(values, oracle.S, atol=1e-6)
+    expect_close(values, oracle.S, atol=1e-6)
     # Singular vectors are unique up to a common sign.
     signs = (left * oracle.U).sum(0).sign()
-    assert torch.allclose(left * signs, oracle.U, atol=1e-4)
-    assert torch.allclose(right * signs[:, None], oracle.Vh, atol=1e-4)
+    expect_close(left * signs, oracle.U, atol=1e-4)
+    expect_close(right * signs[:, None], oracle.Vh, atol=1e-4)
 
 
 def test_a_rank_deficient_matrix_has_finite_factors():
     factors = _decompose(torch.zeros(3, 7))
     assert all(factor.isfinite().all() for factor in factors)
     one = torch.outer(torch.ones(6), torch.arange(8.0))
-    assert torch.allclose(recover(compress({"w": one}, 1.0))["w"], one, atol=1e-4)
+    expect_close(recover(compress({"w": one}, 1.0))["w"], one, atol=1e-4)
 
 
 def test_a_convolution_is_decomposed_slice_by_slice():
@@ -98,7 +100,7 @@ def test_a_convolution_is_decomposed_slice_by_slice():
     factors = compress({"conv": outer}, 0.999)
     assert factors["conv.u"].shape == (3, 2, 5, 1)
     assert sum(value.numel() for value in factors.values()) == 3 * 2 * 11
-    assert torch.allclose(recover(factors)["conv"], outer, atol=1e-5)
+    expect_close(recover(factors)["conv"], outer, atol=1e-5)
     # Three values of five would cost 33 scalars a slice instead of 25.
     assert factorise(torch.randn(3, 2, 5, 5), 0.999) is None
 

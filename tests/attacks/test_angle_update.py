@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -61,7 +62,7 @@ def test_one_image_by_hand():
     # q = (1/2) w_0 - (1/2) w_1 = (1, 0), so dA = r^T q = [[0, 0], [3, 0]].
     head = (torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.zeros(2))
     step = AngleStep(torch.tensor([[[0.0, 0.0], [3.0, 0.0]]]), torch.zeros(2, 2), head, torch.ones(1))
-    assert torch.allclose(means_of_angle([step], torch.tensor([1])).means, torch.tensor([[0.0, 3.0]]))
+    expect_close(means_of_angle([step], torch.tensor([1])).means, torch.tensor([[0.0, 3.0]]))
 
 
 @pytest.mark.parametrize("n_blocks", [1, 4, 16])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close
 from defense_cases import build
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
@@ -104,14 +105,14 @@ def test_rows_are_found_by_class_and_rounds_without_them_left_out():
         Prototypes(rows[:2], torch.tensor([4, 7])),
     ]
     seen = tuple(Observation(t, 0, (held,), ()) for t, held in enumerate(sent))
-    assert torch.allclose(average_rows(seen, seen[1]).rows, rows[[2, 0, 1]], atol=1e-6)
-    assert torch.allclose(average_rows(seen[:1] + seen[2:3], seen[0]).rows, rows, atol=1e-6)
+    expect_close(average_rows(seen, seen[1]).rows, rows[[2, 0, 1]], atol=1e-6)
+    expect_close(average_rows(seen[:1] + seen[2:3], seen[0]).rows, rows, atol=1e-6)
     other = (Observation(0, 0, (Representations(rows, torch.tensor([1, 2, 3])),), ()),)
     mine = Observation(1, 0, (Representations(2 * rows, torch.tensor([1, 2, 4])),), ())
-    assert torch.allclose(average_rows((*other, mine), mine).rows, 2 * rows, atol=1e-6)
+    expect_close(average_rows((*other, mine), mine).rows, 2 * rows, atol=1e-6)
     # Rounds to come, and other clients, have no part.
-    assert torch.allclose(average_rows((mine, replace(mine, round=2, upload=other[0].upload)), mine).rows, 2 * rows)
-    assert torch.allclose(average_rows((mine, replace(mine, round=0, client=1)), mine).rows, 2 * rows)
+    expect_close(average_rows((mine, replace(mine, round=2, upload=other[0].upload)), mine).rows, 2 * rows)
+    expect_close(average_rows((mine, replace(mine, round=0, client=1)), mine).rows, 2 * rows)
 
 
 def test_estimators_that_fit_the_number_of_rounds():
@@ -121,7 +122,7 @@ def test_estimators_that_fit_the_number_of_rounds():
     assert all(option.random_walk for option in candidates(5, "random_walk"))
     two = draw(2, 3, 4)
     assert torch.allclose(average(two).rows, two.mean(0)) or torch.allclose(average(two).rows, two[1])
-    assert torch.allclose(average(two[:1]).rows, two[0])
+    expect_close(average(two[:1]).rows, two[0])
     nothing = average(torch.zeros(2, 3, 4), torch.zeros(2, 4, dtype=torch.bool))
     assert not nothing.rows.any()
 
@@ -148,7 +149,7 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
     attack = AveragedInversion(iterations=120, inversion=inversion)
     found = attack.run(tuple(seen), targets, knowledge, seed=0, device=CPU)
     rows = average_rows(seen, seen[-1]).rows
-    assert torch.allclose(found.features, rows)
+    expect_close(found.features, rows)
     assert error(rows, images.flatten(1) @ matrix) < 0.3
     once = attack._inversion().run(tuple(seen[-1:]), targets, knowledge, seed=0, device=CPU)
     mistakes = [float((one.images[:, 0] - images).square().mean()) for one in (found, once)]
@@ -196,7 +197,7 @@ def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_near
     clean = torch.stack([one.feature for one in truth])
     for one, target in zip(truth, seen.targets, strict=True):
         own = seen.knowledge.extractors[target.client](one.members).mean(0)
-        assert torch.allclose(own, one.feature, atol=1e-4)
+        expect_close(own, one.feature, atol=1e-4)
     newest = {o.client: o for o in seen.observations if o.round == 8}
     once = torch.stack([newest[t.client].upload[0].features[t.index] for t in seen.targets])
     rows = {client: average_rows(seen.observations, o).rows for client, o in newest.items()}

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 
 from fedpriv.attacks.invert.decoder import DecoderInversion, class_groups
 from fedpriv.attacks.invert.decoder_network import DecoderTraining, build_decoder, train_decoder
@@ -67,7 +68,7 @@ def test_answers_to_queries_are_enough(digits, extractor, known):
         known, card=dataclasses.replace(CARD, extractor="query"), extractors={0: torch.no_grad()(extractor)}
     )
     seen = (raw(extractor(images), labels),)
-    assert torch.equal(invert(attack, seen, answers).images, invert(attack, seen, known).images)
+    expect_same(invert(attack, seen, answers).images, invert(attack, seen, known).images)
     with pytest.raises(UserError, match="refine > 0 needs gradients"):
         invert(dataclasses.replace(attack, refine=5), seen, answers)
 
@@ -85,9 +86,9 @@ def test_the_nearer_of_two_decoders_is_kept_for_each_target(digits, extractor, k
     images, labels = digits[0][1000:1006], digits[1][1000:1006]
     found = invert(DecoderInversion(iterations=40, channels=16, restarts=2), (raw(extractor(images), labels),), known)
     assert found.objective.shape == (6, 2)
-    assert torch.equal(found.chosen, found.objective.argmin(1))
+    expect_same(found.chosen, found.objective.argmin(1))
     distance = (extractor(found.images[:, 0]) - found.features).square().sum(1) / found.features.square().sum(1)
-    assert torch.allclose(distance, found.objective.amin(1), rtol=1e-4)
+    expect_close(distance, found.objective.amin(1), rtol=1e-4)
 
 
 def test_a_target_is_decoded_alike_whoever_else_is_attacked(digits, extractor, known):
@@ -96,7 +97,7 @@ def test_a_target_is_decoded_alike_whoever_else_is_attacked(digits, extractor, k
     attack = DecoderInversion(iterations=30, channels=16)
     both = invert(attack, seen, known)
     alone = invert(attack, seen[1:], known)
-    assert torch.allclose(both.images[2:], alone.images, atol=1e-5)
+    expect_close(both.images[2:], alone.images, atol=1e-5)
 
 
 def test_labelled_images_of_its_own_teach_a_decoder_means(digits, extractor, known):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, one_hot
@@ -68,7 +69,7 @@ def test_one_image_by_hand():
     # Two classes, zero weights: p = (1/2, 1/2), label 1, so delta = (1/2, -1/2) and dW = delta r^T for r = (3, 4).
     weight = torch.tensor([[1.5, 2.0], [-1.5, -2.0]])
     bias = torch.tensor([0.5, -0.5])
-    assert torch.allclose(single_representation(weight, bias), torch.tensor([3.0, 4.0]))
+    expect_close(single_representation(weight, bias), torch.tensor([3.0, 4.0]))
     assert single_label(bias) == 1
 
 
@@ -114,7 +115,7 @@ def test_alike_images_of_each_class_give_class_means():
     found = means_of_head([HeadStep(*slopes, ((weight, bias),), torch.full((4,), 1 / 4))], labels)
     true = features.view(4, 6, WIDTH).mean(1)
     assert error(found.means, true) < 0.05
-    assert torch.equal(torch.cdist(found.means.double(), true).argmin(1), torch.arange(4))
+    expect_same(torch.cdist(found.means.double(), true).argmin(1), torch.arange(4))
 
 
 def test_over_two_rounds_each_of_which_is_short_of_a_class():
@@ -144,7 +145,7 @@ def test_shares_follow_from_the_bias_where_predictions_are_alike():
     labels = torch.tensor([0, 0, 0, 4, 9])
     _, slope = gradient(weight, bias, images_behind(0, 5), labels)
     expected = one_hot(labels, CLASSES).double().mean(0)
-    assert torch.allclose(class_shares(slope, bias.softmax(0), 1), expected)
+    expect_close(class_shares(slope, bias.softmax(0), 1), expected)
 
 
 # ---------------------------------------------------------------- as an attack

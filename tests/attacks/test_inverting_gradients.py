@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_same
 from gradient_cases import CPU, RATE, SHAPE, attack, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
 from torch import nn
 
@@ -123,7 +124,7 @@ def test_restarts_are_chosen_by_the_objective_alone():
     images, labels = images_and_labels(2)
     found = attack(InvertingGradients(20, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels)
     assert found.objective.shape == (2, 6)  # every restart under every weight
-    assert torch.equal(found.chosen, found.objective.argmin(1))
+    expect_same(found.chosen, found.objective.argmin(1))
 
 
 def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chosen():
@@ -172,7 +173,7 @@ def test_clients_with_different_weights_and_numbers_of_images_share_a_chunk():
     knowledge = replace(knowledge_of(model, labels, 2), labels={(0, 0): labels[:2], (0, 1): labels[2:]})
     found = SMOOTH.run(observations, list_targets(observations, "model"), knowledge, seed=0, device=CPU)
     assert found.images.shape == (2, 2, *SHAPE)
-    assert torch.equal(found.images[1, 0], found.images[1, 1])  # the second has one image; it is shown again
+    expect_same(found.images[1, 0], found.images[1, 1])  # the second has one image; it is shown again
     assert found.labels[1].tolist() == [labels[2].item()] * 2
     assert psnr(found.images[1, :1], images[2:]) > 20
 
@@ -231,7 +232,7 @@ def test_the_median_filter_removes_a_speck_and_keeps_an_edge():
     images[..., 3:] = 1
     edge = images.clone()
     images[0, 0, 0, 2, 1] = 0.9
-    assert torch.equal(median_filtered(images), edge)
+    expect_same(median_filtered(images), edge)
     images, labels = images_and_labels(1)
     plain = attack(InvertingGradients(30), sigmoid_net(), images, labels)
     filtered = attack(InvertingGradients(30, median_every=10), sigmoid_net(), images, labels)
@@ -249,4 +250,4 @@ def test_more_labels_than_the_steps_can_have_used_are_refused():
 
 
 def test_missing_labels_have_no_probability():
-    assert torch.equal(one_hot(torch.tensor([[1, -1]]), 3), torch.tensor([[[0.0, 1, 0], [0, 0, 0]]]))
+    expect_same(one_hot(torch.tensor([[1, -1]]), 3), torch.tensor([[[0.0, 1, 0], [0, 0, 0]]]))

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
@@ -79,7 +80,7 @@ def test_the_objective_gives_the_number_of_images_away(digits, extractor):
     )
     assert [len(shots.flatten(1).unique(dim=0)) for shots in found.images] == sizes
     # Fewer images than ``most`` are repeated in turn.
-    assert torch.equal(found.images[1, 0], found.images[1, 2])
+    expect_same(found.images[1, 0], found.images[1, 2])
     assert found.cost.rows == 3 + 2 + 1
 
 
@@ -102,7 +103,7 @@ def test_chunks_change_nothing(digits, extractor):
     attack = JointInversion(iterations=20, restarts=2, most=3, generator=SMALL)
     whole, pieces = (invert(attack, seen, knowledge(extractor), chunk_rows=size) for size in (None, 1))
     assert whole.objective.shape == (3, 2)
-    assert torch.allclose(whole.images, pieces.images, atol=1e-3)
+    expect_close(whole.images, pieces.images, atol=1e-3)
 
 
 def test_one_image_a_row_is_the_deep_image_prior_itself(digits, extractor):
@@ -115,7 +116,7 @@ def test_one_image_a_row_is_the_deep_image_prior_itself(digits, extractor):
     draws = [[generator(0, "row", row) for row in range(3)] for _ in range(2)]
     one = fit(DeepImagePrior(draws[0], (1, 8, 8), SMALL, CPU), distance, schedule, lambda _: None)
     same = fit(SeveralImages([[draw] for draw in draws[1]], (1, 8, 8), SMALL, CPU), distance, schedule, lambda _: None)
-    assert torch.equal(one.images, same.images)
+    expect_same(one.images, same.images)
 
 
 def test_rows_that_go_on_alone_keep_their_images(digits):
@@ -124,7 +125,7 @@ def test_rows_that_go_on_alone_keep_their_images(digits):
     before = prior.clean()
     assert before.shape == (3, 2, 8, 8)
     prior.keep(torch.tensor([0, 2]))
-    assert torch.allclose(prior.clean(), before[[0, 2]], atol=1e-6)
+    expect_close(prior.clean(), before[[0, 2]], atol=1e-6)
     assert all(values.is_leaf and len(values) == 2 for values in prior.parameters)
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from compare import expect_close
 from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,7 +178,7 @@ def test_the_fall_of_the_loss_is_the_difference_of_two_losses():
     for (sent,) in (seen.broadcast, seen.upload):
         model.load_state_dict(dict(sent.state))
         losses.append(cross_entropy(model(pictures), labels, reduction="none").detach().double())
-    assert torch.allclose(found, losses[0] - losses[1], atol=1e-6)
+    expect_close(found, losses[0] - losses[1], atol=1e-6)
 
 
 def test_heads_and_angle_matrices_give_the_image_of_a_step_away():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
@@ -68,7 +69,7 @@ def test_the_length_of_an_update_does_not_matter_to_inverting_gradients():
     attack = InvertingGradients(iterations=60)
     (plain, _), (short, _) = (attacked(attack, change, 2) for change in (torch.clone, lambda update: 2**-10 * update))
     # What is left of short updates is rounded a little differently, and exact recoveries differ in their last digits.
-    assert torch.allclose(plain, short, atol=3)
+    expect_close(plain, short, atol=3)
     assert min(plain.min(), short.min()) > 30
 
 
@@ -85,14 +86,14 @@ def test_the_projection_by_hand():
     assert sent["w"].tolist() == [[[3.0, 0.0, 4.0]]]
     assert sent["b"].tolist() == [[0.0]]
     signs = sent_entries(wanted, "signs")(candidate)
-    assert torch.allclose(signs["w"], torch.tensor([[[2.0, 0.0, 2.0]]]), atol=1e-2)
+    expect_close(signs["w"], torch.tensor([[[2.0, 0.0, 2.0]]]), atol=1e-2)
     assert signs["b"].tolist() == [[0.0]]
 
 
 def test_what_a_client_sent_is_its_own_projection():
     gradient = {"w": pruned(torch.randn(5, 7, generator=torch.Generator().manual_seed(0)), 0.3)}
     stacked = {name: value.unsqueeze(0) for name, value in gradient.items()}
-    assert torch.equal(sent_entries(gradient, "sent")(stacked)["w"], stacked["w"])
+    expect_same(sent_entries(gradient, "sent")(stacked)["w"], stacked["w"])
     signs = {name: scaled_sign(value) for name, value in gradient.items()}
     found = sent_entries(signs, "signs")(stacked)["w"][0]
     assert torch.nn.functional.cosine_similarity(found.flatten(), signs["w"].flatten(), 0) > 0.999
@@ -103,7 +104,7 @@ def test_projections_of_several_updates_are_stacked_row_by_row():
     both = stacked_projection(ones)
     assert isinstance(both, SentEntries)
     assert both.wanted["w"].tolist() == [[1.0, 0.0], [2.0, 0.0]]
-    assert torch.equal(stacked_entries(ones).wanted["w"], both.wanted["w"])
+    expect_same(stacked_entries(ones).wanted["w"], both.wanted["w"])
     with pytest.raises(TypeError):
         stacked_projection([ones[0], None])
 

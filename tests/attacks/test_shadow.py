@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from torch.nn import functional
 
 from fedpriv.attacks.invert.shadow import ShadowTraining, find_anchors, shadow_extractor
@@ -87,21 +88,21 @@ def test_it_is_the_same_again_differentiable_and_in_evaluation_mode(halves, priv
     seen = (Observation(3, 0, (means_of(private, client),), ()),)
     one, two = (shadow_extractor(seen, 0, 3, own, 10, 7, ShadowTraining(epochs=1)) for _ in range(2))
     images = client.images[:4].clone().requires_grad_()
-    assert torch.equal(one(images), two(images))
+    expect_same(one(images), two(images))
     one(images).sum().backward()
     assert images.grad.abs().sum() > 0
-    assert torch.allclose(one(images)[:1], one(images[:1]), atol=1e-5)
+    expect_close(one(images)[:1], one(images[:1]), atol=1e-5)
 
 
 def test_its_own_uploads_come_before_what_the_client_was_sent(private):
     own, sent = head_of(private), Classifier({"weight": torch.zeros(10, WIDTH), "bias": torch.zeros(10)})
     raw = Representations(torch.tensor([[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]]), torch.tensor([4, 4, 2]))
     found = find_anchors((Observation(1, 0, (own, raw), (sent,)),), 0, 1)
-    assert torch.equal(found.weight, own.state["weight"])
+    expect_same(found.weight, own.state["weight"])
     assert found.classes.tolist() == [2, 4]
     assert found.prototypes.tolist() == [[5.0, 5.0], [2.0, 1.0]]
     found = find_anchors((Observation(1, 0, (SampleCount(torch.tensor([1])),), (sent,)),), 0, 1)
-    assert torch.equal(found.bias, sent.state["bias"])
+    expect_same(found.bias, sent.state["bias"])
     assert found.prototypes is None
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +38,7 @@ def test_two_rounds_and_two_classes_by_hand():
     # p0 = (1, 0), p1 = (0, 2), mixed 3:1 and 1:1.
     weights = torch.tensor([[0.75, 0.25], [0.5, 0.5]], dtype=torch.float64)
     uploads = torch.tensor([[0.75, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    assert torch.allclose(window(uploads, weights), torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64))
+    expect_close(window(uploads, weights), torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64))
 
 
 def test_fixed_weights_reveal_nothing_however_many_rounds():
@@ -52,7 +53,7 @@ def test_fixed_weights_reveal_nothing_however_many_rounds():
 def test_a_single_round_gives_the_minimum_norm_answer():
     uploads, weights, _ = mixture(0, 1, 5)
     found = unmix(uploads, weights)
-    assert torch.allclose(weights @ found.prototypes.double(), uploads, atol=1e-5)
+    expect_close(weights @ found.prototypes.double(), uploads, atol=1e-5)
     assert found.prediction_error == float("inf")
 
 
@@ -89,9 +90,9 @@ def test_the_choice_uses_only_the_uploads_and_is_close_to_the_best():
 def test_scaling_and_the_order_of_classes_change_nothing():
     uploads, weights, _ = mixture(1, 14, 6, drift=0.01)
     found = unmix(uploads, weights).prototypes
-    assert torch.allclose(unmix(3 * uploads, weights).prototypes, 3 * found, rtol=1e-3, atol=1e-4)
+    expect_close(unmix(3 * uploads, weights).prototypes, 3 * found, rtol=1e-3, atol=1e-4)
     turned = torch.tensor([4, 2, 0, 5, 1, 3])
-    assert torch.allclose(unmix(uploads, weights[:, turned]).prototypes, found[turned], rtol=1e-3, atol=1e-4)
+    expect_close(unmix(uploads, weights[:, turned]).prototypes, found[turned], rtol=1e-3, atol=1e-4)
 
 
 def test_classes_without_weight_are_left_out():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,7 +130,7 @@ def test_a_classifier_that_points_at_the_prototypes_helps_few_uploads():
 
 def test_a_single_other_upload_is_the_prior_itself():
     upload = torch.arange(4.0)
-    assert torch.equal(prior_of_others(upload[None], torch.tensor([[0.3, 0.7]])), upload.expand(2, -1))
+    expect_same(prior_of_others(upload[None], torch.tensor([[0.3, 0.7]])), upload.expand(2, -1))
 
 
 def test_class_means_of_own_images_by_hand():
@@ -162,7 +163,7 @@ def test_the_rungs_in_order_for_every_mechanism(mechanism):
             # VAR and VAP give every class the weight 1/C, to all clients alike: others' uploads say nothing of one class
             # over another, q_c = q, and q + (1/C) / (C/C^2) (r - q) = r, which is the label's answer. The solution of
             # the ridge is of order ten float64 roundings, the sums after it of order ten float32 ones.
-            assert torch.allclose(prior, label, rtol=0, atol=50 * torch.finfo().eps * float(label.abs().max()))
+            expect_close(prior, label, rtol=0, atol=50 * torch.finfo().eps * float(label.abs().max()))
             # The same equation in every round.
             assert error(rows, truth) > 0.8 * error(label, truth)
 

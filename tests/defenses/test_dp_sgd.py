@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from defense_cases import build, plan_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,7 +70,7 @@ def test_a_huge_clip_without_noise_is_plain_sgd(name):
     images, labels = torch.rand(6, *shape, generator=torch.Generator().manual_seed(1)), batch(6)[1]
     plain = worked(model, mean_loss(model), plain_step, images, labels)
     private = worked(model, mean_loss(model), private_step(plain_step, 1e9, 0.0), images, labels)
-    assert torch.allclose(plain, private, atol=1e-6)
+    expect_close(plain, private, atol=1e-6)
 
 
 def test_a_clipped_sum_is_that_of_opacus():
@@ -86,7 +87,7 @@ def test_a_clipped_sum_is_that_of_opacus():
     norms = each.norm(dim=1)
     assert norms.min() > 0.7 or (norms > 0.7).any()
     theirs = (each * (0.7 / norms).clamp(max=1)[:, None]).mean(0)
-    assert torch.allclose(ours, theirs, atol=1e-6)
+    expect_close(ours, theirs, atol=1e-6)
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.01, 0.3, 2.0]), st.sampled_from([mean_loss, coupled_loss]))
@@ -111,7 +112,7 @@ def test_noise_has_the_stated_size_and_comes_with_empty_batches_too():
         assert float(noise.std()) == pytest.approx(1.5 * 0.5 / 4, rel=0.02)
         assert abs(float(noise.mean())) < 5 * float(noise.std()) / math.sqrt(len(noise))
     again = worked(model, mean_loss(model), step, images, labels, expected=4.0)
-    assert torch.equal(loud, again)
+    expect_same(loud, again)
 
 
 # ---------------------------------------------------------------- batches
@@ -249,10 +250,10 @@ def test_group_normalisation_is_what_opacus_would_put_in_its_place():
     assert not ModuleValidator.validate(changed, strict=False)
     for (name, value), (other, wanted) in zip(changed.named_parameters(), theirs.named_parameters(), strict=True):
         assert name == other
-        assert torch.equal(value, wanted)
+        expect_same(value, wanted)
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(changed(images), theirs(images), atol=1e-6)
-    assert torch.allclose(changed(images)[:1], changed(images[:1]), atol=1e-5)
+    expect_close(changed(images), theirs(images), atol=1e-6)
+    expect_close(changed(images)[:1], changed(images[:1]), atol=1e-5)
     record = defense.privacy(plan(trained=(defense.blueprint(own),)))
     assert record["model_changes"] == ["resnet18: 20 layers of group normalisation in place of batch normalisation"]
 
@@ -286,7 +287,7 @@ def test_the_gradients_of_every_methods_loss_come_image_by_image(name):
     if name in SEPARABLE:
         for one, two in zip(found, expected, strict=True):
             for key in one:
-                assert torch.allclose(one[key].double(), two[key].double(), atol=2e-5), key
+                expect_close(one[key].double(), two[key].double(), atol=2e-5, what=key)
 
 
 def test_every_method_with_a_side_channel_is_refused_and_no_other():
@@ -307,7 +308,7 @@ def test_the_matrix_of_fedral_and_both_trainings_of_fedrep_are_private(monkeypat
         before = world.method.receive(world.setups[0], states[0], broadcast)
         after, _ = world.method.client_step(world.setups[0], states[0], broadcast, generator(0))
         for key, value in after.items():
-            assert torch.allclose(value.double(), before[key].double(), atol=1e-6), (name, key)
+            expect_close(value.double(), before[key].double(), atol=1e-6, what=(name, key))
 
 
 # ---------------------------------------------------------------- whole runs
@@ -407,4 +408,4 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
     assert found.knowledge.batch.batch_size == max(map(len, drawn.values()))
     for target in found.targets:
         labels = federation.clients[target.client].train.labels[drawn[target.client]]
-        assert torch.equal(found.knowledge.labels[1, target.client], labels)
+        expect_same(found.knowledge.labels[1, target.client], labels)

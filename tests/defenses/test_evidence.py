@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close
 
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
@@ -60,8 +61,8 @@ def test_secure_aggregation_hands_over_weighted_means_only(tmp_path):
         others[2] = 0
         without = (values * (others / others.sum()).reshape(shape)).sum(0)
         for observation in seen.observations:
-            assert torch.allclose(part(observation.upload, Model).state[name].double(), mean, atol=1e-6)
-        assert torch.allclose(part(seen.permuted[2].upload, Model).state[name].double(), without, atol=1e-6)
+            expect_close(part(observation.upload, Model).state[name].double(), mean, atol=1e-6)
+        expect_close(part(seen.permuted[2].upload, Model).state[name].double(), without, atol=1e-6)
     assert all(int(part(o.upload, SampleCount).count) == int(counts.sum()) for o in seen.observations)
 
 
@@ -71,7 +72,7 @@ def test_secure_aggregation_of_kernels_and_refusal_of_servers_that_need_each(tmp
     )
     seen = gather(directory, federation, "kernel", CARD, n_targets=4, seed=0)
     kernels = [part(directory.message(directory.upload_path(1, k)), Kernel).matrix for k in range(4)]
-    assert torch.allclose(part(seen.observations[0].upload, Kernel).matrix, torch.stack(kernels).mean(0), atol=1e-6)
+    expect_close(part(seen.observations[0].upload, Kernel).matrix, torch.stack(kernels).mean(0), atol=1e-6)
     with pytest.raises(UserError, match=r"secure-aggregation.*fedgh.*single uploads"):
         train(tmp_path / "other", "secure-aggregation")
 
@@ -92,9 +93,9 @@ def test_the_truth_behind_an_entangled_upload_is_what_was_mixed(method, mechanis
         put(model, directory.client_state(2, target.client), "model")
         mixed = truth.weights.float() @ represent(model, truth.members)
         sent = part(directory.message(directory.upload_path(2, target.client)), Entangled)
-        assert torch.allclose(mixed, sent.feature, atol=1e-4)
+        expect_close(mixed, sent.feature, atol=1e-4)
         by_class = torch.zeros(10).index_add_(0, truth.labels, truth.weights.float())
-        assert torch.allclose(by_class, sent.label_encoding, atol=1e-5)
+        expect_close(by_class, sent.label_encoding, atol=1e-5)
 
 
 def test_a_dropped_class_does_not_shift_the_truth_of_representations(tmp_path):
@@ -108,7 +109,7 @@ def test_a_dropped_class_does_not_shift_the_truth_of_representations(tmp_path):
         dropped += len(federation.clients[target.client].train) - len(sent.features)
         model = build_model(federation.clients[target.client].blueprint, 0)
         put(model, directory.client_state(1, target.client), "model")
-        assert torch.allclose(represent(model, truth.members)[0], sent.features[target.index], atol=1e-4)
+        expect_close(represent(model, truth.members)[0], sent.features[target.index], atol=1e-4)
     assert dropped > 0
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from defense_cases import (
     CASES,
     CPU,
@@ -66,8 +67,9 @@ def test_contract(text, kind):
     rows = LABELS.clone()
     sent = send(defenses, kind)
     after = [value for message in CASES[kind] for p in message for value in p.tensors().values()]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert torch.equal(rows, LABELS)
+    for a, b in zip(before, after, strict=True):
+        expect_same(a, b)
+    expect_same(rows, LABELS)
     assert same(sent, send(defenses, kind)), "the same seed gives the same upload"
     wanted = Shield(defenses).after(plan_for(kind)).uploads
     assert {p.kind for p in sent} <= set(wanted)
@@ -79,7 +81,7 @@ def test_contract(text, kind):
     assert same(sent, send(defenses, kind))
     for mine in upload:
         if isinstance(mine, SampleCount) and sent:
-            assert torch.equal(part(sent, SampleCount).count, mine.count)
+            expect_same(part(sent, SampleCount).count, mine.count)
     wire = Shield(defenses).wire(entries(sent, 1, 0, "upload"))
     totals = count(wire)
     assert totals["full"].upload_bytes == sum(row.bytes for row in wire)
@@ -201,7 +203,7 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
         _, following = method.server_step(federation.server, dict(server), sent, rng)
         results.append([value for payload in following for value in payload.tensors().values()])
     for one, other in zip(*results, strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+        expect_close(one, other, atol=1e-5)
 
 
 # ---------------------------------------------------------------- whole runs

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from defense_cases import CASES, LABELS, C, D, build, draw, mixture, plan_for, same, send
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ def rows_of(sent):
 def test_clip_shortens_long_rows_and_leaves_short_ones():
     message = (Prototypes(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([0, 2])),)
     found = rows_of(send(build("clip:bound=2.5"), "prototype", message=message))
-    assert torch.allclose(found, torch.tensor([[1.5, 2.0], [0.3, 0.4]]))
+    expect_close(found, torch.tensor([[1.5, 2.0], [0.3, 0.4]]))
 
 
 def test_clip_of_a_network_is_of_the_whole_update():
@@ -36,7 +37,7 @@ def test_clip_of_a_network_is_of_the_whole_update():
     update = {name: sent[name] - before[name] for name in sent}
     assert math.sqrt(sum(float(v.square().sum()) for v in update.values())) == pytest.approx(0.5, rel=1e-5)
     ratio = torch.cat([(update[n] / (own[n] - before[n])).flatten() for n in sent])
-    assert torch.allclose(ratio, ratio[0].expand_as(ratio), rtol=1e-3)
+    expect_close(ratio, ratio[0].expand_as(ratio), rtol=1e-3)
     assert same(send(build("clip:bound=1000"), "model"), upload)
 
 
@@ -90,9 +91,9 @@ def test_quantise_has_few_levels_is_unbiased_and_keeps_zero():
     message = (Representations(values, torch.zeros(20000, dtype=torch.int64)),)
     sent = part(send(build("quantise:bits=3"), "representation", message=message), Representations).features
     levels = (sent * 3).round()
-    assert torch.allclose(sent * 3, levels, atol=1e-6)
+    expect_close(sent * 3, levels, atol=1e-6)
     assert set(levels.flatten().tolist()) <= {-3, -2, -1, 0, 1, 2, 3}
-    assert torch.allclose(sent.mean(0), values[0], atol=0.01)
+    expect_close(sent.mean(0), values[0], atol=0.01)
     assert bool((sent[:, 2] == 0).all())
     wire = Shield(build("quantise:bits=3")).wire(entries((mixture(),), 1, 0, "upload"))
     assert sum(row.bytes for row in wire if "encoding" not in row.name) == 3 * D // 8 + 4
@@ -129,8 +130,8 @@ def test_entangle_of_representations_is_fedre():
     rng, _ = generators(0, 0, 2, 1)
     weights = sample_weights(LABELS, "RAR", rng)
     feature, encoding = entangle(CASES["representation"][0][0].features, LABELS, weights, C)
-    assert torch.equal(sent.feature, feature)
-    assert torch.equal(sent.label_encoding, encoding)
+    expect_same(sent.feature, feature)
+    expect_same(sent.label_encoding, encoding)
 
 
 @pytest.mark.parametrize("mechanism", ["VAR", "VAP", "RAP", "RSP"])
@@ -141,8 +142,8 @@ def test_entangled_prototypes_equal_entangled_representations(mechanism):
     text = f"entangle:mechanism={mechanism}"
     one = part(send(build(text), "representation"), Entangled)
     other = part(send(build(text), "prototype", message=prototypes), Entangled)
-    assert torch.allclose(one.feature, other.feature, atol=1e-6)
-    assert torch.allclose(one.label_encoding, other.label_encoding, atol=1e-6)
+    expect_close(one.feature, other.feature, atol=1e-6)
+    expect_close(one.label_encoding, other.label_encoding, atol=1e-6)
     assert float(other.label_encoding.sum()) == pytest.approx(1)
 
 
@@ -157,7 +158,7 @@ def test_fixed_weights_stay_and_resampled_ones_change():
 def test_diagonal_blocks_of_a_matrix_and_of_rows():
     sent = part(send(build("diagonal:blocks=4"), "angle-matrix"), AngleMatrix).blocks
     own = CASES["angle-matrix"][0][0].blocks
-    assert torch.equal(sent, torch.stack([block for pair in own for block in diagonal_blocks(pair, 2)]))
+    expect_same(sent, torch.stack([block for pair in own for block in diagonal_blocks(pair, 2)]))
     seen = torch.zeros(D)
     for round_ in range(1, 5):
         row = part(send(build("diagonal:blocks=4"), "entangled", round_=round_), Entangled).feature
@@ -165,7 +166,7 @@ def test_diagonal_blocks_of_a_matrix_and_of_rows():
         seen += row != 0
     assert bool((seen == 1).all())
     fixed = [part(send(build("diagonal:blocks=4,schedule=fixed"), "entangled", round_=t), Entangled) for t in (1, 2)]
-    assert torch.equal(fixed[0].feature, fixed[1].feature)
+    expect_same(fixed[0].feature, fixed[1].feature)
     wire = Shield(build("diagonal:blocks=4")).wire(entries((mixture(),), 1, 0, "upload"))
     assert [row.scalars for row in wire] == [D // 4, C]
 
@@ -173,7 +174,7 @@ def test_diagonal_blocks_of_a_matrix_and_of_rows():
 def test_count_floor_drops_rare_classes_and_then_everything():
     kept = part(send(build("count-floor:least=2"), "prototype"), Prototypes)
     assert (kept.classes.tolist(), kept.counts.tolist()) == ([0, 2], [6, 2])
-    assert torch.equal(kept.features, CASES["prototype"][0][0].features[:2])
+    expect_same(kept.features, CASES["prototype"][0][0].features[:2])
     assert (
         part(send(build("count-floor:least=2"), "representation"), Representations).labels.tolist() == [0] * 6 + [2] * 2
     )
@@ -192,13 +193,13 @@ def test_count_floor_before_entanglement_leaves_only_rare_classes_out():
 def test_hidden_labels_are_one_class_or_a_noisy_distribution():
     hidden = part(send(build("hide-labels"), "entangled"), Entangled)
     assert hidden.label_encoding.tolist() == [1, 0, 0, 0]
-    assert torch.equal(hidden.feature, mixture().feature)
+    expect_same(hidden.feature, mixture().feature)
     noisy = part(send(build("hide-labels:how=laplace,epsilon=1"), "entangled"), Entangled).label_encoding
     assert float(noisy.sum()) == pytest.approx(1, abs=1e-6)
     assert bool((noisy >= 0).all())
     assert not torch.allclose(noisy, mixture().label_encoding, atol=0.01)
     close = part(send(build("hide-labels:how=laplace,epsilon=1e6"), "entangled"), Entangled).label_encoding
-    assert torch.allclose(close, mixture().label_encoding, atol=1e-3)
+    expect_close(close, mixture().label_encoding, atol=1e-3)
     record = Shield(build("hide-labels:how=laplace,epsilon=0.5")).privacy(plan_for("entangled"))[0]
     assert record["epsilon"] == 3.0  # six rounds
 

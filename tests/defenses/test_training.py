@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from defense_cases import build, plan_for
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,13 +76,13 @@ def test_soteria_zeroes_the_columns_that_a_loop_over_columns_says(name):
         for row in range(3):
             (slope,) = torch.autograd.grad(features[row, column], seen, retain_graph=True)
             expected[column] += slope[row].norm() / (features[row, column].detach() + 0.1)
-    assert torch.allclose(scores(features, seen), expected, rtol=1e-4, atol=1e-6)
+    expect_close(scores(features, seen), expected, rtol=1e-4, atol=1e-6)
     plain, _ = worked(model, plain_step, images, labels)
     for percentile in (0.0, 30.0, 100.0):
         found, _ = worked(model, pruned_step(plain_step, percentile), images, labels)
         hidden = expected.abs() < torch.quantile(expected, percentile / 100)
         assert not found["head.weight"][:, hidden].any()
-        assert torch.allclose(found["head.weight"][:, ~hidden], plain["head.weight"][:, ~hidden], atol=1e-6)
+        expect_close(found["head.weight"][:, ~hidden], plain["head.weight"][:, ~hidden], atol=1e-6)
         assert all(torch.allclose(found[key], plain[key], atol=1e-6) for key in plain if key != "head.weight")
 
 
@@ -122,7 +123,7 @@ def test_soteria_looks_at_what_goes_into_the_head_whatever_the_method(name):
 def test_the_divergence_is_the_closed_form():
     mean, deviation = torch.randn(5, 7), torch.rand(5, 7) + 0.1
     theirs = kl_divergence(Normal(mean, deviation), Normal(0.0, 1.0)).sum(1).mean()
-    assert torch.allclose(divergence(mean, deviation), theirs, atol=1e-5)
+    expect_close(divergence(mean, deviation), theirs, atol=1e-5)
     assert float(divergence(torch.zeros(2, 3), torch.ones(2, 3))) == 0
 
 
@@ -135,11 +136,11 @@ def test_the_bottleneck_draws_in_training_and_takes_the_mean_in_evaluation():
     mean, raw = bottleneck.encoder(vectors[:1]).chunk(2, 1)
     exact = bottleneck.decoder(mean)
     spread = (bottleneck.decoder.weight.square() @ softplus(raw).square().T).sqrt()[:, 0]
-    assert torch.allclose(drawn.mean(0), exact[0], atol=0.02)
-    assert torch.allclose(drawn.std(0), spread, rtol=0.03)
+    expect_close(drawn.mean(0), exact[0], atol=0.02)
+    expect_close(drawn.std(0), spread, rtol=0.03)
     bottleneck.eval()
-    assert torch.equal(bottleneck(vectors[:3]), bottleneck(vectors[:3]))
-    assert torch.allclose(bottleneck(vectors[:1]), exact)
+    expect_same(bottleneck(vectors[:3]), bottleneck(vectors[:3]))
+    expect_close(bottleneck(vectors[:1]), exact)
     assert copy.deepcopy(bottleneck).divergence is None
 
 
@@ -148,7 +149,7 @@ def test_precode_adds_a_bottleneck_and_leaves_the_other_initial_weights_alone():
     plain, changed = build_model(OWN, 3), build_model(defense.blueprint(OWN), 3)
     assert count_parameters(changed) - count_parameters(plain) == 3 * WIDTH * 16 + 2 * 16 + WIDTH
     for name, value in plain.state_dict().items():
-        assert torch.equal(value, changed.state_dict()[name])
+        expect_same(value, changed.state_dict()[name])
     images, labels = batch(5)
     changed.train()
     with global_seed(0):
@@ -156,11 +157,12 @@ def test_precode_adds_a_bottleneck_and_leaves_the_other_initial_weights_alone():
         total = value + 0.5 * changed.bottleneck.divergence
     grads = torch.autograd.grad(total, list(changed.parameters()))
     found, loss = worked(changed, divergent_step(plain_step, 0.5), images, labels)
-    assert torch.equal(loss, total.detach())
-    assert all(torch.equal(one, two) for one, two in zip(found.values(), grads, strict=True))
+    expect_same(loss, total.detach())
+    for one, two in zip(found.values(), grads, strict=True):
+        expect_same(one, two)
     assert changed.bottleneck.divergence is None
     changed.eval()
-    assert torch.equal(changed(images), changed(images))
+    expect_same(changed(images), changed(images))
 
 
 @pytest.mark.parametrize("name", ["fedkd", "fml", "fedrep", "fedhenn", "fedre"])
@@ -204,7 +206,7 @@ def test_every_augmentation_keeps_shape_and_range_and_repeats_by_seed(number, se
     one = transform(image, ((number,),), generator(seed, "draw"), crop=crop)
     two = transform(image, ((number,),), generator(seed, "draw"), crop=crop)
     assert one.shape == image.shape
-    assert torch.equal(one, two)
+    expect_same(one, two)
     assert 0 <= float(one.min()) <= float(one.max()) <= 1
 
 
@@ -216,7 +218,7 @@ def test_augmentations_by_hand():
     }
     assert places == {(10, 1), (10, 19)}  # 9.06 pixels to either side
     half = torch.full((1, 4, 4), 0.25)
-    assert torch.equal(transform(half, ((0,),), generator(0), crop=False), 1 - half)  # invert
+    expect_same(transform(half, ((0,),), generator(0), crop=False), 1 - half)  # invert
     bright = {round(float(transform(half, ((15,),), generator(seed), crop=False).mean()), 4) for seed in range(12)}
     assert bright == {0.125, 0.375}  # brightness 9: half more or less
 
@@ -232,7 +234,7 @@ def test_each_image_of_a_batch_is_transformed_and_the_loss_is_of_these():
 
     (defense,) = build("transform:policy=0,crop=false")
     worked(model, defense.guard(plan_for("model"))(plain_step), images, labels, loss)
-    assert torch.allclose(seen[0], 1 - images)
+    expect_close(seen[0], 1 - images)
     empty, _ = (images[:0], labels[:0])
     worked_on = []
     defense.guard(plan_for("model"))(lambda work, some, _: worked_on.append(len(some)) or torch.zeros(()))(
@@ -259,7 +261,7 @@ def test_mixing_identical_images_changes_nothing():
     model = build_model(OWN, 0)
     plain, value = worked(model, plain_step, images, labels)
     mixed, other = worked(model, mixed_step(plain_step, Mixup()), images, labels)
-    assert torch.allclose(value, other, atol=1e-6)
+    expect_close(value, other, atol=1e-6)
     assert all(torch.allclose(plain[name], mixed[name], atol=1e-5) for name in plain)
 
 
@@ -278,7 +280,7 @@ def test_the_loss_of_mixed_images_weighs_every_label():
     model.zero_grad()
     expected = cross_entropy(model(blend), soft)
     expected.backward()
-    assert torch.allclose(value, expected.detach(), atol=1e-6)
+    expect_close(value, expected.detach(), atol=1e-6)
     assert all(torch.allclose(found[name], p.grad, atol=1e-6) for name, p in model.named_parameters())
 
 
@@ -339,7 +341,8 @@ def test_training_without_defenses_is_the_plain_loop_bit_for_bit():
         optimiser.zero_grad()
         cross_entropy(two(images[index]), labels[index]).backward()
         optimiser.step()
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        expect_same(a, b)
 
 
 # ---------------------------------------------------------------- whole runs
@@ -470,4 +473,5 @@ def test_attackers_take_the_mean_of_a_bottleneck():
     matched = StepModel(model, CPU)
     soft = torch.nn.functional.one_hot(labels, CLASSES).float()
     one, two = (matched.gradient(parameters(model), images, soft) for _ in range(2))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    for name in one:
+        expect_same(one[name], two[name])

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 
 from fedpriv.algebra.entanglement import MECHANISMS
 from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
@@ -63,7 +64,7 @@ def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(
         assert truth.members.shape[0] == 1
         assert int(truth.labels[0]) == target.label
         again = evidence.knowledge.extractors[target.client](truth.members)[0]
-        assert torch.allclose(again, row, atol=1e-5)
+        expect_close(again, row, atol=1e-5)
 
 
 def test_a_prototype_is_the_mean_over_its_true_images(world):
@@ -74,7 +75,7 @@ def test_a_prototype_is_the_mean_over_its_true_images(world):
     for target, truth in zip(evidence.targets, found, strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
         features = evidence.knowledge.extractors[target.client](truth.members)
-        assert torch.allclose(features.mean(0), part(upload, Prototypes).features[target.index], atol=1e-5)
+        expect_close(features.mean(0), part(upload, Prototypes).features[target.index], atol=1e-5)
         assert set(truth.labels.tolist()) == {target.label}
 
 
@@ -87,7 +88,7 @@ def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism
     for target, truth in zip(evidence.targets, found, strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
         features = evidence.knowledge.extractors[target.client](truth.members)
-        assert torch.allclose(truth.weights.float() @ features, part(upload, Entangled).feature, atol=1e-4)
+        expect_close(truth.weights.float() @ features, part(upload, Entangled).feature, atol=1e-4)
 
 
 def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
@@ -101,7 +102,7 @@ def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prot
         assert [t.label for t in evidence.targets if t.client == client] == held
     for target, truth in zip(evidence.targets, found, strict=True):
         features = evidence.knowledge.extractors[target.client](truth.members)
-        assert torch.allclose(features.mean(0), truth.feature, atol=1e-5)
+        expect_close(features.mean(0), truth.feature, atol=1e-5)
 
 
 def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
@@ -120,8 +121,8 @@ def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
         loss = torch.nn.functional.cross_entropy(model(truth.members), truth.labels)
         slopes = torch.autograd.grad(loss, list(model.parameters()))
         for (name, _), slope in zip(model.named_parameters(), slopes, strict=True):
-            assert torch.allclose((before[name] - after[name]) / 0.1, slope, atol=1e-4)
-        assert torch.equal(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
+            expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-4)
+        expect_same(evidence.knowledge.labels[(target.round, target.client)], truth.labels)
     blind = gather(directory, federation, "model", dataclasses.replace(CARD, labels="inferred"), n_targets=3, seed=0)
     assert blind.knowledge.labels == {}
     assert gather(
@@ -206,7 +207,7 @@ def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
     whole = attack_in_pieces(*args, Execution(0, CPU), tmp_path / "a", "reconstruction")
     pieces = attack_in_pieces(*args, Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
     assert pieces.targets == whole.targets
-    assert torch.allclose(pieces.images, whole.images, atol=1e-4)
+    expect_close(pieces.images, whole.images, atol=1e-4)
     assert pieces.cost.rows == whole.cost.rows
 
     class Refuses(PixelInversion):
@@ -214,7 +215,7 @@ def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
             raise AssertionError("finished pieces are not attacked again")
 
     again = attack_in_pieces(Refuses(), *args[1:], Execution(0, CPU, piece=2), tmp_path / "b", "reconstruction")
-    assert torch.equal(again.images, pieces.images)
+    expect_same(again.images, pieces.images)
 
 
 def test_batches_of_different_sizes_are_put_together(tmp_path):
@@ -246,7 +247,7 @@ def test_batches_of_different_sizes_are_put_together(tmp_path):
         for client, size in enumerate(sizes):
             own = {round(client + place / 10, 1) for place in range(size)}
             assert {round(100 * value, 1) for value in found.images[client, :, 0, 0, 0].tolist()} == own
-            assert torch.allclose(found.images[client, :, 0, 0, 0] * 100, client + found.labels[client] / 10)
+            expect_close(found.images[client, :, 0, 0, 0] * 100, client + found.labels[client] / 10)
 
 
 def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_same
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.observation import KnowledgeCard
@@ -53,7 +54,8 @@ def test_the_update_begins_where_the_client_began(round_, stored):
         start = part(seen.broadcast, Model).state
         if round_ > 1:
             before = part(directory.message(directory.upload_path(round_ - 1, seen.client)), Model).state
-            assert all(torch.equal(start[name], value) for name, value in before.items())
+            for name, value in before.items():
+                expect_same(start[name], value)
         assert start.keys() == inner(server, prefix(seen.client)).keys()
     truth = truths(directory, federation, "model", found.targets, seed=0)
     result = LinearLayer().run(found.observations, found.targets, found.knowledge, seed=0, device=CPU)
@@ -71,7 +73,8 @@ def test_initial_weights_are_those_that_the_server_drew(stored):
     server, _ = federation.method.start(federation.server, _init_rng(directory.config))
     for seen in found.observations:
         own = inner(server, prefix(seen.client))
-        assert all(torch.equal(value, own[name]) for name, value in part(seen.broadcast, Model).state.items())
+        for name, value in part(seen.broadcast, Model).state.items():
+            expect_same(value, own[name])
 
 
 def test_a_round_whose_start_was_not_stored_is_refused(tmp_path):

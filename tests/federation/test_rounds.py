@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compare import expect_close
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.accuracy import accuracy
@@ -152,7 +153,7 @@ def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
     uploads = [part(directory.message(directory.upload_path(1, k)), Model).state for k in range(4)]
     for name, value in second.items():
         mean = sum(n / sum(sizes) * upload[name] for n, upload in zip(sizes, uploads, strict=True))
-        assert torch.allclose(mean, value, atol=1e-6)
+        expect_close(mean, value, atol=1e-6)
         assert not torch.equal(first[name], value)
 
 

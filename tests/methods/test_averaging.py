@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from method_cases import CLASSES, SIZES, WIDTH, World, copies, same, same_message
 from torch.nn.functional import cross_entropy
 
@@ -59,7 +60,7 @@ def test_the_order_of_clients_changes_no_average(name):
     for mine, theirs in [(one, other)] + [(a.tensors(), b.tensors()) for a, b in zip(sent, sent_too, strict=True)]:
         assert mine.keys() == theirs.keys()
         for key in mine:
-            assert torch.allclose(mine[key].double(), theirs[key].double(), atol=1e-5), key
+            expect_close(mine[key].double(), theirs[key].double(), atol=1e-5, what=key)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_fedprox_steps_down_the_gradient_plus_mu_times_the_way_from_the_global_m
             for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
                 weight -= 0.2 * (slope + 0.7 * (weight - anchors[name]))
     for name, weight in model.named_parameters():
-        assert torch.allclose(state[f"model.{name}"], weight, atol=1e-6)
+        expect_close(state[f"model.{name}"], weight, atol=1e-6)
 
 
 # ---------------------------------------------------------------- FedRep
@@ -154,10 +155,10 @@ def test_fedreps_head_never_leaves_and_is_never_replaced():
     assert not any("head" in name for name in server)
     assert not torch.equal(states[0]["model.head.weight"], states[1]["model.head.weight"])
     received = world.method.receive(world.setups[0], states[0], broadcast)
-    assert torch.equal(received["model.head.weight"], states[0]["model.head.weight"])
+    expect_same(received["model.head.weight"], states[0]["model.head.weight"])
     base = part(broadcast, Extractor).state
     for name, value in base.items():
-        assert torch.equal(received[f"model.{name}"], value)
+        expect_same(received[f"model.{name}"], value)
         assert not torch.equal(states[0][f"model.{name}"], value)
     assert len(base) == len(parameters(world.setups[0].model)) - 2
 
@@ -198,8 +199,8 @@ def test_fedreps_head_phase_is_gradient_descent_on_fixed_representations():
         delta = (torch.softmax(features @ weight.T + bias, 1) - torch.eye(CLASSES)[labels]) / len(labels)
         weight, bias = weight - 0.3 * delta.T @ features, bias - 0.3 * delta.sum(0)
     fedrep.train_head(setup, generator(1))
-    assert torch.allclose(model.head.weight, weight, atol=1e-5)
-    assert torch.allclose(model.head.bias, bias, atol=1e-5)
+    expect_close(model.head.weight, weight, atol=1e-5)
+    expect_close(model.head.bias, bias, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedala"])
@@ -224,8 +225,8 @@ def test_work_before_training_leaves_the_batches_of_training_where_an_observer_e
 def test_a_side_generator_leaves_the_other_where_it_is():
     rng, twin = generator(3), generator(3)
     one, other = side_generator(rng), side_generator(rng)
-    assert torch.equal(rng.get_state(), twin.get_state())
-    assert torch.equal(torch.rand(5, generator=one), torch.rand(5, generator=other))
+    expect_same(rng.get_state(), twin.get_state())
+    expect_same(torch.rand(5, generator=one), torch.rand(5, generator=other))
     assert not torch.equal(torch.rand(5, generator=side_generator(rng)), torch.rand(5, generator=twin))
 
 
@@ -240,7 +241,7 @@ def test_fedala_steps_its_weights_and_clips_them():
     received = {"w": torch.tensor([1.0, 3.0, 1.0, 9.0])}
     stepped = fedala.step_shares(shares, slopes, local, received, rate=0.5)
     # 1 - .5*.2*1; 1 + .5*3*2 -> 1; .5 + .5*1*1 = 1; .1 - .5*6 -> 0
-    assert torch.allclose(stepped["w"], torch.tensor([0.9, 1.0, 1.0, 0.0]))
+    expect_close(stepped["w"], torch.tensor([0.9, 1.0, 1.0, 0.0]))
     assert list(stepped) == names
 
 
@@ -251,7 +252,7 @@ def test_fedala_merges_where_it_has_weights_and_overwrites_elsewhere():
     assert merged["a"].tolist() == [1.0, 2.0, 3.0]
     assert merged["b"].tolist() == [9.0]
     exact = torch.randn(1000)
-    assert torch.equal(fedala.merge({"a": torch.randn(1000)}, {"a": exact}, {"a": torch.ones(1000)})["a"], exact)
+    expect_same(fedala.merge({"a": torch.randn(1000)}, {"a": exact}, {"a": torch.ones(1000)})["a"], exact)
 
 
 def test_fedala_chooses_the_last_tensors_or_all():
@@ -300,7 +301,7 @@ def test_one_pass_of_fedala_over_one_batch_is_the_formula():
     assert set(shares) == {"head.weight", "head.bias"}
     for name, slope in zip(("head.weight", "head.bias"), slopes, strict=True):
         way = received[name] - state[f"model.{name}"]
-        assert torch.allclose(shares[name], (1 - 30 * slope * way).clamp(0, 1), atol=1e-5)
+        expect_close(shares[name], (1 - 30 * slope * way).clamp(0, 1), atol=1e-5)
     assert any(0 < float(share) < 1 for share in shares["head.weight"].flatten())
 
 
@@ -312,7 +313,7 @@ def test_learning_on_representations_or_on_images_is_the_same():
     _, _, _, everything = learn(options | {"layer_idx": 0}, batch_size=100)
     assert len(everything) > 2
     for name, share in head.items():
-        assert torch.allclose(share, everything[name], atol=1e-5)
+        expect_close(share, everything[name], atol=1e-5)
 
 
 def test_learned_weights_lower_the_loss_of_the_merged_model():
@@ -385,10 +386,10 @@ def test_dbe_sends_the_running_mean_once_and_the_server_sends_the_average_from_t
     server, broadcast, states, uploads = world.round(1, server, broadcast, states)
     means = [part(upload, FeatureMean).mean for _, upload in uploads]
     average = sum(size / sum(SIZES) * mean for size, mean in zip(SIZES, means, strict=True))
-    assert torch.allclose(part(broadcast, FeatureMean).mean, average, atol=1e-6)
+    expect_close(part(broadcast, FeatureMean).mean, average, atol=1e-6)
     server, again, states, uploads = world.round(2, server, broadcast, states)
     assert all(optional_part(upload, FeatureMean) is None for _, upload in uploads)
-    assert torch.equal(part(again, FeatureMean).mean, part(broadcast, FeatureMean).mean)
+    expect_same(part(again, FeatureMean).mean, part(broadcast, FeatureMean).mean)
 
 
 def test_a_late_client_of_dbe_adds_its_mean():
@@ -399,7 +400,7 @@ def test_a_late_client_of_dbe_adds_its_mean():
     assert [optional_part(upload, FeatureMean) is None for _, upload in late] == [True, False]
     means = [part(first[0][1], FeatureMean), part(first[1][1], FeatureMean), part(late[1][1], FeatureMean)]
     average = sum(size / sum(SIZES) * mean.mean for size, mean in zip(SIZES, means, strict=True))
-    assert torch.allclose(part(broadcast, FeatureMean).mean, average, atol=1e-6)
+    expect_close(part(broadcast, FeatureMean).mean, average, atol=1e-6)
 
 
 def test_the_running_mean_of_dbe_starts_from_zero_and_forgets_by_its_momentum():
@@ -412,7 +413,7 @@ def test_the_running_mean_of_dbe_starts_from_zero_and_forgets_by_its_momentum():
         represent(model, setup.train.images[index]).mean(0)
         for index in local_batches(len(setup.train), setup.training, generator(5))
     )
-    assert torch.allclose(part(upload, FeatureMean).mean, 0.75 * 0.25 * one + 0.25 * two, atol=1e-6)
+    expect_close(part(upload, FeatureMean).mean, 0.75 * 0.25 * one + 0.25 * two, atol=1e-6)
 
 
 def test_a_client_of_dbe_without_a_batch_sends_the_mean_of_its_representations():
@@ -421,7 +422,7 @@ def test_a_client_of_dbe_without_a_batch_sends_the_mean_of_its_representations()
     setup = world.setups[0]
     _, upload = world.method.client_step(setup, states[0], broadcast, generator(5))
     put(setup.model, states[0], "model")
-    assert torch.allclose(part(upload, FeatureMean).mean, represent(setup.model, setup.train.images).mean(0))
+    expect_close(part(upload, FeatureMean).mean, represent(setup.model, setup.train.images).mean(0))
 
 
 def test_a_step_of_dbe_is_its_loss_by_hand():
@@ -446,8 +447,8 @@ def test_a_step_of_dbe_is_its_loss_by_hand():
             for weight, slope in zip([*model.parameters(), shift], slopes, strict=True):
                 weight -= 0.2 * slope
     for name, weight in model.named_parameters():
-        assert torch.allclose(state[f"model.{name}"], weight, atol=1e-5)
-    assert torch.allclose(state[fedavgdbe.TRANSLATION], shift, atol=1e-5)
+        expect_close(state[f"model.{name}"], weight, atol=1e-5)
+    expect_close(state[fedavgdbe.TRANSLATION], shift, atol=1e-5)
 
 
 def test_dbes_translation_is_private_and_used_in_prediction():
@@ -459,16 +460,17 @@ def test_dbes_translation_is_private_and_used_in_prediction():
     assert all(not torch.equal(shift, value) for value in server.values())
     put(setup.model, states[0], "model")
     logits = (represent(setup.model, images) + shift) @ setup.model.head.weight.T + setup.model.head.bias
-    assert torch.allclose(world.method.predict(setup, states[0], images), logits, atol=1e-5)
+    expect_close(world.method.predict(setup, states[0], images), logits, atol=1e-5)
     received = world.method.receive(setup, states[0], broadcast)
-    assert torch.equal(received[fedavgdbe.TRANSLATION], shift)
+    expect_same(received[fedavgdbe.TRANSLATION], shift)
 
 
 def test_the_first_round_of_dbe_is_fedavgs():
     _, _, _, states, _ = trained("fedavgdbe", rounds=1)
     _, _, _, expected, _ = trained("fedavg", rounds=1)
     for state, want in zip(states, expected, strict=True):
-        assert all(torch.equal(state[name], value) for name, value in want.items())
+        for name, value in want.items():
+            expect_same(state[name], value)
         assert not state[fedavgdbe.TRANSLATION].any()
 
 
@@ -489,7 +491,7 @@ def test_fedgen_sends_label_counts_once_and_the_server_sums_them(name):
     server, broadcast, states, uploads = world.round(2, server, broadcast, states)
     assert [optional_part(upload, LabelCounts) is None for _, upload in uploads] == [True, True, False]
     everybody = torch.cat([setup.train.labels for setup in world.setups])
-    assert torch.equal(part(broadcast, LabelCounts).counts, torch.bincount(everybody, minlength=CLASSES))
+    expect_same(part(broadcast, LabelCounts).counts, torch.bincount(everybody, minlength=CLASSES))
 
 
 @pytest.mark.parametrize(("noise", "classes", "expected"), [(32, 10, 285_696), (512, 10, 531_456)])
@@ -511,7 +513,7 @@ def test_generated_representations_are_the_formula():
     first, norm, _, last = made.layers
     hidden = torch.cat([noise, torch.eye(CLASSES)[classes]], 1) @ first.weight.T + first.bias
     scaled = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + norm.eps).sqrt() * norm.weight + norm.bias
-    assert torch.allclose(features, scaled.clamp(min=0) @ last.weight.T + last.bias, atol=1e-5)
+    expect_close(features, scaled.clamp(min=0) @ last.weight.T + last.bias, atol=1e-5)
 
 
 def test_the_mean_of_heads_logits_is_the_mean_heads_logit():
@@ -522,7 +524,7 @@ def test_the_mean_of_heads_logits_is_the_mean_heads_logit():
         head = part(upload, Classifier).state
         logits += size / sum(SIZES) * (features @ head["weight"].T + head["bias"])
     mean = part(broadcast, Classifier).state
-    assert torch.allclose(features @ mean["weight"].T + mean["bias"], logits, atol=1e-5)
+    expect_close(features @ mean["weight"].T + mean["bias"], logits, atol=1e-5)
 
 
 def test_the_server_trains_the_generator_towards_what_the_head_recognises():
@@ -550,7 +552,7 @@ def test_classes_are_drawn_in_proportion_to_everybodys_labels():
         drawn = feature_generator.draw_classes(torch.tensor([6, 0, 3, 1]), 20_000)
     share = torch.bincount(drawn, minlength=4) / 20_000
     assert share[1] == 0
-    assert torch.allclose(share, torch.tensor([0.6, 0, 0.3, 0.1]), atol=0.015)
+    expect_close(share, torch.tensor([0.6, 0, 0.3, 0.1]), atol=0.015)
 
 
 def test_a_step_of_fedgen_is_its_loss_by_hand():
@@ -571,7 +573,7 @@ def test_a_step_of_fedgen_is_its_loss_by_hand():
     loss = cross_entropy(model(images), labels) + 0.5 * cross_entropy(model.head(features), classes)
     slopes = torch.autograd.grad(loss, list(model.parameters()))
     for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
-        assert torch.allclose(state[f"model.{name}"], weight - 0.2 * slope, atol=1e-6)
+        expect_close(state[f"model.{name}"], weight - 0.2 * slope, atol=1e-6)
 
 
 def test_fedgen_takes_batches_of_one_image():
@@ -632,7 +634,7 @@ def test_a_step_of_fd_is_its_loss_by_hand(targets):
     loss = cross_entropy(logits, labels) + 0.7 * torch.stack(terms).mean()
     slopes = torch.autograd.grad(loss, list(model.parameters()))
     for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
-        assert torch.allclose(state[f"model.{name}"], weight - 0.2 * slope, atol=1e-5)
+        expect_close(state[f"model.{name}"], weight - 0.2 * slope, atol=1e-5)
 
 
 def test_fd_collects_after_training_over_every_sample():
@@ -642,9 +644,9 @@ def test_fd_collects_after_training_over_every_sample():
         put(setup.model, states[k], "model")
         outputs = classify(setup.model, setup.train.images).softmax(1)
         means, classes, _ = class_means(outputs, setup.train.labels)
-        assert torch.allclose(sent.values, means, atol=1e-6)
-        assert torch.equal(sent.classes, classes)
-        assert torch.allclose(sent.values.sum(1), torch.ones(len(classes)), atol=1e-5)
+        expect_close(sent.values, means, atol=1e-6)
+        expect_same(sent.classes, classes)
+        expect_close(sent.values.sum(1), torch.ones(len(classes)), atol=1e-5)
 
 
 def test_fd_collects_in_training_from_the_batches_that_were_trained_on():
@@ -656,8 +658,8 @@ def test_fd_collects_in_training_from_the_batches_that_were_trained_on():
     index = torch.cat(local_batches(len(setup.train), setup.training, generator(5)))
     put(setup.model, states[0], "model")
     means, classes, _ = class_means(classify(setup.model, setup.train.images[index]), setup.train.labels[index])
-    assert torch.equal(part(upload, ClassLogits).classes, classes)
-    assert torch.allclose(part(upload, ClassLogits).values, means, atol=1e-5)
+    expect_same(part(upload, ClassLogits).classes, classes)
+    expect_close(part(upload, ClassLogits).values, means, atol=1e-5)
 
 
 def test_a_client_of_fd_that_trained_on_nothing_sends_no_class():

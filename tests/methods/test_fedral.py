@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World
 from torch.nn.functional import cross_entropy
 
@@ -48,7 +49,7 @@ def test_the_mean_does_not_depend_on_the_order_of_clients(aggregation):
         for k, m in enumerate((1, 2, 3, 12, 4))
     ]
     states = [world.method.server_step(world.server, {}, rows, generator(0))[0] for rows in (uploads, uploads[::-1])]
-    assert torch.allclose(states[0]["angle"], states[1]["angle"], rtol=0, atol=1e-6)
+    expect_close(states[0]["angle"], states[1]["angle"], rtol=0, atol=1e-6)
 
 
 def test_clients_upload_the_blocks_of_their_own_number():
@@ -61,7 +62,7 @@ def test_clients_upload_the_blocks_of_their_own_number():
         side = WIDTH // m
         for i, block in enumerate(blocks):
             rows = slice(i * side, (i + 1) * side)
-            assert torch.equal(block, after[k]["angle"][rows, rows])
+            expect_same(block, after[k]["angle"][rows, rows])
 
 
 def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned_representation():
@@ -78,9 +79,9 @@ def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned
         weight, bias = states[k]["model.head.weight"], states[k]["model.head.bias"]
         turned = features + features @ angle
         error = (torch.softmax(turned @ weight.T + bias, 1) - torch.eye(CLASSES)[labels]) / len(labels)
-        assert torch.allclose(part(sent, AngleMatrix).blocks[0], angle - 0.1 * features.T @ (error @ weight), atol=1e-5)
-        assert torch.allclose(after[k]["model.head.weight"], weight - 0.1 * error.T @ turned, atol=1e-5)
-        assert torch.equal(after[k]["angle"], part(sent, AngleMatrix).blocks[0])
+        expect_close(part(sent, AngleMatrix).blocks[0], angle - 0.1 * features.T @ (error @ weight), atol=1e-5)
+        expect_close(after[k]["model.head.weight"], weight - 0.1 * error.T @ turned, atol=1e-5)
+        expect_same(after[k]["angle"], part(sent, AngleMatrix).blocks[0])
 
 
 def test_prediction_turns_the_representation_and_the_other_figure_does_not():
@@ -91,16 +92,17 @@ def test_prediction_turns_the_representation_and_the_other_figure_does_not():
     features = represent(setup.model, images)
     weight, bias = state["model.head.weight"], state["model.head.bias"]
     turned = (features + features @ state["angle"]) @ weight.T + bias
-    assert torch.allclose(world.method.predict(setup, state, images), turned, atol=1e-5)
+    expect_close(world.method.predict(setup, state, images), turned, atol=1e-5)
     plain = world.method.also["without_matrix"](setup, state, images)
-    assert torch.allclose(plain, features @ weight.T + bias, atol=1e-5)
+    expect_close(plain, features @ weight.T + bias, atol=1e-5)
 
 
 def test_the_start_is_shared_and_has_variance_one_over_d():
     world = World("fedral")
     server, broadcast, states = world.start()
-    assert all(torch.equal(state["angle"], server["angle"]) for state in states)
-    assert torch.equal(part(broadcast, AngleMatrix).blocks[0], server["angle"])
+    for state in states:
+        expect_same(state["angle"], server["angle"])
+    expect_same(part(broadcast, AngleMatrix).blocks[0], server["angle"])
     angle = fedral.initial_angle(512, 0, 1.0)
     assert float(angle.std()) == pytest.approx(512**-0.5, rel=0.01)
     assert not fedral.initial_angle(512, 0, 0.0).any()
@@ -121,7 +123,7 @@ def test_the_broadcast_matrix_replaces_the_clients_own():
     server, broadcast, states = world.start()
     _, broadcast, states, _ = world.round(1, server, broadcast, states)
     received = world.method.receive(world.setups[0], states[0], broadcast)
-    assert torch.equal(received["angle"], part(broadcast, AngleMatrix).blocks[0])
+    expect_same(received["angle"], part(broadcast, AngleMatrix).blocks[0])
     off_block = received["angle"][0, -1]
     assert float(off_block) == 0
     assert float(states[0]["angle"][0, -1]) != 0

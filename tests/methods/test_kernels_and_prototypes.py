@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, World, copies, same
 from torch.nn.functional import cross_entropy
 
@@ -112,9 +113,9 @@ def test_one_server_step_of_fedtgp_goes_down_the_gradient():
     margin = min(gaps.min(1).values.max(), torch.tensor(100.0)) * torch.eye(CLASSES)[classes]
     cross_entropy(-(distance + margin), classes).backward()
     for name, weight in weights.items():
-        assert torch.allclose(trained[name], server[name] - 0.5 * weight.grad, atol=1e-5)
-    assert torch.equal(part(sent, Prototypes).classes, torch.arange(CLASSES))
-    assert torch.equal(part(sent, Prototypes).features, fedtgp.generate(trained))
+        expect_close(trained[name], server[name] - 0.5 * weight.grad, atol=1e-5)
+    expect_same(part(sent, Prototypes).classes, torch.arange(CLASSES))
+    expect_same(part(sent, Prototypes).features, fedtgp.generate(trained))
 
 
 def test_fedtgp_uploads_prototypes_of_the_model_it_just_trained():
@@ -122,8 +123,8 @@ def test_fedtgp_uploads_prototypes_of_the_model_it_just_trained():
     for (_, upload), setup, state in zip(uploads, world.setups, states, strict=True):
         put(setup.model, state, "model")
         means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
-        assert torch.equal(part(upload, Prototypes).features, means)
-        assert torch.equal(part(upload, Prototypes).classes, classes)
+        expect_same(part(upload, Prototypes).features, means)
+        expect_same(part(upload, Prototypes).classes, classes)
 
 
 def test_server_training_brings_generated_prototypes_to_their_classes():
@@ -173,21 +174,21 @@ def test_fpl_steps_down_its_loss_and_skips_unknown_classes_but_counts_them():
     names = [name for name, _ in setup.model.named_parameters()]
     before = {name: states[0][f"model.{name}"] for name in names}
     for name, slope in zip(names, torch.autograd.grad(loss, list(setup.model.parameters())), strict=True):
-        assert torch.allclose((before[name] - trained[f"model.{name}"]) / 0.1, slope, atol=1e-4)
+        expect_close((before[name] - trained[f"model.{name}"]) / 0.1, slope, atol=1e-4)
 
 
 def test_classes_with_one_holder_pass_through_with_the_shape_of_the_others():
     features = torch.tensor([[1.0, 0.0], [1.0, 0.2], [0.0, 4.0]])
     sent = fpl.cluster_prototypes(features, torch.tensor([2, 2, 0]))
     assert sent.classes.tolist() == [0, 2]
-    assert torch.allclose(sent.features, torch.tensor([[0.0, 4.0], [1.0, 0.1]]))
+    expect_close(sent.features, torch.tensor([[0.0, 4.0], [1.0, 0.1]]))
 
 
 def test_a_class_can_have_several_clusters():
     features = torch.tensor([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
     sent = fpl.cluster_prototypes(features, torch.tensor([1, 1, 1, 1]))
     assert sent.classes.tolist() == [1, 1]
-    assert torch.allclose(sent.features, torch.tensor([[1.0, 0.05], [-1.0, 0.05]]))
+    expect_close(sent.features, torch.tensor([[1.0, 0.05], [-1.0, 0.05]]))
 
 
 # ---------------------------------------------------------------- FedHeNN
@@ -243,10 +244,10 @@ def test_one_local_step_goes_down_cross_entropy_plus_eta_times_one_minus_alignme
     slopes = torch.autograd.grad(loss, list(setup.model.parameters()), allow_unused=True)
     for key, slope in zip(names, slopes, strict=True):
         moved = (states[0][f"model.{key}"] - trained[f"model.{key}"]) / 0.1
-        assert torch.allclose(moved, slope, atol=1e-4)
+        expect_close(moved, slope, atol=1e-4)
     if name == "fedhenn-kernel":
         put(setup.model, trained, "model")
-        assert torch.allclose(part(upload, Kernel).matrix, linear_kernel(represent(setup.model, asked)), rtol=1e-4)
+        expect_close(part(upload, Kernel).matrix, linear_kernel(represent(setup.model, asked)), rtol=1e-4)
 
 
 def test_the_reference_of_fedhenn_is_the_mean_kernel_of_everybodys_newest_model():
@@ -258,7 +259,7 @@ def test_the_reference_of_fedhenn_is_the_mean_kernel_of_everybodys_newest_model(
         for setup, state in zip(world.setups, states, strict=True):
             put(setup.model, state, "model")
             kernels.append(linear_kernel(represent(setup.model, images)))
-        assert torch.allclose(part(broadcast, Kernel).matrix, sum(kernels) / 3, rtol=1e-4, atol=1e-5)
+        expect_close(part(broadcast, Kernel).matrix, sum(kernels) / 3, rtol=1e-4, atol=1e-5)
 
 
 def test_the_server_of_fedhenn_begins_with_the_clients_own_weights():
@@ -267,7 +268,8 @@ def test_the_server_of_fedhenn_begins_with_the_clients_own_weights():
     for k, state in enumerate(states):
         stored = {name: value for name, value in server.items() if name.startswith(fedhenn.prefix(k) + ".")}
         assert stored
-        assert all(torch.equal(v, state["model." + n.removeprefix(fedhenn.prefix(k) + ".")]) for n, v in stored.items())
+        for n, v in stored.items():
+            expect_same(v, state["model." + n.removeprefix(fedhenn.prefix(k) + ".")])
 
 
 def test_the_kernel_variant_refers_to_the_images_that_were_represented_before():
@@ -275,10 +277,10 @@ def test_the_kernel_variant_refers_to_the_images_that_were_represented_before():
     server, first, states = world.start()
     assert [payload.kind for payload in first] == ["public-images", "coefficient"]
     _, second, states, uploads = world.round(1, server, first, states)
-    assert torch.equal(part(second, PublicImages).images[:5], part(first, PublicImages).images)
+    expect_same(part(second, PublicImages).images[:5], part(first, PublicImages).images)
     assert len(part(second, PublicImages).images) == 10
     kernels = [part(upload, Kernel).matrix for _, upload in uploads]
-    assert torch.allclose(part(second, Kernel).matrix, sum(kernels) / 3, rtol=1e-5)
+    expect_close(part(second, Kernel).matrix, sum(kernels) / 3, rtol=1e-5)
     assert all(payload.kind == "kernel" for _, upload in uploads for payload in upload)
 
 
@@ -321,7 +323,7 @@ def test_public_images_leave_no_trace_in_batch_norm_and_kernels_need_parameters_
     assert same(one.state_dict(), frozen)
     assert all(layer.training for layer in one.modules())
     assert all(layer.track_running_stats for layer in one.modules() if isinstance(layer, torch.nn.BatchNorm2d))
-    assert torch.equal(kernel, aligned.public_kernel(other.eval(), images, aligned.Options()))
+    expect_same(kernel, aligned.public_kernel(other.eval(), images, aligned.Options()))
     other.eval()
     fedhenn.load(other, parameters(one))
     assert not any(layer.training for layer in other.modules())

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World, copies, same, same_message
 from torch.nn.functional import cross_entropy
 
@@ -98,7 +99,7 @@ def test_the_contract(name, options):
             scores = method.predict(setup, seen, images)
             assert scores.shape == (6, CLASSES)
             assert not scores.isnan().any()
-            assert torch.equal(scores, method.predict(setup, seen, images))
+            expect_same(scores, method.predict(setup, seen, images))
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -106,7 +107,8 @@ def test_clients_of_one_architecture_start_equal_and_a_round_with_one_client_wor
     world = World(name)
     server, broadcast, states = world.start()
     weights = [name for name in states[0] if name.startswith("model.")]
-    assert all(torch.equal(states[0][name], states[2][name]) for name in weights)
+    for name in weights:
+        expect_same(states[0][name], states[2][name])
     _, broadcast, after, _ = world.round(1, server, broadcast, states, chosen=(1,))
     assert same(after[0], states[0])
     assert method_predicts(world, after[0], broadcast)
@@ -139,9 +141,9 @@ def test_averages_do_not_depend_on_the_order_of_clients():
     weights = [3, 1, 4, 1, 5, 9, 2]
     forwards = weighted_mean(states, weights)["w"]
     backwards = weighted_mean(states[::-1], weights[::-1])["w"]
-    assert torch.allclose(forwards, backwards, rtol=0, atol=1e-7)
+    expect_close(forwards, backwards, rtol=0, atol=1e-7)
     by_hand = sum(w / 25 * s["w"] for w, s in zip(weights, states, strict=True))
-    assert torch.allclose(forwards, by_hand, atol=1e-6)
+    expect_close(forwards, by_hand, atol=1e-6)
 
 
 def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
@@ -159,7 +161,7 @@ def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
         slopes = torch.autograd.grad(loss, list(setup.model.parameters()))
         before, after = part(broadcast, Model).state, part(upload, Model).state
         for name, slope in zip(names, slopes, strict=True):
-            assert torch.allclose((before[name] - after[name]) / 0.1, slope, atol=1e-5)
+            expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-5)
 
 
 # ---------------------------------------------------------------- batches
@@ -188,7 +190,7 @@ def test_tails_are_dropped_joined_or_cut_only_on_request():
 def test_the_servers_head_is_nobodys_object():
     world = World("fedgh")
     server, broadcast, states = world.start()
-    assert torch.equal(server["head.weight"], states[0]["model.head.weight"])
+    expect_same(server["head.weight"], states[0]["model.head.weight"])
     frozen = copies(server)
     world.round(1, server, broadcast, states)
     assert same(server, frozen)
@@ -202,7 +204,7 @@ def test_the_broadcast_head_reaches_every_client():
     head = part(broadcast, Classifier).state
     for setup, state in zip(world.setups, states, strict=True):
         received = world.method.receive(setup, state, broadcast)
-        assert torch.equal(received["model.head.weight"], head["weight"])
+        expect_same(received["model.head.weight"], head["weight"])
         assert not torch.equal(state["model.head.weight"], head["weight"])
 
 
@@ -216,8 +218,8 @@ def test_fedres_server_takes_one_step_down_the_sum_of_soft_cross_entropies():
     )
     # d/dW of sum_k sum_c y_kc CE_c is (softmax(z_k) - y_k) r_k^T, summed over the uploads.
     delta = torch.softmax(features @ weight.T + bias, 1) - targets
-    assert torch.allclose(trained["head.weight"], weight - 0.1 * delta.T @ features, atol=1e-6)
-    assert torch.allclose(trained["head.bias"], bias - 0.1 * delta.sum(0), atol=1e-6)
+    expect_close(trained["head.weight"], weight - 0.1 * delta.T @ features, atol=1e-6)
+    expect_close(trained["head.bias"], bias - 0.1 * delta.sum(0), atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "payload"), [("fedgh", Prototypes), ("fedallrep", Representations)])
@@ -230,8 +232,8 @@ def test_fedgh_and_fedallrep_train_the_head_by_mean_cross_entropy(name, payload)
     labels = torch.cat([row.classes if payload is Prototypes else row.labels for row in rows])
     weight, bias = server["head.weight"], server["head.bias"]
     delta = torch.softmax(features @ weight.T + bias, 1) - torch.eye(CLASSES)[labels]
-    assert torch.allclose(after["head.weight"], weight - 0.5 * delta.T @ features / len(labels), atol=1e-5)
-    assert torch.allclose(after["head.bias"], bias - 0.5 * delta.mean(0), atol=1e-5)
+    expect_close(after["head.weight"], weight - 0.5 * delta.T @ features / len(labels), atol=1e-5)
+    expect_close(after["head.bias"], bias - 0.5 * delta.mean(0), atol=1e-5)
 
 
 # ---------------------------------------------------------------- what is uploaded
@@ -245,8 +247,8 @@ def test_uploads_are_computed_by_the_trained_model_over_every_sample():
         setup = world.setups[k]
         put(setup.model, states[k], "model")
         sent = part(upload, Representations)
-        assert torch.equal(sent.features, represent(setup.model, setup.train.images))
-        assert torch.equal(sent.labels, setup.train.labels)
+        expect_same(sent.features, represent(setup.model, setup.train.images))
+        expect_same(sent.labels, setup.train.labels)
         assert len(sent.labels) == SIZES[k]
 
 
@@ -296,7 +298,8 @@ def test_fedproto_without_its_regulariser_is_local_training():
             server, broadcast, states, _ = world.round(number, server, broadcast, states)
         world.states = states
     for one, other in zip(alone.states, proto.states, strict=True):
-        assert all(torch.equal(value, other[name]) for name, value in one.items())
+        for name, value in one.items():
+            expect_same(value, other[name])
 
 
 def test_fedproto_predicts_the_nearest_known_prototype():
@@ -309,7 +312,7 @@ def test_fedproto_predicts_the_nearest_known_prototype():
     received = world.method.receive(setup, states[0], (anchors,))
     scores = world.method.predict(setup, received, images)
     distance = ((features[:, None] - anchors.features) ** 2).mean(2)
-    assert torch.allclose(scores[:, [1, 3]], -distance, atol=1e-5)
+    expect_close(scores[:, [1, 3]], -distance, atol=1e-5)
     assert scores[:, [0, 2]].isneginf().all()
     assert scores.argmax(1)[[3, 1]].tolist() == [1, 3]
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, WIDTH, World, copies, same
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -65,7 +66,8 @@ def test_before_any_broadcast_a_client_holds_the_small_model_that_the_server_wil
     world = World("fedmrl")
     _, broadcast, states = world.start()
     for state in states:
-        assert all(torch.equal(state[f"small.{n}"], value) for n, value in part(broadcast, SmallModel).state.items())
+        for n, value in part(broadcast, SmallModel).state.items():
+            expect_same(state[f"small.{n}"], value)
 
 
 @pytest.mark.parametrize("name", ["fedmrl", "fml", "fedapen"])
@@ -129,21 +131,21 @@ def test_gradients_are_clipped_model_by_model():
     loss = first(torch.tensor([30.0, 40.0])).sum() + second(torch.tensor([3.0, 4.0])).sum()
     value = clip_each(loss, (first, second), 10.0)
     value.backward()
-    assert torch.equal(value.detach(), loss.detach())
-    assert torch.allclose(first.weight.grad, torch.tensor([[6.0, 8.0]]))
-    assert torch.allclose(second.weight.grad, torch.tensor([[3.0, 4.0]]))
+    expect_same(value.detach(), loss.detach())
+    expect_close(first.weight.grad, torch.tensor([[6.0, 8.0]]))
+    expect_close(second.weight.grad, torch.tensor([[3.0, 4.0]]))
 
 
 def test_clipped_gradients_scale_with_what_is_made_of_the_loss():
     layer = nn.Linear(2, 1, bias=False)
     (3 * clip_each(layer(torch.tensor([30.0, 40.0])).sum(), (layer,), 10.0)).backward()
-    assert torch.allclose(layer.weight.grad, torch.tensor([[18.0, 24.0]]))
+    expect_close(layer.weight.grad, torch.tensor([[18.0, 24.0]]))
 
 
 def test_a_model_that_the_loss_leaves_out_gets_no_gradient():
     used, unused = nn.Linear(2, 1), nn.Linear(2, 1)
     clip_each(used(torch.ones(2)).sum(), (used, unused), 1.0).backward()
-    assert torch.equal(unused.weight.grad, torch.zeros(1, 2))
+    expect_same(unused.weight.grad, torch.zeros(1, 2))
 
 
 # ---------------------------------------------------------------- FML
@@ -187,7 +189,7 @@ def test_fml_predicts_with_the_private_model_alone():
     other = states[0] | {name: value + 1 for name, value in states[0].items() if name.startswith("small.")}
     images = torch.rand(3, *SHAPE)
     predict = world.method.predict
-    assert torch.equal(predict(world.setups[0], states[0], images), predict(world.setups[0], other, images))
+    expect_same(predict(world.setups[0], states[0], images), predict(world.setups[0], other, images))
 
 
 # ---------------------------------------------------------------- FedMRL
@@ -206,8 +208,8 @@ def test_fedmrl_loss_by_hand():
     coarse = z[:, :3] @ state["small.head.weight"].T + state["small.head.bias"]
     fine = z @ state["model.head.weight"].T + state["model.head.bias"]
     expected = 0.5 * cross_entropy(coarse, labels) + 2 * cross_entropy(fine, labels)
-    assert torch.allclose(fedmrl.nested_loss(fusion, images, labels, world.options), expected, atol=1e-6)
-    assert torch.allclose(world.method.predict(setup, state, images), fine, atol=1e-5)
+    expect_close(fedmrl.nested_loss(fusion, images, labels, world.options), expected, atol=1e-6)
+    expect_close(world.method.predict(setup, state, images), fine, atol=1e-5)
 
 
 def test_fedmrl_keeps_its_projector_between_rounds_and_uses_it():
@@ -216,7 +218,7 @@ def test_fedmrl_keeps_its_projector_between_rounds_and_uses_it():
     server, broadcast, second, _ = world.round(1, server, broadcast, first)
     assert not torch.equal(first[0]["projector.weight"], second[0]["projector.weight"])
     received = world.method.receive(world.setups[0], second[0], broadcast)
-    assert torch.equal(received["projector.weight"], second[0]["projector.weight"])
+    expect_same(received["projector.weight"], second[0]["projector.weight"])
     # The next round starts from it: with another projector the same step ends elsewhere.
     other = copies(second[0]) | {"projector.weight": first[0]["projector.weight"]}
     step = [
@@ -238,7 +240,7 @@ def test_fedmrl_drops_the_small_head_at_inference_but_not_the_small_extractor():
         state = states[0] | {name: value + 0.1 for name, value in states[0].items() if name.startswith(changed)}
         return world.method.predict(world.setups[0], state, images)
 
-    assert torch.equal(scores("small.head."), scores("nothing"))
+    expect_same(scores("small.head."), scores("nothing"))
     assert not torch.equal(scores("small.extractor."), scores("nothing"))
 
 
@@ -298,10 +300,8 @@ def test_fedkd_holds_teachers_constant_unless_parity_is_asked_for():
         alone = -math.log(0.75) - math.log(0.5)
         # d MSE / d r_m = (r_m - W r_s) = (-1, 0) with two entries; both losses push it only in parity.
         once = torch.tensor([[-1.0, 0.0]]) / alone
-        assert torch.allclose(slopes[0], 2 * once if parity else once, atol=1e-6)
-        assert torch.allclose(
-            slopes[4], torch.tensor([[0.0, 2.0], [0.0, 0.0]]) / alone * (2 if parity else 1), atol=1e-6
-        )
+        expect_close(slopes[0], 2 * once if parity else once, atol=1e-6)
+        expect_close(slopes[4], torch.tensor([[0.0, 2.0], [0.0, 0.0]]) / alone * (2 if parity else 1), atol=1e-6)
         # d CE / d z + d KL(p_s || p_m) / d z over D, with p_m - y and p_m - p_s.
         constant = torch.tensor([[-0.25, 0.25]]) + torch.tensor([[0.25, -0.25]]) / alone
         assert torch.allclose(slopes[1], constant, atol=1e-6) is not parity
@@ -350,8 +350,8 @@ def test_fedkds_server_averages_recovered_mentees_and_compresses_the_mean():
     assert part(uploads[0][1], LowRankModel).factors.keys() == {"w.u", "w.s", "w.v"}
     state, broadcast = world.method.server_step(world.server, server, uploads, generator(0))
     mean = (rows[0] + rows[1]) / 2
-    assert torch.allclose(state["small.w"], mean, atol=1e-5)
-    assert torch.allclose(recover(part(broadcast, LowRankModel).factors)["w"], mean, atol=1e-4)
+    expect_close(state["small.w"], mean, atol=1e-5)
+    expect_close(recover(part(broadcast, LowRankModel).factors)["w"], mean, atol=1e-4)
     assert int(state["rounds-done"]) == 1
 
 
@@ -364,7 +364,7 @@ def test_fedkd_predicts_with_the_mentor_alone_and_keeps_its_bridge():
     other = second[0] | {"bridge.weight": first[0]["bridge.weight"]}
     images = torch.rand(3, *SHAPE)
     predict = world.method.predict
-    assert torch.equal(predict(world.setups[0], second[0], images), predict(world.setups[0], other, images))
+    expect_same(predict(world.setups[0], second[0], images), predict(world.setups[0], other, images))
     steps = [
         world.method.client_step(world.setups[0], state, broadcast, generator(0, "step"))[0]
         for state in (second[0], other)
@@ -401,7 +401,7 @@ def test_fedapen_holds_the_other_model_constant():
     (slope,) = torch.autograd.grad(fedapen.mutual_loss(private, shared, labels, weight), private)
     truth, p, s = torch.eye(4)[labels], private.softmax(1), shared.softmax(1)
     mixed = (0.3 * private + 0.7 * shared).softmax(1)
-    assert torch.allclose(slope, ((p - truth) + (p - s) + 0.3 * (mixed - truth)) / 3, atol=1e-6)
+    expect_close(slope, ((p - truth) + (p - s) + 0.3 * (mixed - truth)) / 3, atol=1e-6)
 
 
 def test_fedapens_weight_descends_the_cross_entropy_of_the_mixture():
@@ -412,10 +412,10 @@ def test_fedapens_weight_descends_the_cross_entropy_of_the_mixture():
     loss = cross_entropy(fedapen.mix(private, shared, weight), labels)
     (slope,) = torch.autograd.grad(loss, weight)
     learned = fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 5)
-    assert torch.allclose(learned, 0.5 - 0.1 * slope, atol=1e-6)
+    expect_close(learned, 0.5 - 0.1 * slope, atol=1e-6)
     first = fedapen.learn_weight(torch.tensor([0.5]), private[:3], shared[:3], labels[:3], options, 3)
     both = fedapen.learn_weight(first, private[3:], shared[3:], labels[3:], options, 3)
-    assert torch.allclose(fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
+    expect_close(fedapen.learn_weight(torch.tensor([0.5]), private, shared, labels, options, 3), both)
 
 
 def test_fedapens_weight_stays_between_zero_and_one():
@@ -442,15 +442,15 @@ def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
     expected = fedapen.learn_weight(
         torch.tensor([0.5]), *logits, setup.train.labels[chosen], world.options, setup.training.batch_size
     )
-    assert torch.equal(received["ensemble.weight"], expected)
+    expect_same(received["ensemble.weight"], expected)
     assert expected.tolist() != [0.5]
     images = torch.rand(4, *SHAPE)
     private, shared = (classify(model, images) for model in fedapen.load(setup, received))
     w = float(expected)
-    assert torch.allclose(world.method.predict(setup, received, images), w * private + (1 - w) * shared, atol=1e-6)
+    expect_close(world.method.predict(setup, received, images), w * private + (1 - w) * shared, atol=1e-6)
     # The next training mixes by the learned weight, and keeps it.
     after, _ = world.method.client_step(setup, states[0], broadcast, generator(0))
-    assert torch.equal(after["ensemble.weight"], expected)
+    expect_same(after["ensemble.weight"], expected)
 
 
 def test_fedapen_with_equal_weights_never_learns_them():

@@ -3,6 +3,7 @@ import json
 
 import pytest
 import torch
+from compare import expect_same
 from eval_cases import ABOUT, firsts, reconstruction, truths
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -44,10 +45,10 @@ def test_round_trip(tmp_path):
     assert again.reconstruction.targets == found.targets
     assert again.reconstruction.cost == found.cost
     for name in ("images", "objective", "chosen", "labels", "converged", "features"):
-        assert torch.equal(getattr(again.reconstruction, name), getattr(found, name))
+        expect_same(getattr(again.reconstruction, name), getattr(found, name))
     for left, right in zip(again.truths, secrets, strict=True):
         for field in ("members", "weights", "labels", "nonmembers", "nonmember_labels"):
-            assert torch.equal(getattr(left, field), getattr(right, field))
+            expect_same(getattr(left, field), getattr(right, field))
         assert left.feature is None
     assert again.metrics == record
     assert again.about["command"] == ABOUT["command"]
@@ -75,7 +76,7 @@ def test_a_shared_pool_is_stored_once_and_bytes_stay_bytes(tmp_path):
     blocks = load_file(tmp_path / "truth.safetensors")
     assert sum(block.shape[0] == len(pool) and block.dim() == 4 for block in blocks.values()) == 1
     assert any(block.dtype == torch.uint8 for block in blocks.values())
-    assert torch.equal(load_attack(tmp_path).truths[3].nonmembers, pool)
+    expect_same(load_attack(tmp_path).truths[3].nonmembers, pool)
 
 
 def test_a_diverged_reconstruction_is_kept(tmp_path):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from annotated_types import Gt
+from compare import expect_same
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES
@@ -97,10 +98,10 @@ def test_seeds_depend_on_every_part_and_on_types():
         derive_seed(*parts) for parts in [(0,), (1,), ("0",), (0, 1), (1, 0), (0, "1"), ("0", 1), ("a", "b"), ("ab",)]
     }
     assert len(seeds) == 9
-    assert torch.equal(torch.rand(3, generator=generator(5)), torch.rand(3, generator=generator(5)))
+    expect_same(torch.rand(3, generator=generator(5)), torch.rand(3, generator=generator(5)))
     before = torch.random.get_rng_state()
     with global_seed(3):
         first = torch.rand(2)
     with global_seed(3):
-        assert torch.equal(torch.rand(2), first)
-    assert torch.equal(torch.random.get_rng_state(), before)
+        expect_same(torch.rand(2), first)
+    expect_same(torch.random.get_rng_state(), before)
