@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from compare import expect_rows_close
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.invert.class_inversion import ClassInversion, answers
@@ -99,12 +100,13 @@ def test_the_control_asks_for_another_class(model, digits):
 
 
 def test_results_do_not_depend_on_chunks(model, digits):
-    observations = tuple(Observation(3, k, (upload_of(model, digits, [1, 4]),), ()) for k in (0, 1))
+    observations = tuple(Observation(3, k, (upload_of(model, digits, [1, 4]),), ()) for k in range(4))
     targets = list_targets(observations, "logits")
-    attack, knowledge = ClassInversion(iterations=5), knowledge_of(model, model)
+    attack, knowledge = ClassInversion(iterations=5), knowledge_of(*[model] * 4)
     whole = attack.run(observations, targets, knowledge, seed=0, device=CPU)
     parts = attack.run(observations, targets, knowledge, seed=0, device=CPU, chunk_rows=1)
-    torch.testing.assert_close(parts.images, whole.images, rtol=0, atol=2e-3)
+    # 30 times what 95 % of rows keep to; rows of other draws are 0.1 and more apart.
+    expect_rows_close(parts.images, whole.images, 1e-4)
 
 
 def test_every_client_answers_by_its_own_head(model, digits):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from compare import expect_same
+from compare import expect_rows_close, expect_same
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
@@ -94,10 +94,10 @@ def test_results_do_not_depend_on_chunks(attack, digits, extractor):
     whole = attack_all(attack, observations, knowledge)
     for chunk_rows in (1, 3):
         parts = attack_all(attack, observations, knowledge, chunk_rows=chunk_rows)
-        # Sums over a group are taken in another order when there are other groups: rounding, no more.
-        torch.testing.assert_close(parts.images, whole.images, rtol=0, atol=2e-3)
-        torch.testing.assert_close(parts.objective, whole.objective, rtol=1e-2, atol=0)
-        expect_same(parts.chosen, whole.chosen)
+        # Sums over a group are taken in another order when there are other groups: rounding, and what Adam makes of it.
+        expect_rows_close(parts.images, whole.images, 1e-4)
+        expect_rows_close((parts.objective / whole.objective).flatten(), torch.ones(whole.objective.numel()), 1e-3)
+        expect_rows_close(parts.chosen, whole.chosen, 0)
 
 
 def test_scores_do_not_depend_on_chunks(digits, extractor):

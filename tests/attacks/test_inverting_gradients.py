@@ -66,7 +66,9 @@ def test_the_true_images_match_exactly(steps):
         probabilities = one_hot(labels.unsqueeze(0), 10)
         values[way] = matching.cosine(images.unsqueeze(0), probabilities, rows).item()
         wrong = matching.cosine(images.roll(1, 0).unsqueeze(0), probabilities, rows).item()
-        assert wrong > values[way]
+        if way == "unrolled" or steps == 1:
+            # A hundred times what the truth may be off by. Steps taken for one gradient promise no order of the two.
+            assert wrong > 1e-3
     assert abs(values["unrolled"]) < 1e-5
     assert (values["approximate"] > 1e-3) == (steps > 1)
     unrolled = Matcher(model, SHAPE, facts, "unrolled", CPU).against([step], [2 * steps])

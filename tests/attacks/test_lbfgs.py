@@ -61,7 +61,8 @@ def test_the_loss_is_that_of_the_best_point():
     function, start, _ = CASES["gradient matching"]
     found = minimise(with_gradient(function), start, LbfgsSettings(outer_steps=3, inner_steps=5))
     torch.testing.assert_close(function(found.best, torch.arange(len(start))), found.loss)
-    assert (found.loss <= function(found.last, torch.arange(len(start)))).all()
+    # Where the last point is the best its loss is taken anew here, with all rows side by side: rounding apart.
+    assert (found.loss <= (1 + 1e-5) * function(found.last, torch.arange(len(start)))).all()
 
 
 def test_a_row_that_is_not_finite_ends_without_harming_the_others():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from compare import expect_close
 from torch import nn
 from torch.nn import functional
 
@@ -155,8 +156,10 @@ def test_results_do_not_depend_on_chunks():
     seen = observe(model, images, labels)
     attack = LinearLayer(iterations=4, restarts=3)
     whole, parts = (run(model, seen, labels, attack, chunk_rows=rows) for rows in (None, 1))
-    torch.testing.assert_close(whole.images, parts.images, rtol=0, atol=1e-3)
-    torch.testing.assert_close(whole.objective, parts.objective, rtol=1e-3, atol=1e-4)
+    # One image, so the bound is that of a row in which Adam turned a sign (see compare.expect_rows_close): over 30 draws
+    # half of them were within 4e-6, 95 % within 3e-4, the last 0.01 apart. Images of other draws are 0.6 apart.
+    expect_close(parts.images, whole.images, rtol=0, atol=0.05)
+    expect_close(parts.objective, whole.objective, rtol=0.02, atol=0)
 
 
 def test_separation_finds_the_columns_themselves():

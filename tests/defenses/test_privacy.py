@@ -193,7 +193,8 @@ def test_networks_bound_representations_where_single_images_are_protected():
     defense = build("dp-noise:noise_multiplier=1,bound=0.25,unit=image")[0]
     blueprint = defense.blueprint(Blueprint("small-mlp", (1, 8, 8), C, D))
     features = build_model(blueprint, 0).represent(torch.rand(20, 1, 8, 8)).detach()
-    assert float(features.norm(dim=1).max()) <= 0.25 * (1 + 1e-6)
+    # Dividing by a norm of D numbers and taking it again: about D roundings of 6e-8 each.
+    assert float(features.norm(dim=1).max()) <= 0.25 * (1 + 1e-5)
     assert build("dp-noise:noise_multiplier=1")[0].blueprint(blueprint) == blueprint
 
 
