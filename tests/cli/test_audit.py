@@ -112,7 +112,14 @@ def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
 
 def test_an_interrupt_prints_the_command_that_goes_on(finished, tmp_path):
     command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     while not list(tmp_path.glob("out/runs/*/config.json")) and process.poll() is None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does: every process of the group is told
