@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,13 @@ import rich_click as click
 
 from fedpriv.cli import common
 from fedpriv.cli.study_flags import source_of, study_options
-from fedpriv.util import ownership
-from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.study.cells import Cell
+    from fedpriv.experiment.study.cells import Execution
+    from fedpriv.experiment.study.entries import Study
     from fedpriv.experiment.study.estimate import Estimate
-    from fedpriv.experiment.study.folder import Row
-    from fedpriv.experiment.study.source import Source
+    from fedpriv.experiment.study.run import StudyResult
 
 NOT_OF_THE_STUDY = {"study", "out", "workers", "dry_run", "resume", "force", "as_json", "quiet", "device", "download"}
 
@@ -56,42 +53,29 @@ def audit(
 
     A study is a TOML file (docs/audit.md), flags, or flags over a file. Repeating the command goes on where it stopped.
     """
-    from fedpriv.experiment.study.cells import Execution, lay_out
+    from fedpriv.experiment.study.cells import Execution
     from fedpriv.experiment.study.definition import parse_study
+    from fedpriv.experiment.study.run import run_study, saved_study
 
     given = common.given(ctx) - NOT_OF_THE_STUDY - {"chunk_rows"}
-    source = _resumed(study, out, given, force) if resume else source_of(study, flags, given)
-    pick_device(device)
-    folder = out or Path("studies") / ("audit" if study is None else study.stem)
-    execution = Execution(device, download, chunk_rows)
-    described = parse_study(source)
-    cells, notes = lay_out(described, execution)
-    for note in notes:
-        common.say(f"left out: {note}", quiet=quiet, as_json=as_json)
+    if resume:
+        folder = _to_resume(study, out, given, force)
+        described = saved_study(folder)
+    else:
+        folder = out or Path("studies") / ("audit" if study is None else study.stem)
+        described = parse_study(source_of(study, flags, given))
+    execution = Execution(device, download, chunk_rows, workers)
     if dry_run:
-        _preview(cells, workers, download=download, as_json=as_json, quiet=quiet)
+        _preview(described, execution, as_json=as_json, quiet=quiet)
         return 0
-    from fedpriv.cli.study_progress import shown
-    from fedpriv.experiment.study.execution import carry_out, works
-    from fedpriv.experiment.study.folder import claim, standing
-
-    claim(folder, described, command=common.command_line(*sys.argv[1:]), force=force)
-    with ownership.held(folder):
-        rows = standing(folder, cells)
-        queue = works(folder, cells, rows, execution, common.command_line(*sys.argv[1:]))
-        common.hint["resume"] = _resume_command(folder, device, workers)
-        with shown("cells", workers, quiet=quiet) as watch:
-            carry_out(folder, rows, queue, workers, watch)
-        common.hint.pop("resume", None)
-        report = _report(folder, rows)
-    _finish(folder, rows, report, as_json=as_json, quiet=quiet)
-    return 1 if any(row["status"] == "failed" for row in rows) else 0
+    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=_resume_command(folder, device, workers))
+    command = common.command_line(*sys.argv[1:])
+    result = run_study(described, folder, execution, force=force, command=command, listener=listener)
+    _finish(result, as_json=as_json, quiet=quiet)
+    return 1 if result.failed else 0
 
 
-def _resumed(study: Path | None, out: Path | None, given: set[str], force: bool) -> Source:
-    from fedpriv.experiment.study.folder import read_study
-    from fedpriv.experiment.study.source import Source
-
+def _to_resume(study: Path | None, out: Path | None, given: set[str], force: bool) -> Path:
     if out is None:
         raise UserError("--resume needs --out, the folder of the study")
     if force:
@@ -100,7 +84,7 @@ def _resumed(study: Path | None, out: Path | None, given: set[str], force: bool)
         extra = [str(study)] if study is not None else []
         extra += ["--" + name.replace("_", "-") for name in sorted(given)]
         raise UserError(f"--resume goes on with the study in {out} as it is; drop {', '.join(extra)}")
-    return Source(read_study(out)["written"], out / "study.json")
+    return out
 
 
 def _resume_command(folder: Path, device: str, workers: int) -> str:
@@ -109,15 +93,20 @@ def _resume_command(folder: Path, device: str, workers: int) -> str:
     return common.command_line("audit", "--resume", "--out", folder, *own)
 
 
-def _preview(cells: Sequence[Cell], workers: int, *, download: bool, as_json: bool, quiet: bool) -> None:
+def _preview(study: Study, execution: Execution, *, as_json: bool, quiet: bool) -> None:
     """List the cells with what they send and how long they may take."""
-    from fedpriv.cli.study_progress import duration
+    from fedpriv.experiment.study.cells import lay_out
     from fedpriv.experiment.study.estimate import estimate
+    from fedpriv.experiment.study.progress import duration
 
     def say(text: str) -> None:
         common.say(text, quiet=quiet, as_json=True)
 
-    estimates = estimate(cells, download=download, say=say)
+    cells, notes = lay_out(study, execution)
+    for note in notes:
+        common.say(f"left out: {note}", quiet=quiet, as_json=as_json)
+    workers = execution.workers
+    estimates = estimate(cells, download=execution.download, say=say)
     known = sum(part for one in estimates for part in (one.train, one.attack) if part is not None)
     complete = all(one.complete for one in estimates)
     if as_json:
@@ -160,7 +149,7 @@ def _preview(cells: Sequence[Cell], workers: int, *, download: bool, as_json: bo
 
 
 def _sum(one: Estimate) -> str:
-    from fedpriv.cli.study_progress import duration
+    from fedpriv.experiment.study.progress import duration
 
     if one.attack is None:
         return "?"
@@ -171,26 +160,16 @@ def _count(value: float | None) -> str:
     return "?" if value is None else f"{value:,.0f}"
 
 
-def _report(folder: Path, rows: Sequence[Row]) -> Path | None:
-    """Write the report over what is done; return its page, or None where nothing is."""
-    from fedpriv.pages.study_report import write_study_report
+def _finish(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
+    from fedpriv.experiment.study.progress import outcome
 
-    if not any(entry["status"] == "done" for row in rows for entry in row["attacks"]):
-        return None
-    write_study_report(folder)
-    return folder / "report.html"
-
-
-def _finish(folder: Path, rows: Sequence[Row], report: Path | None, *, as_json: bool, quiet: bool) -> None:
-    page = None if report is None else str(report)
+    page = None if result.report is None else str(result.report)
     if as_json:
-        common.print_json({"out": str(folder), "report": page, "cells": list(rows)})
+        common.print_json({"out": str(result.folder), "report": page, "cells": list(result.rows)})
         return
-    from fedpriv.cli.study_progress import line
-
-    failed = [row for row in rows if row["status"] == "failed"]
-    for row in failed:
-        click.echo(f"fedpriv: {line(row)}", err=True)
-    common.say(f"{len(rows) - len(failed)} of {len(rows)} cells done", quiet=quiet, as_json=False)
+    for row in result.failed:
+        click.echo(f"fedpriv: {outcome(row)}", err=True)
+    done = len(result.rows) - len(result.failed)
+    common.say(f"{done} of {len(result.rows)} cells done", quiet=quiet, as_json=False)
     if page is not None:
         common.say(f"report: {page}", quiet=quiet, as_json=False)

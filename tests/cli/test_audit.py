@@ -15,9 +15,9 @@ import pytest
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
-from fedpriv.cli.study_progress import seconds_left
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.definition import parse_study
+from fedpriv.experiment.study.progress import seconds_left
 from fedpriv.experiment.study.source import Source, read_source
 from fedpriv.util.errors import UserError
 from fedpriv.util.ownership import held

@@ -64,11 +64,13 @@ class Execution:
         device: a name of ``--device``.
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time.
+        workers: processes at a time, one thread each.
     """
 
     device: str = "auto"
     download: bool = False
     chunk_rows: int | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -15,10 +15,8 @@ from typing import Any
 
 from fedpriv.experiment.study.cells import Cell, Execution
 from fedpriv.experiment.study.folder import Row, is_result, save_rows
+from fedpriv.experiment.study.progress import Watch
 from fedpriv.experiment.study.worker import Attacked, Work, main
-
-Watch = Callable[[Sequence[Row], Mapping[str, str]], None]
-"""Called with (all rows, cell -> what is being done with it) whenever something changed."""
 
 _DONE = {"status": "done", "error": None}
 

@@ -1,18 +1,40 @@
-"""What a person sees of a study while it runs: how many cells are done, what is going on, how long it may take."""
+"""What is told of a study while it runs: how many cells are done, what is going on, how long it may take."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from fedpriv.experiment.study.execution import Watch
 from fedpriv.experiment.study.folder import Row
+from fedpriv.util.listener import Listener
+
+Watch = Callable[[Sequence[Row], Mapping[str, str]], None]
+"""Called with (all rows, cell -> what is being done with it) whenever something changed."""
 
 _Step = tuple[str, ...]
 """What kind of step it is, from the general to the particular."""
+
+
+@contextlib.contextmanager
+def following(listener: Listener, n_workers: int) -> Iterator[Watch]:
+    """Tell a listener how a study goes on, and of every cell that ends in a line."""
+    ended: set[str] | None = None
+    with listener.progress("cells") as report:
+
+        def watch(rows: Sequence[Row], doing: Mapping[str, str]) -> None:
+            nonlocal ended
+            over = [row for row in rows if row["status"] != "pending"]
+            seconds = seconds_left(rows, n_workers)
+            left = [f"about {duration(seconds)} left"] if seconds else []
+            report(len(over), len(rows), "; ".join([*(f"{cell}: {step}" for cell, step in doing.items()), *left]))
+            for row in over:
+                if ended is not None and row["cell"] not in ended:
+                    listener.say("; ".join([f"[{len(over)}/{len(rows)}] {outcome(row)}", *left]))
+            ended = {row["cell"] for row in over}
+
+        yield watch
 
 
 def seconds_left(rows: Sequence[Row], n_workers: int) -> float | None:
@@ -60,49 +82,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-@contextlib.contextmanager
-def shown(title: str, n_workers: int, *, quiet: bool) -> Iterator[Watch]:
-    """Show progress on standard error: a bar where that is a terminal, else a line for each cell that ends."""
-    if quiet:
-        yield lambda rows, doing: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(file=sys.stderr)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        TextColumn("[dim]{task.fields[what]}"),
-    )
-    ended: set[str] | None = None
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None, left="", what="")
-
-        def watch(rows: Sequence[Row], doing: Mapping[str, str]) -> None:
-            nonlocal ended
-            over = [row for row in rows if row["status"] != "pending"]
-            left = _left(rows, n_workers)
-            what = "; ".join(f"{cell}: {step}" for cell, step in doing.items())
-            bar.update(task, completed=len(over), total=len(rows), left=left, what=what)
-            for row in over if ended is not None else ():
-                if row["cell"] not in ended:  # type: ignore[operator]
-                    text = f"[{len(over)}/{len(rows)}] {line(row)}" + (f"; {left}" if left else "")
-                    console.print(text, markup=False, highlight=False, soft_wrap=True)
-            ended = {row["cell"] for row in over}
-
-        yield watch
-
-
-def _left(rows: Sequence[Row], n_workers: int) -> str:
-    left = seconds_left(rows, n_workers)
-    return "" if left is None or not left else f"about {duration(left)} left"
-
-
-def line(row: Mapping[str, Any]) -> str:
+def outcome(row: Mapping[str, Any]) -> str:
     """Return what became of a cell in one line."""
     if row["status"] == "failed":
         return f"{row['cell']}: failed: {row['error']}"

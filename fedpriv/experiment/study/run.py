@@ -1,0 +1,113 @@
+"""A study from its description to its report: read, carried out in a folder, or gone on with. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.definition import parse_study
+from fedpriv.experiment.study.entries import Study
+from fedpriv.experiment.study.execution import carry_out, works
+from fedpriv.experiment.study.folder import Row, claim, read_study, standing
+from fedpriv.experiment.study.progress import following
+from fedpriv.experiment.study.source import Source, read_source
+from fedpriv.util import ownership
+from fedpriv.util.device import pick_device
+from fedpriv.util.listener import SILENT, Listener
+
+STUDY_PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What became of a study.
+
+    Attributes:
+        folder: of the study.
+        rows: a line a cell, as ``cells.jsonl`` has them.
+        report: the page over what is done, or None where nothing is.
+    """
+
+    folder: Path
+    rows: tuple[Row, ...]
+    report: Path | None
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        """Cells whose training or some attack failed."""
+        return tuple(row for row in self.rows if row["status"] == "failed")
+
+    @property
+    def results(self) -> tuple[Path, ...]:
+        """Folders of the results that came to their end."""
+        return tuple(
+            self.folder / entry["path"] for row in self.rows for entry in row["attacks"] if entry["status"] == "done"
+        )
+
+
+def load_study(source: Path | Mapping[str, Any]) -> Study:
+    """Read a study from a TOML file or from the mapping that such a file holds, and check all that needs no data.
+
+    Raises:
+        UserError: when it is not readable, or wrong somewhere; the message names the key.
+    """
+    return parse_study(read_source(source) if isinstance(source, Path) else Source(source))
+
+
+def saved_study(folder: Path) -> Study:
+    """Return the study that a folder holds, to go on with.
+
+    Raises:
+        UserError: when there is none, or of another version.
+    """
+    return parse_study(Source(read_study(folder)["written"], folder / "study.json"))
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    execution: Execution | None = None,
+    *,
+    force: bool = False,
+    command: str = "",
+    listener: Listener = SILENT,
+) -> StudyResult:
+    """Train every cell's run, attack it, and report on all; or go on with the same study in its folder.
+
+    Everything is checked before anything runs. A cell that fails is told of in its row, and the others go on.
+
+    Args:
+        study: what to do.
+        out: the folder; where it holds the same study, what is done there is not done again.
+        execution: how; none of it changes a result beyond the last digits.
+        force: replace the folder if it holds another study.
+        command: that does the same again; goes into the records.
+        listener: hears of attacks that are left out, of every cell that ends, and of the progress.
+
+    Raises:
+        UserError: when the study cannot be run, or the folder holds something else or is being written.
+    """
+    from fedpriv.pages.study_report import write_study_report
+
+    execution = execution or Execution()
+    pick_device(execution.device)
+    cells, notes = lay_out(study, execution)
+    for note in notes:
+        listener.say(f"left out: {note}")
+    claim(out, study, command=command, force=force)
+    with ownership.held(out):
+        rows = standing(out, cells)
+        listener.resumable()
+        with following(listener, execution.workers) as watch:
+            carry_out(out, rows, works(out, cells, rows, execution, command), execution.workers, watch)
+        report = out / STUDY_PAGE if _holds_results(rows) else None
+        if report is not None:
+            write_study_report(out)
+    return StudyResult(out, tuple(rows), report)
+
+
+def _holds_results(rows: Sequence[Row]) -> bool:
+    return any(entry["status"] == "done" for row in rows for entry in row["attacks"])
