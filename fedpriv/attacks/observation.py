@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import Kinds
 from fedpriv.wire.payloads import Message
 from fedpriv.wire.public_loss import KnownLoss
 
@@ -168,10 +169,15 @@ class Needs:
             )
 
 
+NeedsOn = tuple[tuple[Container[str], Needs], ...]
+"""Kinds of payload on which an attack needs something else, and what."""
+
+
 def needs_on(attack: Any, target: str | None) -> Needs:
     """Return what an attack needs on one kind of upload; attacks whose needs differ by kind have ``needs_on`` besides."""
-    found: Needs = getattr(attack, "needs_on", {}).get(target, attack.needs)
-    return found
+    special: NeedsOn = getattr(attack, "needs_on", ())
+    own: Needs = attack.needs
+    return next((needs for kinds, needs in special if target is not None and target in kinds), own)
 
 
 @dataclass(frozen=True)
@@ -242,14 +248,15 @@ Unit = Literal["upload", "class", "row"]
 class Attack(Protocol):
     """An attack: a frozen dataclass of hyperparameters with one call.
 
-    ``targets`` lists kinds of payload, ``needs`` what the card must grant, ``unit`` what one target is: the ``upload`` (or
+    ``targets`` are the kinds of payload that it is on (a set described by traits, see :mod:`fedpriv.wire.kinds`, or names),
+    ``needs`` what the card must grant, ``unit`` what one target is: the ``upload`` (or
     a row of it), each ``class`` that a client gave weight to, or a ``row`` whose undisturbed vector the attack recovers
     before it inverts it. ``budget`` names the hyperparameter that says how long it may search, in a unit of its own (steps
     of Adam, calls of L-BFGS); None for an attack that does not iterate.
     """
 
     name: str
-    targets: tuple[str, ...]
+    targets: Kinds | tuple[str, ...]
     needs: Needs
     unit: Unit
     budget: ClassVar[str | None]

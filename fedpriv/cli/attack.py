@@ -29,6 +29,7 @@ from fedpriv.experiment.plan import (
     parse_card,
     parse_stages,
     refuse_rounds,
+    target_name,
 )
 from fedpriv.experiment.results_folder import results_folder
 from fedpriv.experiment.training import train_run
@@ -43,23 +44,24 @@ if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
     from fedpriv.util.listener import Listener
 
-QUICK: dict[str, dict[str, Any]] = {
-    "representation": {"rounds": 10, "lr": 0.1},
-    "prototype": {"rounds": 10, "lr": 0.1},
-    "entangled": {"rounds": 30, "lr": 0.1},
-    "model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "lenet-sigmoid"},
-    "small-model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
-    "extractor": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1, "models": "small-cnn"},
-    "low-rank-model": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
-    "classifier": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
-    "angle-matrix": {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1},
-    "logits": {"rounds": 10, "lr": 0.1},
-    "kernel": {"rounds": 10, "lr": 0.1, "public": 200},
-}
-"""Flags of the run that is trained when none is given, unless the user sets them. Small enough for a laptop."""
-
 STAGED_ROUNDS = 100
-"""Rounds of that run where stages are asked for and the quick settings above have a single round."""
+"""Rounds of the run that is trained when none is given, where stages are asked for and its quick settings have one round."""
+
+
+def quick_settings(target: str) -> dict[str, Any]:
+    """Return flags of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
+
+    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds.
+    """
+    from fedpriv.wire.kinds import payload_kind
+
+    kind = payload_kind(target)
+    if kind.computed_from == "training":
+        models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
+        one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
+        return one_step | ({"models": models} if models else {})
+    rounds = 30 if kind.computed_from == "mixture" else 10
+    return {"rounds": rounds, "lr": 0.1} | ({"public": 200} if kind.computed_from == "public" else {})
 
 
 @click.command()
@@ -161,7 +163,9 @@ def attack(
     given, it takes quick settings of the target instead of the defaults below, and prints them.
     """
     _check_numbers(n_targets, rounds_seen, chunk_rows)
+    target = target_name(target)
     names = attack_names(target, attacks)
+    attacks = tuple(name for name in names if attacks)
     wanted, budgets, card = parse_stages(stages), parse_budgets(budget), parse_card(knowledge)
     _refuse_together(round_, wanted, iterations, budgets, control, control_every_budget)
     options = options_by_attack(names, attack_option, iterations=iterations, restarts=restarts, budgets=budgets)
@@ -296,12 +300,13 @@ def _quick_config(
     seed: int,
     stages: Sequence[Stage],
 ) -> RunConfig:
-    from fedpriv.methods import DEFAULT_METHOD
+    from fedpriv.methods import default_method
 
-    if method is None and target not in DEFAULT_METHOD:
-        raise UserError(f"--target {target}: no method uploads this by default; pass --run or --method")
+    method = method or default_method(target)
+    if method is None:
+        raise UserError(f"--target {target}: no method here uploads this; pass --run or --method")
     chosen = common.given(ctx)
-    quick = dict(QUICK.get(target, {}))
+    quick = quick_settings(target)
     if stages and quick.get("rounds") == 1:
         quick["rounds"] = STAGED_ROUNDS
     values = {name: flags[name] for name in FLAG_NAMES}
@@ -312,7 +317,7 @@ def _quick_config(
         rounds = planned_rounds(stages, values["rounds"]).values() if values["rounds"] > 0 else ()
         values["keep"] = (*values["keep"], *rounds_to_keep(target, sorted(rounds)))
     # Every round's uploads are needed only by attacks across rounds, but they are small where such attacks exist.
-    return run_config(method or DEFAULT_METHOD[target], values, seed)
+    return run_config(method, values, seed)
 
 
 def _prepare(

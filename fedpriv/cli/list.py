@@ -11,8 +11,9 @@ from fedpriv.util.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
+    from fedpriv.util.registry import Registry
 
-KINDS = ("methods", "attacks", "defenses", "datasets", "models", "targets")
+KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "targets")
 
 
 @click.command(name="list")
@@ -20,7 +21,7 @@ KINDS = ("methods", "attacks", "defenses", "datasets", "models", "targets")
 @click.option("--target", help="With attacks: only those for this kind of upload.")
 @common.common_options
 def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> None:
-    """List methods, attacks, defenses, datasets, models or targets."""
+    """List methods, attacks, defenses, datasets, models, kinds of payload or targets."""
     if kind not in KINDS:
         raise unknown_name("list", kind, KINDS)
     if target is not None and kind != "attacks":
@@ -31,6 +32,7 @@ def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> Non
         "defenses": _defenses,
         "datasets": _datasets,
         "models": _models,
+        "payloads": _payloads,
         "targets": _targets,
     }[kind]()
     if as_json:
@@ -46,37 +48,41 @@ def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> Non
 def _methods() -> list[dict[str, Any]]:
     from fedpriv.federation.method import Method
     from fedpriv.methods import METHODS
-    from fedpriv.util.registry import resolve
 
-    found: list[Method] = [resolve("method", name, METHODS) for name in METHODS]
+    found: dict[str, Method] = METHODS.load_all()
     return [
         {
-            "name": method.name,
+            "name": name,
             "uploads": ", ".join(method.uploads) or "nothing",
             "broadcasts": ", ".join(method.broadcasts) or "nothing",
             "models": "one architecture" if method.homogeneous else "any",
             "source": method.source,
+            **_origin(METHODS, name),
         }
-        for method in found
+        for name, method in found.items()
     ]
 
 
-def _attacks(target: str | None) -> list[dict[str, Any]]:
-    from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS, attacks_for
-    from fedpriv.attacks.observation import needs_on
-    from fedpriv.util.registry import resolve
+def _origin(members: Registry, name: str) -> dict[str, str]:
+    """Return the column that says whose a member is, where some are other packages'."""
+    return {"from": members.origin(name) or "fedpriv"} if len(members) > len(members.builtins) else {}
 
-    if target is not None and target not in TARGET_NAMES:
-        raise unknown_name("target", target, TARGET_NAMES)
-    names = attacks_for(target) if target else tuple(ATTACKS)
-    found = {name: resolve("attack", name, ATTACKS)() for name in names}
+
+def _attacks(target: str | None) -> list[dict[str, Any]]:
+    from fedpriv.attacks import ATTACKS
+    from fedpriv.attacks.observation import needs_on
+    from fedpriv.cli.attack_plan import target_name
+
+    target = target and target_name(target)
+    found = {name: kind() for name, kind in ATTACKS.load_all().items() if not target or target in kind.targets}
     return [
         {
             "name": name,
-            **({} if target else {"targets": ", ".join(TARGETS[name])}),
+            **({} if target else {"targets": ", ".join(made.targets)}),
             "needs from the knowledge card": _needs(needs_on(made, target), getattr(made, "needs_in_words", "nothing")),
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
+            **_origin(ATTACKS, name),
         }
         for name, made in found.items()
     ]
@@ -107,17 +113,17 @@ def _defenses() -> list[dict[str, Any]]:
     from fedpriv.defenses import DEFENSES
     from fedpriv.federation.answer import answer_sentence
     from fedpriv.federation.defense import Defense
-    from fedpriv.util.registry import resolve
 
-    found: list[type[Defense]] = [resolve("defense", name, DEFENSES) for name in DEFENSES]
+    found: dict[str, type[Defense]] = DEFENSES.load_all()
     return [
         {
-            "name": made.name,
+            "name": name,
             "guarantee": made.guarantee,
             "adaptive answer": answer_sentence(made.answers, made.unanswered),
             "source": made.source,
+            **_origin(DEFENSES, name),
         }
-        for made in found
+        for name, made in found.items()
     ]
 
 
@@ -129,27 +135,54 @@ def _datasets() -> list[dict[str, Any]]:
         "tiny-imagenet": "--data-dir with tiny-imagenet-200/ in its original layout",
         "folder": "--data-dir with train/ and test/, or one folder a class",
     }
-    return [{"name": name, "where": notes.get(name, "--data-dir, or --download")} for name in DATASETS]
+    return [
+        {
+            "name": name,
+            "where": notes.get(name, "--data-dir, or --download") if name in DATASETS.builtins else "its own",
+        }
+        | _origin(DATASETS, name)
+        for name in DATASETS
+    ]
 
 
 def _models() -> list[dict[str, Any]]:
     from fedpriv.models import FAMILIES, MODELS
 
-    single = [{"name": name, "kind": "model", "members": ""} for name in MODELS]
+    rows = [{"name": name, "kind": "family", "members": ", ".join(members)} for name, members in FAMILIES.items()]
+    rows += [{"name": name, "kind": "model", "members": ""} for name in MODELS]
+    return [row | _origin(MODELS, row["name"]) for row in rows]
+
+
+def _payloads() -> list[dict[str, Any]]:
+    from dataclasses import fields
+
+    from fedpriv.wire.payload import Payload
+    from fedpriv.wire.payloads import PAYLOADS
+
+    found: dict[str, type[Payload]] = PAYLOADS.load_all()
     return [
-        {"name": name, "kind": "family", "members": ", ".join(members)} for name, members in FAMILIES.items()
-    ] + single
+        {
+            "name": name,
+            "computed from": kind.computed_from,
+            "space": kind.space if kind.network is None else f"{kind.space} ({kind.network})",
+            "says": ", ".join(spec.metadata["says"] for spec in fields(kind) if spec.metadata["says"]) or "nothing",
+            "added up": kind.aggregation,
+            "sent": "once" if kind.once else "every round",
+            **_origin(PAYLOADS, name),
+        }
+        for name, kind in found.items()
+    ]
 
 
 def _targets() -> list[dict[str, Any]]:
-    from fedpriv.attacks import READ, TARGET_NAMES, attacks_for
-    from fedpriv.methods import DEFAULT_METHOD
+    from fedpriv.attacks import attacks_for, target_names, told_in_clear
+    from fedpriv.methods import default_method
 
     return [
         {
             "name": name,
-            "attacks": ", ".join(attacks_for(name)) or (f"none: {READ[name]}" if name in READ else "none yet"),
-            "method trained without --run": DEFAULT_METHOD.get(name, "none yet"),
+            "attacks": ", ".join(attacks_for(name)) or f"none: {told_in_clear(name)}",
+            "method trained without --run": default_method(name) or "none",
         }
-        for name in TARGET_NAMES
+        for name in target_names()
     ]

@@ -5,22 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedpriv.datasets.sources.options import SourceOptions
-from fedpriv.util.registry import resolve
+from fedpriv.util.errors import UserError
+from fedpriv.util.registry import Registry
 
 if TYPE_CHECKING:
     from fedpriv.datasets.types import Dataset
 
 __all__ = ["DATASETS", "PARTITIONS", "SourceOptions", "load_dataset"]
 
-DATASETS: dict[str, str] = {
-    "digits": "fedpriv.datasets.sources.embedded:load_digits",
-    "cifar10": "fedpriv.datasets.sources.torchvision_sets:load_cifar10",
-    "cifar100": "fedpriv.datasets.sources.torchvision_sets:load_cifar100",
-    "fashion-mnist": "fedpriv.datasets.sources.torchvision_sets:load_fashion_mnist",
-    "mnist": "fedpriv.datasets.sources.torchvision_sets:load_mnist",
-    "tiny-imagenet": "fedpriv.datasets.sources.tiny_imagenet:load_tiny_imagenet",
-    "folder": "fedpriv.datasets.sources.folder:load_folder",
-}
+DATASETS = Registry(
+    "data set",
+    {
+        "digits": "fedpriv.datasets.sources.embedded:load_digits",
+        "cifar10": "fedpriv.datasets.sources.torchvision_sets:load_cifar10",
+        "cifar100": "fedpriv.datasets.sources.torchvision_sets:load_cifar100",
+        "fashion-mnist": "fedpriv.datasets.sources.torchvision_sets:load_fashion_mnist",
+        "mnist": "fedpriv.datasets.sources.torchvision_sets:load_mnist",
+        "tiny-imagenet": "fedpriv.datasets.sources.tiny_imagenet:load_tiny_imagenet",
+        "folder": "fedpriv.datasets.sources.folder:load_folder",
+    },
+    group="fedpriv.datasets",
+    contract="fedpriv.util.registry:refuse_no_callable",
+)
 
 PARTITIONS: dict[str, str] = {
     "dirichlet": "fedpriv.datasets.federated:by_dirichlet",
@@ -46,7 +52,10 @@ def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:
         UserError: unknown name, data that is missing, or data that cannot be read.
     """
     from fedpriv.datasets.shaping import keep_first_per_class, shape_images
+    from fedpriv.datasets.types import Dataset
 
     options = options or SourceOptions()
-    dataset: Dataset = resolve("data set", name, DATASETS)(options)
+    dataset: Dataset = DATASETS.load(name)(options)
+    if not isinstance(dataset, Dataset):
+        raise UserError(f"data set {name!r}: expected a fedpriv.datasets.types.Dataset, got {type(dataset).__name__}")
     return shape_images(keep_first_per_class(dataset, options.per_class), options.channels, options.image_size)

@@ -5,29 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedpriv.util.registry import Registry, split_reference
+
 if TYPE_CHECKING:
     from fedpriv.federation.defense import Defense
     from fedpriv.federation.run_directory import DefenseChoice
 
-DEFENSES: dict[str, str] = {
-    "clip": "fedpriv.defenses.clip:Clip",
-    "noise": "fedpriv.defenses.noise:Noise",
-    "dp-noise": "fedpriv.defenses.dp_noise:DPNoise",
-    "prune": "fedpriv.defenses.prune:Prune",
-    "quantise": "fedpriv.defenses.quantise:Quantise",
-    "sign": "fedpriv.defenses.sign:Sign",
-    "entangle": "fedpriv.defenses.entangle:Entangle",
-    "diagonal": "fedpriv.defenses.diagonal:Diagonal",
-    "count-floor": "fedpriv.defenses.count_floor:CountFloor",
-    "hide-labels": "fedpriv.defenses.hide_labels:HideLabels",
-    "every": "fedpriv.defenses.every:Every",
-    "secure-aggregation": "fedpriv.defenses.secure_aggregation:SecureAggregation",
-    "dp-sgd": "fedpriv.defenses.dp_sgd:DPSGD",
-    "soteria": "fedpriv.defenses.soteria:Soteria",
-    "precode": "fedpriv.defenses.precode:Precode",
-    "transform": "fedpriv.defenses.transform:Transform",
-    "mixup": "fedpriv.defenses.mixup:Mixup",
-}
+DEFENSES = Registry(
+    "defense",
+    {
+        "clip": "fedpriv.defenses.clip:Clip",
+        "noise": "fedpriv.defenses.noise:Noise",
+        "dp-noise": "fedpriv.defenses.dp_noise:DPNoise",
+        "prune": "fedpriv.defenses.prune:Prune",
+        "quantise": "fedpriv.defenses.quantise:Quantise",
+        "sign": "fedpriv.defenses.sign:Sign",
+        "entangle": "fedpriv.defenses.entangle:Entangle",
+        "diagonal": "fedpriv.defenses.diagonal:Diagonal",
+        "count-floor": "fedpriv.defenses.count_floor:CountFloor",
+        "hide-labels": "fedpriv.defenses.hide_labels:HideLabels",
+        "every": "fedpriv.defenses.every:Every",
+        "secure-aggregation": "fedpriv.defenses.secure_aggregation:SecureAggregation",
+        "dp-sgd": "fedpriv.defenses.dp_sgd:DPSGD",
+        "soteria": "fedpriv.defenses.soteria:Soteria",
+        "precode": "fedpriv.defenses.precode:Precode",
+        "transform": "fedpriv.defenses.transform:Transform",
+        "mixup": "fedpriv.defenses.mixup:Mixup",
+    },
+    group="fedpriv.defenses",
+    contract="fedpriv.federation.defense:refuse_no_defense",
+)
 """Names of defenses and where they are."""
 
 
@@ -38,16 +45,14 @@ def build_defenses(choices: Sequence[DefenseChoice]) -> tuple[Defense, ...]:
         UserError: for an unknown name or option, or a value out of range.
     """
     from fedpriv.util.config import parse
-    from fedpriv.util.registry import resolve
 
     return tuple(
-        parse(resolve("defense", choice.name, DEFENSES), choice.options, f"options of defense {choice.name}")
-        for choice in choices
+        parse(DEFENSES.load(choice.name), choice.options, f"options of defense {choice.name}") for choice in choices
     )
 
 
 def parse_choice(text: str) -> DefenseChoice:
-    """Return the choice that ``NAME`` or ``NAME:KEY=VALUE,KEY=VALUE`` describes.
+    """Return the choice that ``NAME`` or ``NAME:KEY=VALUE,KEY=VALUE`` describes; NAME may be a reference.
 
     >>> parse_choice("noise:scale=0.1,kind=laplace")
     DefenseChoice(name='noise', options={'scale': '0.1', 'kind': 'laplace'})
@@ -58,7 +63,7 @@ def parse_choice(text: str) -> DefenseChoice:
     from fedpriv.federation.run_directory import DefenseChoice
     from fedpriv.util.errors import UserError
 
-    name, _, rest = text.partition(":")
+    name, rest = split_reference(text)
     options: dict[str, str] = {}
     for pair in rest.split(",") if rest else ():
         key, equals, value = pair.partition("=")

@@ -9,12 +9,13 @@ from annotated_types import Gt
 from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import NETWORKS, VECTORS
-from fedpriv.defenses.shared.signals import ROWS, UPDATES, changed, norm, require, signal
+from fedpriv.defenses.shared.signals import changed, norm, require, signal
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.kinds import ROWS, UPDATES
 from fedpriv.wire.payloads import Message, Payload
 
-FITS = (*ROWS, *UPDATES)
+FITS = ROWS | UPDATES
 
 _EXACT = "compares directions, which stay exact"
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from fedpriv.defenses.shared.signals import refuse_false_labels, require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
-from fedpriv.wire.payloads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations
-
-FITS = ("representation", "prototype", "entangled", "logits")
+from fedpriv.wire.kinds import BY_CLASS
+from fedpriv.wire.payload import Message, Payload
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class CountFloor(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads that are not divided by class, and mixtures that do not say which classes have weight."""
-        require(self.name, plan, FITS)
+        require(self.name, plan, BY_CLASS)
         refuse_false_labels(self.name, plan)
 
     def keeps_shares(self) -> bool:
@@ -73,23 +72,10 @@ def drop_small_classes(message: Message, class_counts: Tensor, least: int) -> Me
 
 
 def _without(payload: Payload, class_counts: Tensor, least: int) -> Payload | None:
-    if isinstance(payload, Entangled):
-        weighty = payload.label_encoding.cpu() != 0
-        return None if bool((class_counts[weighty] < least).any()) else payload
-    if isinstance(payload, Representations):
-        rows = _rows(payload.labels, class_counts, least)
-        return replace(payload, features=payload.features[rows], labels=payload.labels[rows]) if len(rows) else None
-    if isinstance(payload, Prototypes):
-        rows = _rows(payload.classes, class_counts, least)
-        counts = None if payload.counts is None else payload.counts[rows]
-        kept = replace(payload, features=payload.features[rows], classes=payload.classes[rows], counts=counts)
-        return kept if len(rows) else None
-    if isinstance(payload, ClassLogits):
-        rows = _rows(payload.classes, class_counts, least)
-        return replace(payload, values=payload.values[rows], classes=payload.classes[rows]) if len(rows) else None
-    return payload
-
-
-def _rows(classes: Tensor, class_counts: Tensor, least: int) -> Tensor:
-    found: Tensor = (class_counts[classes.cpu()] >= least).nonzero().squeeze(1)
-    return found.to(classes.device)
+    weights, classes = payload.said("weights"), payload.said("classes")
+    if weights is not None:
+        return None if bool((class_counts[weights.cpu() != 0] < least).any()) else payload
+    if classes is None:
+        return payload
+    rows = (class_counts[classes.cpu()] >= least).nonzero().squeeze(1).to(classes.device)
+    return replace(payload, **{name: value[rows] for name, value in payload.tensors().items()}) if len(rows) else None

@@ -10,15 +10,15 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks, published_blocks
-from fedpriv.defenses.shared.signals import ROWS, changed, encoded, require
+from fedpriv.defenses.shared.signals import changed, encoded, require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MAPPINGS, VECTORS, payload_kind
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import AngleMatrix, Message, Payload
 
-OF_ROWS = ("representation", "prototype", "entangled")
-FITS = (*OF_ROWS, "angle-matrix")
+FITS = VECTORS | MAPPINGS
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Diagonal(Defense):
         require(self.name, plan, FITS)
         width = plan.blueprints[0].width
         sent: tuple[int, ...] = (1,)
-        if "angle-matrix" in plan.uploads:
+        if any(kind in MAPPINGS for kind in plan.uploads):
             sent = getattr(plan.options, "blocks", ()) or (published_blocks(width),)
         if width % self.blocks or any(self.blocks % own for own in sent):
             fitting = [m for m in range(2, width + 1) if width % m == 0 and not any(m % own for own in sent)]
@@ -92,7 +92,7 @@ class Diagonal(Defense):
             if len(payload.blocks) >= self.blocks:
                 return payload
             return AngleMatrix(diagonal_blocks(dense(payload.blocks), self.blocks))
-        if payload.kind not in OF_ROWS:
+        if payload.kind not in VECTORS:
             return payload
         turn = context.client + (context.round if self.schedule == "rotating" else 0)
         return changed(payload, context.broadcast, lambda _, rows: one_block(rows, self.blocks, turn % self.blocks))
@@ -103,7 +103,7 @@ class Diagonal(Defense):
 
     def _narrowed(self, entry: Entry) -> Entry:
         kind, _, field = entry.name.partition(".")
-        if kind not in OF_ROWS or field != ROWS[kind]:
+        if kind not in VECTORS or field != payload_kind(kind).values_field():
             return entry
         return replace(entry, shape=(*entry.shape[:-1], entry.shape[-1] // self.blocks))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,25 +14,13 @@ from fedpriv.defenses.count_floor import drop_small_classes
 from fedpriv.defenses.noise import standard_noise
 from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
 from fedpriv.defenses.shared.adapted import AVERAGED
-from fedpriv.defenses.shared.signals import ROWS, UPDATES, changed, norm, refuse_false_labels, require, signal
+from fedpriv.defenses.shared.signals import changed, in_clear, norm, refuse_false_labels, require, signal
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Entangled, Message, Payload, Prototypes, Representations
-
-OF_IMAGES = ("representation", "prototype", "entangled")
-"""Kinds in which the part of a single image is known."""
-
-IN_CLEAR: Mapping[str, tuple[str, ...]] = {
-    "representation": ("the class of every row", "how many images the client holds"),
-    "prototype": ("which classes the client holds", "numbers of images, where the method uploads them"),
-    "entangled": ("the label encoding: the mixing weights by class", "which classes have weight"),
-    "logits": ("which classes the client holds",),
-    "sample-count": ("how many images the client holds",),
-    "label-counts": ("how many images of each class the client holds",),
-}
-"""What the noise does not touch, by kind of payload."""
+from fedpriv.wire.kinds import MIXTURES, OF_IMAGES, ROWS, UPDATES, VECTORS, payload_kind
+from fedpriv.wire.payload import Message, Payload
 
 UNIFORM_IN_CLASS = ("VAR", "RSP", "VAP", "RAP")
 """Entanglement mechanisms that spread a class's weight evenly over its images."""
@@ -94,7 +81,7 @@ class DPNoise(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads whose sensitivity is unknown, and a target that cannot be met or accounted for."""
-        require(self.name, plan, OF_IMAGES if self.unit == "image" else (*ROWS, *UPDATES))
+        require(self.name, plan, VECTORS if self.unit == "image" else ROWS | UPDATES)
         if self.unit == "image":
             refuse_false_labels(self.name, plan)
             if plan.reweighed:
@@ -102,7 +89,7 @@ class DPNoise(Defense):
                     f"defense 'dp-noise' with unit=image behind {plan.reweighed[-1]!r}: how far one image can move an "
                     "upload is not known behind it; give dp-noise first, or unit=client"
                 )
-            if "entangled" in plan.uploads:
+            if any(kind in MIXTURES for kind in plan.uploads):
                 self._check_entanglement(plan)
         self.privacy(plan)  # says before training that opacus is missing
 
@@ -170,13 +157,15 @@ class DPNoise(Defense):
         """
         numbers = class_counts if self.counts == "public" else torch.full_like(class_counts, self.floor)
         per_class = 2 * self.bound / numbers.clamp(min=1).double()
-        if isinstance(payload, Representations):
-            return torch.full((len(payload.features), 1), 2 * self.bound, dtype=torch.float64)
-        if isinstance(payload, Prototypes):
-            return per_class[payload.classes.cpu()][:, None]
-        if isinstance(payload, Entangled):
-            return (payload.label_encoding.cpu().double().abs() * per_class).max()
-        return None
+        if payload.kind not in VECTORS:
+            return None
+        classes, weights = payload.said("classes"), payload.said("weights")
+        if weights is not None:
+            return (weights.cpu().double().abs() * per_class).max()
+        assert classes is not None
+        if payload.computed_from == "image":
+            return torch.full((len(classes), 1), 2 * self.bound, dtype=torch.float64)
+        return per_class[classes.cpu()][:, None]
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any]:
         """Return epsilon over all rounds, what it is about, and what it is not about."""
@@ -188,12 +177,12 @@ class DPNoise(Defense):
             neighbours = "one image of a client replaced by another of its class"
             number = "n_c" if self.counts == "public" else f"{self.floor} (the floor on n_c)"
             sensitivity = {
-                "representation": "2 S of a row",
-                "prototype": f"2 S / {number} of a row",
-                "entangled": f"max_c w_c 2 S / {number}",
-            }[next(kind for kind in plan.uploads if kind in OF_IMAGES)]
-        clear = [what for kind in plan.uploads for what in IN_CLEAR.get(kind, ())]
-        if self.unit == "image" and self.counts == "public" and "representation" not in plan.uploads:
+                "image": "2 S of a row",
+                "class": f"2 S / {number} of a row",
+                "mixture": f"max_c w_c 2 S / {number}",
+            }[next(payload_kind(kind).computed_from for kind in plan.uploads if kind in VECTORS)]
+        clear = [what for kind in plan.uploads for what in in_clear(kind)]
+        if self.unit == "image" and self.counts == "public" and not any(kind in OF_IMAGES for kind in plan.uploads):
             clear.append("n_c, through the size of the noise")
         if self.unit == "image" and self.floor > 1:
             clear.append(f"which classes have at least {self.floor} images")

@@ -12,16 +12,18 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
+from fedpriv.defenses.shared.signals import in_clear
 from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import Kinds
 
-COVERED = ("model", "small-model", "classifier", "extractor", "low-rank-model", "angle-matrix", "kernel")
+COVERED = Kinds(lambda kind: kind.computed_from in ("training", "public"))
 """Kinds of upload that are functions of the trained weights and of nothing else that is private."""
 
-IN_CLEAR = {"sample-count": "how many images the client holds"}
-"""Kinds that the guarantee takes for public, and what they tell."""
+PUBLIC = Kinds(lambda kind: kind.values_field() is None and kind.field_that_says("size") is not None)
+"""Kinds that the guarantee takes for public."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class DPSGD(Defense):
         """Return epsilon over all rounds for the worst client, what it is about, and what it is not about."""
         z = self.multiplier(plan)
         spent = worst(z, plan, self.delta)
-        uncovered = [kind for kind in plan.uploads if kind not in (*COVERED, *IN_CLEAR)]
+        uncovered = [kind for kind in plan.uploads if kind not in COVERED | PUBLIC]
         shuffled = (
             "the accounting is for Poisson samples, which shuffled batches of fixed size are not: an approximation"
         )
@@ -152,7 +154,7 @@ class DPSGD(Defense):
             "neighbours": "one image more or less in a client's training set",
             "given": "" if self.poisson() else shuffled,
             "not_protected": [f"{kind}, which is computed from images beside the weights" for kind in uncovered]
-            + [what for kind, what in IN_CLEAR.items() if kind in plan.uploads],
+            + [what for kind in plan.uploads if kind in PUBLIC for what in in_clear(kind)],
             "sampling": self.sampling,
             "sample_rate": max((rate for _, rate in releases(plan)), default=0.0),
             "releases": max((steps for steps, _ in releases(plan)), default=0),

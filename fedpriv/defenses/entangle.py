@@ -13,9 +13,9 @@ from fedpriv.defenses.shared.signals import require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Entangled, Message, Payload, Prototypes, Representations
+from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES, SEPARATE
+from fedpriv.wire.payloads import Entangled, Message, Payload
 
-FITS = ("representation", "prototype")
 OF_SAMPLES = ("RSR", "RAR")
 """Mechanisms whose weights differ within a class."""
 
@@ -57,13 +57,13 @@ class Entangle(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads that cannot be mixed, and servers that do not learn from mixtures."""
-        require(self.name, plan, FITS)
-        if "entangled" not in plan.accepts:
+        require(self.name, plan, SEPARATE)
+        if not any(kind in MIXTURES for kind in plan.accepts):
             raise UserError(
                 f"defense 'entangle': the server of method {plan.method!r} needs its rows one by one and does not take "
                 "an entangled representation; methods that train a head on uploads do: fedgh, fedallrep"
             )
-        if "prototype" in plan.uploads and self.mechanism in OF_SAMPLES:
+        if any(kind in CLASS_MEANS for kind in plan.uploads) and self.mechanism in OF_SAMPLES:
             raise UserError(
                 f"options of defense entangle: mechanism: {self.mechanism} weighs single images, but method "
                 f"{plan.method!r} uploads prototypes; use VAR, RSP, VAP or RAP"
@@ -75,7 +75,7 @@ class Entangle(Defense):
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan with entangled uploads."""
-        uploads = tuple("entangled" if kind in FITS else kind for kind in plan.uploads)
+        uploads = tuple(Entangled.kind if kind in SEPARATE else kind for kind in plan.uploads)
         return replace(plan, uploads=uploads, options=self)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
@@ -84,15 +84,14 @@ class Entangle(Defense):
 
     def _mixed(self, payload: Payload, context: UploadContext) -> Payload:
         rng = context.lasting if self.weights == "fixed" else context.rng
-        if isinstance(payload, Representations):
-            labels = payload.labels
+        labels = payload.said("classes")
+        if payload.kind not in SEPARATE or labels is None:
+            return payload
+        if payload.kind in CLASS_MEANS:
+            weights = self._class_weights(labels.cpu(), context.class_counts, rng)
+        else:
             weights = sample_weights(labels, self.mechanism, rng, self.distribution, self.normalisation)
-            return Entangled(*entangle(payload.features, labels, weights, context.n_classes))
-        if isinstance(payload, Prototypes):
-            classes = payload.classes
-            weights = self._class_weights(classes.cpu(), context.class_counts, rng)
-            return Entangled(*entangle(payload.features, classes, weights, context.n_classes))
-        return payload
+        return Entangled(*entangle(payload.rows(), labels, weights, context.n_classes))
 
     def _class_weights(self, classes: Tensor, class_counts: Tensor, rng: torch.Generator) -> Tensor:
         if self.mechanism == "VAR":

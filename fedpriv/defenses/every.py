@@ -7,14 +7,12 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, require
+from fedpriv.defenses.shared.signals import require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import SIGNALS, payload_kind
 from fedpriv.wire.payloads import Message
-
-ONCE = ("label-counts", "feature-mean")
-"""Kinds that a client sends in its first round only: a skipped round would lose them for good."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,13 @@ class Every(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse runs in which nothing would be sent, and uploads that happen once."""
-        require(self.name, plan, (*ROWS, *UPDATES, *PLAIN), behind=("prune", "quantise", "sign", "diagonal"))
+        require(self.name, plan, SIGNALS, behind=("prune", "quantise", "sign", "diagonal"))
         if self.k > plan.rounds:
             raise UserError(
                 f"options of defense every: k: nothing would be sent in {plan.rounds} rounds, got {self.k}; use a smaller k"
             )
-        once = [kind for kind in plan.uploads if kind in ONCE]
+        # A skipped round would lose for good what a client sends in its first round only.
+        once = [kind for kind in plan.uploads if payload_kind(kind).once]
         if once:
             raise UserError(
                 f"defense 'every' does not fit method {plan.method!r}, whose clients send {', '.join(once)} in their first "

@@ -13,8 +13,9 @@ from fedpriv.defenses.noise import laplace
 from fedpriv.defenses.shared.signals import require
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MIXTURES, payload_kind
 from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payloads import Entangled, Message
+from fedpriv.wire.payload import Message, Payload
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class HideLabels(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads without a label encoding."""
-        require(self.name, plan, ("entangled",), behind=("prune", "quantise", "diagonal"))
+        require(self.name, plan, MIXTURES, behind=("prune", "quantise", "diagonal"))
         if self.how == "laplace" and getattr(plan.options, "normalisation", "absolute") == "signed":
             raise UserError(
                 "defense 'hide-labels' with how=laplace: weights of normalisation=signed have no bound, so that no noise "
@@ -59,12 +60,11 @@ class HideLabels(Defense):
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with the encodings of its entangled uploads replaced."""
-        return tuple(
-            replace(payload, label_encoding=self._hidden(payload.label_encoding, context.rng))
-            if isinstance(payload, Entangled)
-            else payload
-            for payload in message
-        )
+        return tuple(self._without_weights(payload, context.rng) for payload in message)
+
+    def _without_weights(self, payload: Payload, rng: torch.Generator) -> Payload:
+        name, encoding = payload.field_that_says("weights"), payload.said("weights")
+        return payload if encoding is None else replace(payload, **{str(name): self._hidden(encoding, rng)})
 
     def _hidden(self, encoding: Tensor, rng: torch.Generator) -> Tensor:
         if self.how == "argmax":
@@ -77,7 +77,7 @@ class HideLabels(Defense):
         if self.how == "laplace":
             return entries
         one = {"shape": (1,), "dtype": "int64", "itemsize": 8}
-        return [replace(e, **one) if e.name == "entangled.label_encoding" else e for e in entries]  # type: ignore[arg-type]
+        return [replace(e, **one) if _is_encoding(e) else e for e in entries]  # type: ignore[arg-type]
 
     def privacy(self, plan: ProtectionPlan) -> dict[str, Any] | None:
         """Return the sum of epsilon over all rounds, for ``laplace``."""
@@ -95,6 +95,11 @@ class HideLabels(Defense):
             "accountant": "sum over releases",
             "not_protected": ["the entangled representation"],
         }
+
+
+def _is_encoding(entry: Entry) -> bool:
+    kind, _, name = entry.name.partition(".")
+    return name == payload_kind(kind).field_that_says("weights")
 
 
 def nearest_distribution(values: Tensor) -> Tensor:

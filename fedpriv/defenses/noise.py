@@ -11,9 +11,10 @@ from annotated_types import Gt
 from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import AVERAGED
-from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, require, rms, transform
+from fedpriv.defenses.shared.signals import require, rms, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.kinds import SIGNALS
 from fedpriv.wire.payloads import Message
 
 Distribution = Literal["gaussian", "laplace"]
@@ -44,7 +45,7 @@ class Noise(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no signal."""
-        require(self.name, plan, (*ROWS, *UPDATES, *PLAIN))
+        require(self.name, plan, SIGNALS)
 
     def keeps_shares(self) -> bool:
         """Whether the noise is the same whatever the images are, which noise relative to the signal is not."""

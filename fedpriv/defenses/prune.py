@@ -11,9 +11,10 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import NETWORKS, VECTORS
-from fedpriv.defenses.shared.signals import ROWS, UPDATES, encoded, is_signal, require, transform
+from fedpriv.defenses.shared.signals import encoded, is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.kinds import ROWS, UPDATES
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
 
@@ -47,7 +48,7 @@ class Prune(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload neither rows nor updates."""
-        require(self.name, plan, (*ROWS, *UPDATES))
+        require(self.name, plan, ROWS | UPDATES)
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan with sparse uploads."""

@@ -9,9 +9,10 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedpriv.defenses.shared.signals import PLAIN, ROWS, UPDATES, encoded, is_signal, require, transform
+from fedpriv.defenses.shared.signals import encoded, is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.kinds import SIGNALS
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
 
@@ -42,7 +43,7 @@ class Quantise(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no signal."""
-        require(self.name, plan, (*ROWS, *UPDATES, *PLAIN), behind=("prune", "diagonal"))
+        require(self.name, plan, SIGNALS, behind=("prune", "diagonal"))
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan with uploads in few bits."""

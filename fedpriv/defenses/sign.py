@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fedpriv.defenses.quantise import coded
 from fedpriv.defenses.shared.adapted import NETWORKS
-from fedpriv.defenses.shared.signals import UPDATES, encoded, is_signal, require, transform
+from fedpriv.defenses.shared.signals import encoded, is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
+from fedpriv.wire.kinds import UPDATES
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
 

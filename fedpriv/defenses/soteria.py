@@ -15,9 +15,7 @@ from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
-
-HEADS = ("model", "small-model", "low-rank-model", "classifier")
-"""Kinds of upload that hold the head, whose gradient is what is defended."""
+from fedpriv.wire.kinds import HEADED
 
 _AT_ONCE = 64
 """Entries of the representation that are differentiated together."""
@@ -54,10 +52,10 @@ class Soteria(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods whose uploads hold no head, and gradients that are private already."""
-        if not any(kind in HEADS for kind in plan.uploads):
+        if not any(kind in HEADED for kind in plan.uploads):
             raise UserError(
                 f"defense {self.name!r} changes the head's gradient, but clients of method {plan.method!r} upload no head; "
-                f"it fits uploads of: {', '.join(HEADS)}"
+                f"it fits uploads of: {', '.join(HEADED)}"
             )
         refuse_private_gradients(self.name, plan)
 

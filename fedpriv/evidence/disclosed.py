@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fedpriv.attacks.read.disclosed_labels import TELLING, Said, said
+from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.wire.kinds import TELLING
 
 
 def said_in_clear(run: RunDirectory, federation: Federation, round_: int | None = None) -> dict[int, Said]:
@@ -17,7 +18,7 @@ def said_in_clear(run: RunDirectory, federation: Federation, round_: int | None 
         federation: the run prepared again from its configuration.
         round_: the last round that is read; default all.
     """
-    if federation.shield.server_view == "sum" or not set(TELLING) & set(federation.uploads):
+    if federation.shield.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads):
         return {}
     paths: dict[int, list[int]] = {}
     for number, clients in sorted(run.captured_rounds().items()):

@@ -11,7 +11,8 @@ from fedpriv.defenses.entangle import Entangle
 from fedpriv.federation.defense import UploadContext, generators
 from fedpriv.federation.local_training import class_means
 from fedpriv.federation.rounds import Federation
-from fedpriv.wire.payloads import Entangled, Message, Prototypes, Representations
+from fedpriv.wire.kinds import CLASS_MEANS
+from fedpriv.wire.payloads import Entangled, Message, Prototypes, Representations, part
 
 
 def weights_of_defense(federation: Federation, round_: int, client: int, labels: Tensor) -> Tensor | None:
@@ -31,7 +32,7 @@ def weights_of_defense(federation: Federation, round_: int, client: int, labels:
         return None
     units = torch.eye(len(labels))
     message: Message
-    if "prototype" in federation.method.uploads:
+    if any(kind in CLASS_MEANS for kind in federation.method.uploads):
         means, classes, _ = class_means(units, labels)
         message = (Prototypes(means, classes),)
     else:
@@ -45,6 +46,4 @@ def weights_of_defense(federation: Federation, round_: int, client: int, labels:
             rng, lasting = generators(config.seed, place, round_, client)
             context = UploadContext(round_, client, n_classes, counts, (), config.rounds, rng, lasting)
             message = defense.upload(message, context)
-    mixed = message[0]
-    assert isinstance(mixed, Entangled)
-    return mixed.feature.double()
+    return part(message, Entangled).feature.double()

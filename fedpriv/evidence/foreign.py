@@ -16,6 +16,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.datasets import DATASETS, SourceOptions, load_dataset
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.registry import split_reference
 from fedpriv.util.seeds import generator
 
 MOST_IMAGES = 1000
@@ -31,7 +32,7 @@ def parse_foreign(text: str) -> tuple[str, Path | None]:
     Raises:
         UserError: for a name that is no data set's.
     """
-    name, _, folder = text.partition(":")
+    name, folder = split_reference(text)
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
     return name, Path(folder).expanduser() if folder else None

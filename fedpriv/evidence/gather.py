@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId, Unit
-from fedpriv.attacks.read.updates import WEIGHTY
 from fedpriv.evidence.grants import grant
-from fedpriv.evidence.local_rounds import UPDATES, refuse_mixed, round_batches, round_classes, with_known_start
+from fedpriv.evidence.local_rounds import refuse_mixed, round_batches, round_classes, with_known_start
 from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.server_view import summed, summed_without_own
 from fedpriv.evidence.targets import choose_classes, choose_targets, classes_with_weight
@@ -21,6 +20,7 @@ from fedpriv.evidence.truths import truths as truths
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import LAYERS, NETWORKS
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def gather(
         for broadcast in (run.message(run.broadcast_path(number)),)
         for client in rounds[number]
     )
-    if kind in WEIGHTY:
+    if kind in NETWORKS:
         refuse_mixed(federation.method, kind, [setup.blueprint.name for setup in federation.clients])
         observations = with_known_start(run, federation, observations)
     permuted = permute(observations)
@@ -105,7 +105,7 @@ def gather(
         given = card.labels == "given"
         of_client = (
             [round_classes(federation, last, o.client, given=given) for o in newest]
-            if kind in UPDATES
+            if kind in LAYERS
             else [_held(federation, classes_with_weight(observations, o)) for o in newest]
         )
         targets = choose_classes(of_client, n_targets, seed)
@@ -119,7 +119,7 @@ def gather(
 
 def _used_images(federation: Federation, kind: str, round_: int, client: int) -> bool:
     """Whether there is an image behind an upload: random batches may all be empty, and then an update is noise."""
-    return kind not in (*WEIGHTY, *UPDATES) or any(len(batch) for batch in round_batches(federation, round_, client))
+    return kind not in NETWORKS | LAYERS or any(len(batch) for batch in round_batches(federation, round_, client))
 
 
 def _held(federation: Federation, targets: Sequence[TargetId]) -> list[TargetId]:

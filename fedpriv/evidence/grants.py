@@ -12,10 +12,9 @@ from fedpriv.attacks.invert.shadow import shadow_extractor
 from fedpriv.attacks.invert.shadow_outputs import shadow_model
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
 from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.read.updates import WEIGHTY
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.foreign import foreign_images, refuse_foreign
-from fedpriv.evidence.local_rounds import UPDATES, round_batches, round_labels, state_behind
+from fedpriv.evidence.local_rounds import round_batches, round_labels, state_behind
 from fedpriv.evidence.norm_statistics import batch_norms, exact_statistics, running_statistics
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
@@ -23,6 +22,7 @@ from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS
 from fedpriv.wire.public_loss import KnownLoss
 
 
@@ -58,11 +58,11 @@ def grant(
             f"knowledge attacker_data=same_domain: {run.path} set no public images aside; train it with --public N"
         )
     first = federation.clients[0]
-    weighty, updates = kind in WEIGHTY, kind in (*WEIGHTY, *UPDATES)
+    weighty, updates = kind in NETWORKS, kind in NETWORKS | LAYERS
     model = _architecture(federation) if weighty else None
     card = _about_batch_norm(card, model)
-    private = kind in ("angle-matrix", "logits", "extractor")  # uploads that a private head had a part in
-    if kind == "logits" and card.extractor == "shadow":
+    private = kind in BESIDE_A_HEAD  # uploads that a private head had a part in
+    if kind in CLASS_OUTPUTS and card.extractor == "shadow":
         return _shadow_models(federation, card, round_, clients, observations, seed)
     return Knowledge(
         card=card,
@@ -213,7 +213,7 @@ def _known_loss(federation: Federation, round_: int) -> KnownLoss:
     besides, later = [loss.besides], [loss.later]
     if training.weight_decay:
         besides.append("weight decay moves the weights as well")
-    if federation.shield.defenses and not set(federation.method.broadcasts) & set(WEIGHTY):
+    if federation.shield.defenses and not any(kind in NETWORKS for kind in federation.method.broadcasts):
         besides.append("the weights that clients began with are known only as they were sent, after their defenses")
     if training.momentum:
         later.append("momentum carries gradients on")

@@ -9,16 +9,13 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Observation, TargetId
-from fedpriv.attacks.read.updates import WEIGHTY, weighty_part
 from fedpriv.federation.local_training import has_batch_norm, local_batches
 from fedpriv.federation.method import Method, State, own_architecture
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import LAYERS, NETWORKS
 from fedpriv.wire.payloads import Message, Model
-
-UPDATES = ("classifier", "angle-matrix")
-"""Uploads of one layer, from whose update representations are solved for."""
 
 
 def round_batches(federation: Federation, round_: int, client: int) -> list[Tensor]:
@@ -63,7 +60,7 @@ def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> N
     Raises:
         UserError: when they do.
     """
-    if kind in WEIGHTY and method.shared is own_architecture and len(set(architectures)) > 1:
+    if kind in NETWORKS and method.shared is own_architecture and len(set(architectures)) > 1:
         raise UserError(
             f"--target {kind}: clients of {method.name!r} upload models of different architectures "
             f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: --models NAME"
@@ -86,8 +83,8 @@ def with_known_start(
 
 
 def _start(run: RunDirectory, federation: Federation, seen: Observation) -> Message:
-    sent = weighty_part(seen.upload)
-    if not isinstance(sent, Model) or weighty_part(seen.broadcast) is not None:
+    sent = NETWORKS.first(seen.upload)
+    if not isinstance(sent, Model) or NETWORKS.first(seen.broadcast) is not None:
         return ()
     before = [number for number in range(1, seen.round) if seen.client in federation.participants(number)]
     if not before:
@@ -98,7 +95,7 @@ def _start(run: RunDirectory, federation: Federation, seen: Observation) -> Mess
             f"{run.path}: clients of {federation.method.name!r} go on from their own weights, which the server knows from "
             f"the upload before; that of round {before[-1]} is not stored: attack round 1, or train with --capture all"
         )
-    last = weighty_part(run.message(run.upload_path(before[-1], seen.client)))
+    last = NETWORKS.first(run.message(run.upload_path(before[-1], seen.client)))
     return () if last is None else (last,)
 
 
@@ -111,7 +108,7 @@ def state_behind(run: RunDirectory, federation: Federation, kind: str, client: i
     Raises:
         UserError: when the run did not keep the checkpoint.
     """
-    return (state_of_update if kind in UPDATES else _state_at_end)(run, federation, client, round_)
+    return (state_of_update if kind in LAYERS else _state_at_end)(run, federation, client, round_)
 
 
 def _state_at_end(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:

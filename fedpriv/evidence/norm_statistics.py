@@ -15,6 +15,7 @@ from fedpriv.federation.method import GuardedTraining
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import payload_kind
 
 
 def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
@@ -34,7 +35,7 @@ def running_statistics(run: RunDirectory, model: nn.Module, kind: str, client: i
             f"checkpoint that was not kept; pass --knowledge batch_norm=none, or train with --keep {round_}"
         )
     state = run.client_state(round_, client)
-    prefix = "model" if kind in ("model", "extractor") else "small"
+    prefix = "small" if payload_kind(kind).network == "small" else "model"
     return {
         name: (state[f"{prefix}.{name}.running_mean"].cpu(), state[f"{prefix}.{name}.running_var"].cpu())
         for name in batch_norms(model)

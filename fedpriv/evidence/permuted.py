@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Observation
-from fedpriv.wire.payloads import ClassLogits, Entangled, Message, Payload, Prototypes, Representations, optional_part
+from fedpriv.wire.kinds import BY_CLASS, CLASS_OUTPUTS
+from fedpriv.wire.payload import Message, Payload, optional_part
 
 
 def permute(observations: tuple[Observation, ...]) -> tuple[Observation, ...] | None:
@@ -39,14 +40,16 @@ def _in_place_of(own: Message, other: Message) -> Message:
 
 
 def _payload_in_place_of(own: Payload, other: Payload) -> Payload:
-    if isinstance(own, (Representations, Prototypes)) and isinstance(other, (Representations, Prototypes)):
-        rows = torch.arange(len(own.features)) % len(other.features)
-        return replace(own, features=other.features[rows])
-    if isinstance(own, ClassLogits) and isinstance(other, ClassLogits):
-        return replace(own, values=other.values[_rows_of_other_classes(own.classes, other.classes)])
-    if isinstance(own, Entangled) and isinstance(other, Entangled):
-        return replace(own, feature=other.feature)
-    return other
+    if own.kind not in BY_CLASS:
+        return other
+    values, classes, others = own.values_field(), own.said("classes"), other.said("classes")
+    theirs: Tensor = getattr(other, str(values))
+    if classes is not None and others is not None:
+        if own.kind in CLASS_OUTPUTS:
+            theirs = theirs[_rows_of_other_classes(classes, others)]
+        else:
+            theirs = theirs[torch.arange(len(classes)) % len(others)]
+    return replace(own, **{str(values): theirs})
 
 
 def _rows_of_other_classes(own: Tensor, other: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.algebra.angle_matrix import dense
 from fedpriv.attacks.observation import Observation
-from fedpriv.wire.payloads import AngleMatrix, Message, Payload, SampleCount, optional_part
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Message, Payload, SampleCount, optional_part
 
 
 def summed(observations: Sequence[Observation]) -> tuple[Observation, ...]:
@@ -39,6 +39,9 @@ def mean_upload(uploads: Sequence[Message]) -> Message:
     """Return the mean of uploads of the same kinds, weighted by numbers of samples where they are uploaded.
 
     Numbers of samples themselves are added up. Angle matrices become dense, as the server's mean is.
+
+    Raises:
+        UserError: for a kind that is not added up.
     """
     counts = [optional_part(upload, SampleCount) for upload in uploads]
     weights = torch.tensor([1 if count is None else int(count.count) for count in counts], dtype=torch.float64)
@@ -47,12 +50,12 @@ def mean_upload(uploads: Sequence[Message]) -> Message:
 
 
 def _mean(payloads: Sequence[Payload], shares: Tensor) -> Payload:
+    payloads = [payload.addable() for payload in payloads]
     first = payloads[0]
-    if isinstance(first, SampleCount):
-        return SampleCount(torch.stack([p.count for p in payloads if isinstance(p, SampleCount)]).sum(0))
-    if isinstance(first, AngleMatrix):
-        matrices = [dense(p.blocks) for p in payloads if isinstance(p, AngleMatrix)]
-        return AngleMatrix(_weighted(matrices, shares)[None])
+    if first.aggregation == "none":
+        raise UserError(f"uploads of {first.kind} are not added up: the server of a method that sends them needs each")
+    if first.aggregation == "sum":
+        shares = torch.ones_like(shares)
     values: dict[str, Any] = {}
     for spec in fields(first):
         own = getattr(first, spec.name)

@@ -10,19 +10,15 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from fedpriv.evidence.local_rounds import UPDATES
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.wire.kinds import LAYERS, WHOLE
 
 Stage = Literal["early", "middle", "converged"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 EARLY = 0.075
 """The early stage comes after this share of the rounds, but after the first round at least."""
-
-WHOLE_MODELS = ("model", "small-model", "low-rank-model")
-"""Uploads that hold all that their attackers differentiate through, so that no checkpoint is needed. An extractor is not
-among them: its gradient is matched through a head that stays private, which the checkpoint has."""
 
 _WINDOWS: dict[Stage, tuple[float, float]] = {"early": (0.0, 0.1), "middle": (0.4, 0.6), "converged": (1.0, 1.0)}
 
@@ -69,7 +65,7 @@ def rounds_to_keep(kind: str, rounds: Sequence[int]) -> tuple[int, ...]:
 
     An update is computed through the network as it was before the round (see :mod:`fedpriv.evidence.local_rounds`).
     """
-    before = [number - 1 for number in rounds if number > 1] if kind in UPDATES else []
+    before = [number - 1 for number in rounds if number > 1] if kind in LAYERS else []
     return tuple(sorted({*rounds, *before}))
 
 
@@ -86,7 +82,9 @@ def kept_rounds(run: RunDirectory, kind: str, stages: Sequence[Stage]) -> dict[S
     def usable(number: int) -> bool:
         if number not in stored:
             return False
-        return kind in WHOLE_MODELS or number in kept or (kind in UPDATES and number - 1 in kept)
+        # No checkpoint is needed where the upload holds all that its attackers differentiate through. An extractor does not:
+        # its gradient is matched through a head that stays private, which the checkpoint has.
+        return kind in WHOLE or number in kept or (kind in LAYERS and number - 1 in kept)
 
     found: dict[Stage, int] = {}
     for stage in stages:

@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import TargetId, Unit
 from fedpriv.datasets.types import as_unit
 from fedpriv.defenses.hide_labels import HideLabels
 from fedpriv.evidence.entangled_weights import weights_of_defense
-from fedpriv.evidence.local_rounds import UPDATES, round_batches, round_members, state_behind
+from fedpriv.evidence.local_rounds import round_batches, round_members, state_behind
 from fedpriv.evidence.truth import Truth
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.rounds import Federation
@@ -22,6 +22,7 @@ from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payloads import Entangled, Representations, part
 
 NONMEMBERS = 240
@@ -45,9 +46,9 @@ def truths(
     found = []
     for target in targets:
         train = federation.clients[target.client].train.to(torch.device("cpu"))
-        of_class = unit == "class" and kind not in UPDATES
+        of_class = unit == "class" and kind not in LAYERS
         recovered = unit in ("class", "row")
-        index, weights = _members(run, federation, "prototype" if of_class else kind, target)
+        index, weights = _members(run, federation, kind, target, of_class=of_class)
         found.append(
             Truth(
                 members=train.images[index],
@@ -76,20 +77,26 @@ def _nonmembers(federation: Federation, client: int, seed: int) -> tuple[Tensor,
     return as_unit(samples.images[index]), samples.labels[index]
 
 
-def _members(run: RunDirectory, federation: Federation, kind: str, target: TargetId) -> tuple[Tensor, Tensor]:
-    labels = federation.clients[target.client].train.labels.cpu()
-    if kind == "representation":
-        index = _uploaded_rows(run, federation, target, labels)[target.index][None]
-    elif kind in ("prototype", "logits"):
+def _members(
+    run: RunDirectory, federation: Federation, kind: str, target: TargetId, *, of_class: bool
+) -> tuple[Tensor, Tensor]:
+    labels, computed_from = federation.clients[target.client].train.labels.cpu(), payload_kind(kind).computed_from
+    if of_class or computed_from == "class":
         index = (labels == target.label).nonzero().squeeze(1)
-    elif kind in UPDATES:
+    elif computed_from == "image":
+        index = _uploaded_rows(run, federation, target, labels)[target.index][None]
+    elif kind in LAYERS:
         index = round_members(federation, target)
-    elif kind == "entangled":
+    elif computed_from == "mixture":
         weights = _entanglement_weights(run, federation, target, labels).abs()  # signed draws count by magnitude
         index = (weights > 0).nonzero().squeeze(1)
         return index, weights[index] / weights[index].sum()
-    else:
+    elif kind in NETWORKS:
         index = torch.cat(round_batches(federation, target.round, target.client))
+    else:
+        raise UserError(
+            f"no images are known to be behind an upload of {kind}, which is computed from: {computed_from}"
+        )
     return index, torch.full((len(index),), 1 / len(index), dtype=torch.float64)
 
 

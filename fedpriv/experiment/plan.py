@@ -140,24 +140,37 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UserError: for an unknown target or attack, or one that does not fit.
     """
-    from fedpriv.attacks import ATTACKS, BY_NAME, READ, TARGET_NAMES, TARGETS, attacks_for
+    from fedpriv.attacks import ATTACKS, attacks_for, targets_of, told_in_clear
 
-    if target not in TARGET_NAMES:
-        raise unknown_name("target", target, TARGET_NAMES)
+    target = target_name(target)
+    if why := told_in_clear(target):
+        raise UserError(f"--target {target}: {why}; see: fedpriv list targets")
+    chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
     fitting = attacks_for(target)
-    if target in READ:
-        raise UserError(f"--target {target}: {READ[target]}; see: fedpriv list targets")
     if not fitting:
         raise UserError(f"--target {target}: no attack on this kind of upload yet; see: fedpriv list targets")
-    for name in attacks:
-        if name not in ATTACKS:
-            raise unknown_name("attack", name, ATTACKS)
+    for name in chosen:
         if name not in fitting:
             raise UserError(
-                f"--attack {name}: attacks {' or '.join(TARGETS[name])}, not {target}; "
+                f"--attack {name}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
-    return tuple(dict.fromkeys(attacks)) or tuple(name for name in fitting if name not in BY_NAME)
+    return chosen or tuple(n for n in fitting if not getattr(ATTACKS.load(n), "only_by_name", False))
+
+
+def target_name(target: str) -> str:
+    """Return the kind of payload that a target names, or refers to as ``package.module:NAME``.
+
+    Raises:
+        UserError: when there is none, with the kinds that can be attacked.
+    """
+    from fedpriv.attacks import target_names
+    from fedpriv.wire.kinds import payload_kind
+    from fedpriv.wire.payloads import PAYLOADS
+
+    if target not in PAYLOADS:
+        raise unknown_name("target", target, target_names())
+    return payload_kind(target).kind
 
 
 def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

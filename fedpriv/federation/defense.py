@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedpriv.federation.answer import Answer
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.payloads import Message
@@ -214,6 +215,19 @@ def defense_facts(defense: Defense) -> dict[str, Any]:
         "answers": plain(defense.answers),
         "unanswered": defense.unanswered,
     }
+
+
+def refuse_no_defense(name: str, found: object) -> None:
+    """Check what another package calls a defense.
+
+    Raises:
+        UserError: when it is none.
+    """
+    if not (isinstance(found, type) and issubclass(found, Defense) and "__dataclass_params__" in vars(found)):
+        raise UserError(f"expected a dataclass that extends fedpriv.federation.defense.Defense, got {found!r}")
+    missing = [own for own in ("name", "source") if not isinstance(getattr(found, own, None), str)]
+    if missing:
+        raise UserError(f"class {found.__name__} says no {' and no '.join(missing)}")
 
 
 @dataclass(frozen=True)

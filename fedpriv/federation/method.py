@@ -7,7 +7,7 @@ That makes resuming, another engine and one contract test over all methods cheap
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Annotated, Any
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import Guard
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payloads import Message
 from fedpriv.wire.public_loss import KnownLoss
 from fedpriv.wire.sizes import Facts, Item
@@ -237,3 +239,19 @@ class Method:
     trainings: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = one_training
     outside: Callable[[Any], str] = nothing_outside
     known_loss: Callable[[Any, int], KnownLoss] = own_cross_entropy
+
+
+def refuse_no_method(name: str, found: object) -> None:
+    """Check what another package calls a method.
+
+    Raises:
+        UserError: when it is none, or sends kinds of payload that there are not.
+    """
+    if not isinstance(found, Method):
+        raise UserError(f"expected a fedpriv.federation.method.Method, got {type(found).__name__}")
+    if not (isinstance(found.options, type) and is_dataclass(found.options)):
+        raise UserError(f"options: expected a dataclass, got {found.options!r}")
+    kinds = [payload_kind(kind) for kind in (*found.uploads, *found.broadcasts, *found.accepts)]
+    alone = [kind.kind for kind in kinds[: len(found.uploads)] if kind.aggregation == "none"]
+    if found.additive and alone:
+        raise UserError(f"additive=True, but uploads of {', '.join(alone)} are not added up (aggregation='none')")

@@ -40,7 +40,8 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import append_lines, digest, read_json, read_lines, write_json, write_text
 from fedpriv.util.folders import occupied
 from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payloads import Message, load_message, save_message
+from fedpriv.wire.message_files import load_message, save_message
+from fedpriv.wire.payload import Message
 
 FORMAT = 1
 AUTO_CAPTURE_BYTES = 1 << 20

@@ -7,29 +7,35 @@ This module holds names only and imports no torch. ``MODELS`` maps a name to the
 from __future__ import annotations
 
 from fedpriv.util.errors import unknown_name
+from fedpriv.util.registry import Registry
 
-MODELS: dict[str, str] = {
-    "cnn4": "fedpriv.models.cnn:cnn4",
-    "cnn-1": "fedpriv.models.cnn:cnn_1",
-    "cnn-2": "fedpriv.models.cnn:cnn_2",
-    "cnn-3": "fedpriv.models.cnn:cnn_3",
-    "cnn-4": "fedpriv.models.cnn:cnn_4",
-    "cnn-5": "fedpriv.models.cnn:cnn_5",
-    "resnet18": "fedpriv.models.stock:resnet18",
-    "resnet34": "fedpriv.models.stock:resnet34",
-    "resnet50": "fedpriv.models.stock:resnet50",
-    "resnet101": "fedpriv.models.stock:resnet101",
-    "resnet152": "fedpriv.models.stock:resnet152",
-    "mobilenet-v2": "fedpriv.models.stock:mobilenet_v2",
-    "googlenet": "fedpriv.models.stock:googlenet",
-    "vit-b16": "fedpriv.models.stock:vit_b16",
-    "vit-b32": "fedpriv.models.stock:vit_b32",
-    "lenet-sigmoid": "fedpriv.models.lenet:lenet_sigmoid",
-    "small-cnn": "fedpriv.models.small:small_cnn",
-    "small-cnn-wide": "fedpriv.models.small:small_cnn_wide",
-    "small-cnn-deep": "fedpriv.models.small:small_cnn_deep",
-    "small-mlp": "fedpriv.models.small:small_mlp",
-}
+MODELS = Registry(
+    "model",
+    {
+        "cnn4": "fedpriv.models.cnn:cnn4",
+        "cnn-1": "fedpriv.models.cnn:cnn_1",
+        "cnn-2": "fedpriv.models.cnn:cnn_2",
+        "cnn-3": "fedpriv.models.cnn:cnn_3",
+        "cnn-4": "fedpriv.models.cnn:cnn_4",
+        "cnn-5": "fedpriv.models.cnn:cnn_5",
+        "resnet18": "fedpriv.models.stock:resnet18",
+        "resnet34": "fedpriv.models.stock:resnet34",
+        "resnet50": "fedpriv.models.stock:resnet50",
+        "resnet101": "fedpriv.models.stock:resnet101",
+        "resnet152": "fedpriv.models.stock:resnet152",
+        "mobilenet-v2": "fedpriv.models.stock:mobilenet_v2",
+        "googlenet": "fedpriv.models.stock:googlenet",
+        "vit-b16": "fedpriv.models.stock:vit_b16",
+        "vit-b32": "fedpriv.models.stock:vit_b32",
+        "lenet-sigmoid": "fedpriv.models.lenet:lenet_sigmoid",
+        "small-cnn": "fedpriv.models.small:small_cnn",
+        "small-cnn-wide": "fedpriv.models.small:small_cnn_wide",
+        "small-cnn-deep": "fedpriv.models.small:small_cnn_deep",
+        "small-mlp": "fedpriv.models.small:small_mlp",
+    },
+    group="fedpriv.models",
+    contract="fedpriv.util.registry:refuse_no_callable",
+)
 
 MAPPINGS: dict[str, str] = {
     "ap": "fedpriv.models.mapping:average_pooling",

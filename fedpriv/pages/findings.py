@@ -17,18 +17,8 @@ from fedpriv.pages.score_section import guarded_method
 from fedpriv.scoring.ranking import card_key, card_numbers, stage_name, title
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import Kind, beyond_chance, verdict_kind
-
-_IN_CLEAR = ("prototype", "representation")
-"""Kinds of upload that hold vectors as they are, where no defense is on."""
-
-_VECTORS = {
-    "prototype": "class prototypes",
-    "entangled": "class prototypes",
-    "representation": "representations",
-    "classifier": "representations",
-    "angle-matrix": "representations",
-}
-"""What attacks recover before they make an image of it."""
+from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE, Kinds
+from fedpriv.wire.payloads import PAYLOADS
 
 _NOTHING: tuple[Kind, ...] = ("none", "worse")
 """Verdicts that differ by luck and precision alone: no image beats the floor."""
@@ -294,7 +284,7 @@ def _recovered(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
     of those under which an attack succeeds.
     """
     first = own[0].about
-    if first["target"] in _IN_CLEAR and not (first.get("run") or {}).get("defenses"):
+    if _among(first["target"], SEPARATE) and not (first.get("run") or {}).get("defenses"):
         return ""
     apart: dict[str, list[AttackRecord]] = {}
     for attack in own:
@@ -320,10 +310,22 @@ def _recovered_by_rounds(alike: Sequence[AttackRecord], own: Sequence[AttackReco
         if attack.about["attack"] == name
     }
     return (
-        f"{_VECTORS.get(record['target'], 'Vectors').capitalize()} are recovered {_from_rounds(rounds)}: {name} tells "
+        f"{_vectors(record['target'])} are recovered {_from_rounds(rounds)}: {name} tells "
         f"{100 * found['mean']:.0f} % from the client's others (chance {100 * found['chance']:.0f} %), median relative "
         f"error {100 * error['median']:.0f} %{_under(best, own, cards)}."
     )
+
+
+def _vectors(kind: str) -> str:
+    """Return what attacks on a kind of upload recover before they make an image of it."""
+    if _among(kind, CLASS_MEANS | MIXTURES):
+        return "Class prototypes"
+    return "Representations" if _among(kind, OF_IMAGES | LAYERS) else "Vectors"
+
+
+def _among(kind: str, kinds: Kinds) -> bool:
+    """Whether a kind is one of some; a kind of a package that is not installed any more is none."""
+    return kind in PAYLOADS and kind in kinds
 
 
 def _rounds(attack: AttackRecord) -> int:

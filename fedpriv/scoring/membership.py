@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.attacks.infer.membership import Candidates, MembershipInference
-from fedpriv.attacks.infer.membership_update import TRAINED
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.gather import Evidence
@@ -29,6 +28,7 @@ from fedpriv.federation.rounds import Federation
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, write_json
 from fedpriv.util.seeds import derive_seed
+from fedpriv.wire.kinds import TRAINED
 
 FILE, SCHEMA = "membership.json", 1
 DRAWS = 1000

@@ -1,12 +1,196 @@
-"""Registries: plain dictionaries from a name to a dotted target, imported only when asked for."""
+"""Registries: from a name to a dotted target, imported only when it is asked for.
+
+Members are those of this package, those that other distributions name under an entry-point group, and whatever a
+reference ``package.module:NAME`` points to. Of two members of one name, this package's own wins.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib import metadata
 from typing import Any
 
-from fedpriv.util.errors import unknown_name
+from fedpriv.util.errors import UserError, unknown_name
+
+_LOG = logging.getLogger("fedpriv")
+
+
+class Registry(Mapping[str, str]):
+    """Names of one sort of member, and where each is, as ``package.module:NAME``.
+
+    As a mapping it holds this package's members, then those of entry points; ``in`` and ``[]`` take references too.
+    Entry points are read when a name is looked up that is not this package's own, or when names are listed.
+
+    Args:
+        noun: what the members are ("method", "data set", ...), for error messages.
+        builtins: this package's own members.
+        group: entry-point group of other distributions' members; none where empty.
+        contract: ``module:function`` of (name, member) that raises UserError for what is no such member; it is asked about
+            members from outside only.
+    """
+
+    def __init__(self, noun: str, builtins: Mapping[str, str], *, group: str = "", contract: str = "") -> None:
+        self.noun, self.builtins, self.group, self._contract = noun, dict(builtins), group, contract
+        self._said: set[str] = set()
+        self._adopted: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        if name in self.builtins:
+            return self.builtins[name]
+        if is_reference(name):
+            return name
+        return self._adopted[name] if name in self._adopted else self._outside()[name].value
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and any(
+            name in where
+            for where in (self.builtins, self._adopted, (name,) if is_reference(name) else (), self._outside())
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.builtins, *self._outside(), *self._adopted])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def load(self, name: str) -> Any:
+        """Return the member of a name or of a reference.
+
+        Raises:
+            UserError: when the name is unknown, or what it points to cannot be imported or is no such member.
+        """
+        outside = self._outside()
+        if name in self.builtins:
+            return _imported(self.builtins[name])
+        if name not in self:
+            raise unknown_name(self.noun, name, self)
+        origin = f" of {self.origin(name)}" if name in outside else ""
+        try:
+            found = _from_outside(self[name])
+            if self._contract:
+                _imported(self._contract)(name, found)
+        except UserError as error:
+            raise UserError(f"{self.noun} {name!r}{origin}: {error}") from error
+        return found
+
+    def own_name(self, name: str) -> str:
+        """Return the name that the member of a reference gives itself, by which it is known from then on.
+
+        Raises:
+            UserError: when there is no such member, or its name is another's.
+        """
+        if name in self.builtins or not is_reference(name):
+            self.load(name)
+            return name
+        own = str(self.load(name).name)
+        if self._adopted.get(own, name) != name or own in self.builtins or own in self._outside():
+            raise UserError(f"{self.noun} {name!r}: there is another {self.noun} named {own!r}; rename it")
+        self._adopted[own] = name
+        return own
+
+    def load_all(self) -> dict[str, Any]:
+        """Return every member by name; one from outside that cannot be had is left out, and one line says why."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self.load(name)
+            except UserError as error:
+                if name in self.builtins:
+                    raise
+                self._say(f"left out: {error}")
+        return found
+
+    def origin(self, name: str) -> str:
+        """Return the distribution and version that a member is from; empty for this package's own and for references."""
+        point = None if name in self.builtins else self._outside().get(name)
+        return f"{point.dist.name} {point.dist.version}" if point is not None and point.dist is not None else ""
+
+    def _outside(self) -> Mapping[str, metadata.EntryPoint]:
+        if not self.group:
+            return {}
+        found: dict[str, metadata.EntryPoint] = {}
+        for point in _entry_points(self.group, tuple(sys.path)):
+            whose = "" if point.dist is None else f" of {point.dist.name}"
+            if point.name in self.builtins:
+                self._say(f"{self.noun} {point.name!r}{whose} is passed over: fedpriv has one of that name")
+            elif point.name in found:
+                other = found[point.name].dist
+                self._say(
+                    f"{self.noun} {point.name!r}{whose} is passed over: {other and other.name} has one of that name"
+                )
+            else:
+                found[point.name] = point
+        return found
+
+    def _say(self, line: str) -> None:
+        """Write a warning line, each once."""
+        if line not in self._said:
+            self._said.add(line)
+            _LOG.warning("warning: %s", line)
+
+
+def refuse_no_callable(name: str, found: object) -> None:
+    """Check what another package calls a function.
+
+    Raises:
+        UserError: when it cannot be called.
+    """
+    if not callable(found):
+        raise UserError(f"expected a function, got {found!r}")
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name is written as ``package.module:NAME``.
+
+    >>> is_reference("mine.methods:FEDMINE"), is_reference("fedavg"), is_reference("noise:scale=1")
+    (True, False, False)
+    """
+    module, colon, attribute = name.partition(":")
+    steps = [*module.split("."), *attribute.split(".")]
+    return bool(colon) and all(step.isidentifier() for step in steps)
+
+
+def split_reference(text: str) -> tuple[str, str]:
+    """Return the name at the beginning of ``NAME[:REST]`` and REST; a name may be a reference and hold a colon itself.
+
+    >>> split_reference("noise:scale=1"), split_reference("mine.defenses:Blur:radius=2")
+    (('noise', 'scale=1'), ('mine.defenses:Blur', 'radius=2'))
+    """
+    name, _, rest = text.partition(":")
+    second, _, later = rest.partition(":")
+    if "." in name and is_reference(f"{name}:{second}"):
+        return f"{name}:{second}", later
+    return name, rest
+
+
+@lru_cache(maxsize=64)
+def _entry_points(group: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """Return the entry points of a group, by distribution; ``path`` is there to look again when ``sys.path`` changes."""
+    found = metadata.entry_points(group=group)
+    return tuple(sorted(found, key=lambda point: ("" if point.dist is None else point.dist.name, point.name)))
+
+
+def _imported(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _from_outside(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # another package's code may fail in any way
+        line = " ".join(str(error).split())
+        raise UserError(f"module {module!r} cannot be imported: {type(error).__name__}: {line}") from error
+    for step in attribute.split("."):
+        if not hasattr(found, step):
+            raise UserError(f"module {module!r} has no {attribute!r}")
+        found = getattr(found, step)
+    return found
 
 
 def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
@@ -20,7 +204,8 @@ def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
     Raises:
         UserError: when the name is unknown; the message lists the known ones.
     """
+    if isinstance(table, Registry):
+        return table.load(name)
     if name not in table:
         raise unknown_name(kind, name, table)
-    module, _, attribute = table[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return _imported(table[name])

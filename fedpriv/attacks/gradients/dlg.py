@@ -7,7 +7,7 @@ Leakage from Gradients" (2020), for the label of a single image.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -15,7 +15,6 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, SeveralSteps
 from fedpriv.attacks.gradients.step_problems import (
     MATCHING,
@@ -25,12 +24,13 @@ from fedpriv.attacks.gradients.step_problems import (
     caveat,
     read_problem,
 )
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Knowledge, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.read.sent_entries import GradientMatch
 from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import NETWORKS
 
 _FIRST_GAIN = 0.1
 """A start is redrawn unless the first call of the optimiser brings the loss below this share of where it began."""
@@ -78,11 +78,11 @@ class DeepLeakage:
     match: GradientMatch = "all"
 
     name = "dlg"
-    targets = TARGETS["dlg"]
+    targets = NETWORKS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "outer_steps"
     needs = MATCHING
-    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
+    needs_on: ClassVar[NeedsOn] = MATCHING_ON
 
     def run(
         self,

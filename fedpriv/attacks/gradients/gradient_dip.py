@@ -6,7 +6,7 @@ Lempitsky (CVPR 2018), whose weights are optimised instead of pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -14,18 +14,18 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps
 from fedpriv.attacks.gradients.step_problems import MATCHING, MATCHING_ON, bytes_of_matching, caveat, read_problem
 from fedpriv.attacks.invert.inversion import bytes_of_generator
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Knowledge, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.optim.fitting import Schedule, fit
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.sent_entries import GradientMatch
 from fedpriv.util import seeds
+from fedpriv.wire.kinds import NETWORKS
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class GradientDip:
     generator: Hourglass = Hourglass()
 
     name = "gradient-dip"
-    targets = TARGETS["gradient-dip"]
+    targets = NETWORKS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = MATCHING
-    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
+    needs_on: ClassVar[NeedsOn] = MATCHING_ON
 
     def run(
         self,

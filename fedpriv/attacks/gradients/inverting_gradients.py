@@ -6,7 +6,7 @@ learning?" (NeurIPS 2020).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -15,7 +15,6 @@ from annotated_types import Ge, Gt, Le, MinLen
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, SeveralSteps
 from fedpriv.attacks.gradients.step_problems import (
@@ -26,9 +25,10 @@ from fedpriv.attacks.gradients.step_problems import (
     caveat,
     read_problem,
 )
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Knowledge, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.read.sent_entries import GradientMatch
+from fedpriv.wire.kinds import NETWORKS
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
@@ -96,11 +96,11 @@ class InvertingGradients:
     statistics_weight: Annotated[float, Ge(0)] = 0.01
 
     name = "inverting-gradients"
-    targets = TARGETS["inverting-gradients"]
+    targets = NETWORKS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = MATCHING
-    needs_on: ClassVar[Mapping[str, Needs]] = MATCHING_ON
+    needs_on: ClassVar[NeedsOn] = MATCHING_ON
 
     @property
     def ways(self) -> tuple[tuple[float, bool], ...]:

@@ -17,7 +17,6 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
 from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.gradients.layer_inputs import Affine, LayerInputs, as_affine, first_linear
@@ -41,6 +40,7 @@ from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import Tangent, Update, Weights, read_update
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import NETWORKS
 
 _EXPLAINED = 1e-2
 """A batch is explained when what it leaves of the layer's gradient is below this share."""
@@ -92,7 +92,7 @@ class LinearLayer:
     separable: Annotated[int, Ge(1)] = 12
 
     name = "linear-layer"
-    targets = TARGETS["linear-layer"]
+    targets = NETWORKS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(batch=True)

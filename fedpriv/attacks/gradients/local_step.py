@@ -73,7 +73,7 @@ def local_step(
     """Return the step between a broadcast and an upload.
 
     Args:
-        seen: broadcast and upload of one client, of any kind in :data:`fedpriv.attacks.read.updates.WEIGHTY`.
+        seen: broadcast and upload of one client, of any kind in :data:`fedpriv.wire.kinds.NETWORKS`.
         model: the architecture that the uploaded weights belong to.
         learning_rate: SGD step size.
         device: where to put the weights.

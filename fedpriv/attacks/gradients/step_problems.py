@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -15,18 +15,19 @@ from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.gradients.readout import last_readable, readable_layers
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, Statistics, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, NeedsOn, Observation, Statistics, TargetId
 from fedpriv.attacks.optim.rows import Row
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import EXTRACTORS
 from fedpriv.wire.public_loss import KnownLoss
 
 MATCHING = Needs(batch=True)
 """What matching gradients takes: how many images, at which learning rate."""
 
-MATCHING_ON: Mapping[str, Needs] = {"extractor": Needs(extractor=("white_box",), batch=True)}
+MATCHING_ON: NeedsOn = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
 """What it takes besides on some kinds of upload: an extractor was trained through a head, which stayed private."""
 
 

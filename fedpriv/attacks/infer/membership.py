@@ -19,7 +19,6 @@ read off by :func:`held_classes`, exactly, wherever an upload carries ids, count
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -28,22 +27,15 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedpriv.attacks import TARGETS
-from fedpriv.attacks.infer.membership_update import TRAINED, Judge, update_scores
-from fedpriv.attacks.observation import Knowledge, Needs, Observation
+from fedpriv.attacks.infer.membership_update import Judge, update_scores
+from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import (
-    ClassLogits,
-    Entangled,
-    Kernel,
-    LabelCounts,
-    Message,
-    Prototypes,
-    PublicImages,
-    Representations,
-    optional_part,
-)
+from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, TRAINED, VECTORS, WHOLE
+from fedpriv.wire.payloads import ClassLogits, Kernel, Message, PublicImages, optional_part
+
+COMPARED = VECTORS | CLASS_OUTPUTS
+"""What candidates are compared with as it was uploaded."""
 
 BATCH = 256
 _RIDGE = 1e-2
@@ -80,12 +72,12 @@ class MembershipInference:
     judge: Judge = "gradient"
 
     name = "membership"
-    targets = TARGETS["membership"]
+    targets = COMPARED | KERNELS | TRAINED
     needs = Needs(extractor=("white_box", "query"))
-    needs_on: ClassVar[Mapping[str, Needs]] = {
-        **dict.fromkeys(("kernel", "model", "small-model", "low-rank-model"), Needs()),
-        **dict.fromkeys(("logits", "extractor", "angle-matrix"), Needs(extractor=("white_box",))),
-    }
+    needs_on: ClassVar[NeedsOn] = (
+        (KERNELS | WHOLE, Needs()),
+        (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
+    )
     budget: ClassVar[str | None] = None
 
     def run(
@@ -102,11 +94,11 @@ class MembershipInference:
         Raises:
             UserError: when a grant is missing, or the upload holds nothing to compare with.
         """
-        if kind in TRAINED:
+        if kind is not None and kind in TRAINED:
             return update_scores(
                 observation, candidates.client, candidates.images, candidates.labels, knowledge, self.judge
             )
-        kernel = optional_part(observation.upload, Kernel) if kind in (None, "kernel") else None
+        kernel = optional_part(observation.upload, Kernel) if kind is None or kind in KERNELS else None
         if kernel is not None:
             return _from_kernel(kernel, observation, candidates)
         features = _represent(knowledge, candidates)
@@ -132,20 +124,18 @@ def _represent(knowledge: Knowledge, candidates: Candidates) -> Tensor:
 def _anchors(observation: Observation) -> tuple[Tensor, Tensor]:
     """Return what an upload compares with: vectors ``(k, width)`` and the class of each ``(k,)``."""
     upload = observation.upload
-    for payload in upload:
-        if isinstance(payload, Representations):
-            return payload.features.double().cpu(), payload.labels.cpu()
-        if isinstance(payload, Prototypes):
-            return payload.features.double().cpu(), payload.classes.cpu()
-        if isinstance(payload, ClassLogits):
-            return payload.values.double().cpu(), payload.classes.cpu()
-        if isinstance(payload, Entangled):
-            classes = (payload.label_encoding.cpu().abs() > 0).nonzero().squeeze(1)
-            return payload.feature.double().cpu().expand(len(classes), -1), classes
+    sent = COMPARED.first(upload)
+    if sent is not None:
+        rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
+        if weights is not None:
+            classes = weights.abs().nonzero().squeeze(1)
+            rows = rows.expand(len(classes), -1)
+        assert classes is not None
+        return rows, classes.cpu()
     kinds = ", ".join(payload.kind for payload in upload) or "nothing"
     raise UserError(
         f"upload of client {observation.client} in round {observation.round} holds {kinds}; attack 'membership' compares "
-        f"with one of {', '.join(TARGETS['membership'])}"
+        f"with one of {', '.join(COMPARED)}"
     )
 
 
@@ -187,25 +177,23 @@ def _from_kernel(kernel: Kernel, observation: Observation, candidates: Candidate
 def held_classes(upload: Message) -> tuple[int, ...] | None:
     """Return the classes that an upload says its client holds, ascending; None where it says nothing of classes."""
     for payload in upload:
-        if isinstance(payload, (Prototypes, ClassLogits)):
-            return tuple(sorted(payload.classes.tolist()))
-        if isinstance(payload, Representations):
-            return tuple(sorted(payload.labels.unique().tolist()))
-        if isinstance(payload, Entangled):
-            return tuple((payload.label_encoding.abs() > 0).nonzero().squeeze(1).tolist())
-        if isinstance(payload, LabelCounts):
-            return tuple((payload.counts > 0).nonzero().squeeze(1).tolist())
+        classes = payload.said("classes")
+        if classes is not None:
+            return tuple(classes.unique().tolist())
+        for by_class in (payload.said("weights"), payload.said("histogram")):
+            if by_class is not None:
+                return tuple(by_class.nonzero().squeeze(1).tolist())
     return None
 
 
 def class_counts(upload: Message) -> dict[int, int] | None:
     """Return how many training images of each class an upload says its client holds, or None where it does not."""
     for payload in upload:
-        if isinstance(payload, Prototypes) and payload.counts is not None:
-            return dict(zip(payload.classes.tolist(), payload.counts.tolist(), strict=True))
-        if isinstance(payload, LabelCounts):
-            return {label: count for label, count in enumerate(payload.counts.tolist()) if count > 0}
-        if isinstance(payload, Representations):
-            labels, counts = payload.labels.unique(return_counts=True)
-            return dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        classes, counts, histogram = payload.said("classes"), payload.said("counts"), payload.said("histogram")
+        if histogram is not None:
+            return {label: count for label, count in enumerate(histogram.tolist()) if count > 0}
+        if classes is not None and payload.computed_from == "image":
+            classes, counts = classes.unique(return_counts=True)
+        if classes is not None and counts is not None:
+            return dict(zip(classes.tolist(), counts.tolist(), strict=True))
     return None

@@ -31,12 +31,10 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.gradients.local_step import private_head
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.updates import WEIGHTY, Weights, read_update
+from fedpriv.attacks.read.updates import Weights, read_update
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import TRAINED
 from fedpriv.wire.payloads import AngleMatrix, Classifier, Payload, optional_part, part
-
-TRAINED: tuple[str, ...] = (*WEIGHTY, "classifier", "angle-matrix")
-"""Kinds of upload that hold weights, and so have a loss before and after training."""
 
 BATCH = 256
 """Candidates in a pass."""
@@ -108,7 +106,7 @@ def update_scores(
         judge: which of the two scores.
 
     Raises:
-        UserError: when a message holds no weights of a kind in :data:`TRAINED`, or the rest of the model was not granted.
+        UserError: when a message holds no trained weights, or the rest of the model was not granted.
     """
     training = _training(seen, client, images, knowledge)
     labels = labels.to(training.inputs.device)

@@ -13,7 +13,7 @@ leakage in collaborative learning" (IEEE S&P 2019).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -23,10 +23,10 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.algebra.entanglement import Mechanism
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.infer.property_features import describe
-from fedpriv.attacks.observation import Needs, Observation
+from fedpriv.attacks.observation import Needs, NeedsOn, Observation
 from fedpriv.attacks.read.disclosed_labels import Said, said
+from fedpriv.wire.kinds import CLASS_OUTPUTS, HEADS, KERNELS, VECTORS
 
 Property = Literal["holds", "majority", "share"]
 
@@ -85,11 +85,11 @@ class PropertyInference:
     penalty: Annotated[float, Gt(0)] = 1.0
 
     name = "property"
-    targets = TARGETS["property"]
+    targets = VECTORS | CLASS_OUTPUTS | HEADS | KERNELS
     unit = None
     budget = None
     needs = Needs()
-    needs_on: ClassVar[Mapping[str, Needs]] = {"kernel": Needs(attacker_data=("same_domain",))}
+    needs_on: ClassVar[NeedsOn] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
         "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"
     )

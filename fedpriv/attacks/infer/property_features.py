@@ -49,19 +49,16 @@ def describe(observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
 
 def _numbers(observation: Observation, classes: Tensor) -> list[Tensor] | None:
     head = optional_part(observation.broadcast, Classifier)
-    for payload in observation.upload:
-        if isinstance(payload, Prototypes):
-            order = payload.classes.cpu().argsort()
-            return _of_prototypes(payload.features.cpu()[order], classes, head)
-        if isinstance(payload, ClassLogits):
-            order = payload.classes.cpu().argsort()
-            return _of_outputs(payload.values.cpu()[order], classes)
-        if isinstance(payload, Entangled):
-            weights = payload.label_encoding.cpu()[classes]
-            return [weights, *_by_head(payload.feature.cpu().expand(len(classes), -1), classes, head)]
-        if isinstance(payload, Classifier) and head is not None:
-            return _of_update(payload, head)
-    return None
+    upload = observation.upload
+    if (means := optional_part(upload, Prototypes)) is not None:
+        return _of_prototypes(means.features.cpu()[means.classes.cpu().argsort()], classes, head)
+    if (outputs := optional_part(upload, ClassLogits)) is not None:
+        return _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
+    if (mixed := optional_part(upload, Entangled)) is not None:
+        weights = mixed.label_encoding.cpu()[classes]
+        return [weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
+    sent = optional_part(upload, Classifier)
+    return None if sent is None or head is None else _of_update(sent, head)
 
 
 def _of_prototypes(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:

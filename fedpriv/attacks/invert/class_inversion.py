@@ -21,7 +21,6 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.optim.fitting import Prior, Schedule, fit
@@ -31,6 +30,7 @@ from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.class_outputs import output_distance, uploaded_output
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import CLASS_OUTPUTS
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ClassInversion:
     pixels: PixelSettings = PixelSettings(jitter=1)
 
     name = "class-inversion"
-    targets = TARGETS["class-inversion"]
+    targets = CLASS_OUTPUTS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))

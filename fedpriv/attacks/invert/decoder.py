@@ -18,7 +18,6 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, train_decoder
 from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.optim.fitting import Schedule, fit
@@ -28,6 +27,7 @@ from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
+from fedpriv.wire.kinds import SEPARATE
 from fedpriv.wire.payloads import Prototypes, optional_part
 
 LEAST_IMAGES = 16
@@ -62,7 +62,7 @@ class DecoderInversion:
     refine_rate: Annotated[float, Gt(0)] = 0.02
 
     name = "decoder"
-    targets = TARGETS["decoder"]
+    targets = SEPARATE
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain", "other_domain"))

@@ -15,7 +15,6 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.optim.fitting import Prior, Schedule, fit
@@ -24,6 +23,7 @@ from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
+from fedpriv.wire.kinds import VECTORS
 
 _NEEDS = Needs(extractor=("white_box", "shadow"))
 
@@ -127,7 +127,7 @@ class DipInversion(VectorInversion):
     generator: Hourglass = Hourglass()
 
     name = "dip"
-    targets = TARGETS["dip"]
+    targets = VECTORS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = _NEEDS
@@ -186,7 +186,7 @@ class PixelInversion(VectorInversion):
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
-    targets = TARGETS["pixels"]
+    targets = VECTORS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = _NEEDS

@@ -18,7 +18,6 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
@@ -29,6 +28,7 @@ from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
 from fedpriv.util import seeds
+from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Prototypes, optional_part
 
 
@@ -65,7 +65,7 @@ class JointInversion:
     generator: Hourglass = Hourglass()
 
     name = "joint"
-    targets = TARGETS["joint"]
+    targets = CLASS_MEANS
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))
@@ -88,7 +88,7 @@ class JointInversion:
         """
         self.needs.refuse(self.name, knowledge.card)
         require_extractors(knowledge, targets)
-        vectors = [target_feature(observations, target, "prototype").to(device) for target in targets]
+        vectors = [target_feature(observations, target, CLASS_MEANS).to(device) for target in targets]
         counts = [uploaded_count(observations, target) for target in targets]
         best: dict[int, _Attempt] = {}
         spent: list[Cost] = []

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from fedpriv.attacks.infer.membership import class_counts, held_classes
 from fedpriv.wire.payloads import Entangled, Message, optional_part
 
-TELLING = ("representation", "prototype", "entangled", "logits", "label-counts")
-"""Kinds of payload that name classes."""
-
 
 @dataclass(frozen=True)
 class Said:

@@ -17,14 +17,9 @@ from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
 from fedpriv.attacks.observation import Observation
 from fedpriv.attacks.read.sent_entries import SentEntries, stacked_entries
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Extractor, LowRankModel, Message, Model, Payload, SmallModel, optional_part
+from fedpriv.wire.kinds import NETWORKS
 
 Weights = dict[str, Tensor]
-
-WHOLE: tuple[type[Model] | type[SmallModel] | type[Extractor], ...] = (Model, SmallModel, Extractor)
-
-WEIGHTY: tuple[str, ...] = ("model", "small-model", "extractor", "low-rank-model")
-"""Kinds of upload that hold the weights of a network, from whose update a gradient is read."""
 
 HEAD = "head."
 """What the names of a model's head begin with; an extractor travels without it."""
@@ -100,12 +95,6 @@ class Update:
         return change if self.project is None else self.project(change)
 
 
-def weighty_part(message: Message) -> Payload | None:
-    """Return the payload of a message that holds a network's weights, or None."""
-    found = (optional_part(message, kind) for kind in (*WHOLE, LowRankModel))
-    return next((payload for payload in found if payload is not None), None)
-
-
 def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: torch.device) -> Update:
     """Return what a client's training did to the weights that it uploads.
 
@@ -121,20 +110,19 @@ def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: tor
     states: list[Weights] = []
     tangent: Tangent | None = None
     for side, message in (("broadcast", seen.broadcast), ("upload", seen.upload)):
-        payload = weighty_part(message)
-        if isinstance(payload, LowRankModel):
-            factors = {name: value.to(device) for name, value in payload.factors.items()}
-            state: Mapping[str, Tensor] = recover(factors)
-            if side == "upload":
-                tangent = _tangent(factors, state)
-        elif isinstance(payload, WHOLE):
-            state = payload.state
-        else:
+        payload = NETWORKS.first(message)
+        if payload is None:
             raise UserError(
-                f"{where}: expected the weights of a network ({', '.join(WEIGHTY)}) in the {side}, got "
+                f"{where}: expected the weights of a network ({', '.join(NETWORKS)}) in the {side}, got "
                 f"{', '.join(sent.kind for sent in message) or 'nothing'}"
             )
-        if isinstance(payload, Extractor):
+        state = payload.parameters()
+        if payload.space == "factors":
+            factors = {name: value.to(device) for name, value in state.items()}
+            state = recover(factors)
+            if side == "upload":
+                tangent = _tangent(factors, state)
+        if payload.network == "extractor":
             shapes = {name: shape for name, shape in shapes.items() if not name.startswith(HEAD)}
         for name, shape in shapes.items():
             if name not in state or state[name].shape != shape:

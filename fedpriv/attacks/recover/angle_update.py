@@ -16,7 +16,6 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import (
     BatchFacts,
@@ -33,6 +32,7 @@ from fedpriv.attacks.recover.closed_form import AngleStep, means_of_angle
 from fedpriv.attacks.recover.head_update import Recovered, given_counts, invert_class_means, require_facts
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import MAPPINGS
 from fedpriv.wire.payloads import AngleMatrix, optional_part
 
 WELL_POSED = 1e3
@@ -58,7 +58,7 @@ class AngleUpdate:
     restarts: Annotated[int, Ge(1)] = 1
 
     name = "angle-update"
-    targets = TARGETS["angle-update"]
+    targets = MAPPINGS
     unit: ClassVar[Unit] = "class"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)

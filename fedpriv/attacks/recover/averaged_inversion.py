@@ -14,7 +14,6 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.feature_matching import Match
 from fedpriv.attacks.invert.inversion import DipInversion
@@ -24,6 +23,7 @@ from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.recover.averaging import Averaged, average
 from fedpriv.attacks.recover.unmixing import Family
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import SEPARATE
 from fedpriv.wire.payloads import Message, Prototypes, Representations, optional_part
 
 Rows = Representations | Prototypes
@@ -55,7 +55,8 @@ class AveragedInversion:
     restarts: Annotated[int, Ge(1)] = 1
 
     name = "average"
-    targets = TARGETS["average"]
+    targets = SEPARATE
+    only_by_name: ClassVar[bool] = True
     unit: ClassVar[Unit] = "row"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "query", "shadow"), min_rounds=2)

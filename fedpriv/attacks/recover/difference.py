@@ -16,7 +16,6 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.read.target_features import list_targets, observation_of
@@ -29,6 +28,7 @@ from fedpriv.attacks.recover.differencing import (
 )
 from fedpriv.attacks.recover.found_vectors import invert_vectors
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
 from fedpriv.wire.payloads import Entangled, Prototypes, optional_part
 
 
@@ -50,7 +50,8 @@ class Differencing:
     restarts: Annotated[int, Ge(1)] = 1
 
     name = "difference"
-    targets = TARGETS["difference"]
+    targets = CLASS_MEANS | MIXTURES
+    only_by_name: ClassVar[bool] = True
     unit: ClassVar[Unit] = "upload"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"), min_rounds=2)

@@ -15,7 +15,6 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import (
     BatchFacts,
@@ -36,6 +35,7 @@ from fedpriv.attacks.recover.closed_form import (
     single_representation,
 )
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import HEADS
 from fedpriv.wire.payloads import Classifier, Message, Prototypes, optional_part
 
 HALF_AN_IMAGE = 0.5
@@ -58,7 +58,7 @@ class HeadUpdate:
     restarts: Annotated[int, Ge(1)] = 1
 
     name = "head-update"
-    targets = TARGETS["head-update"]
+    targets = HEADS
     unit: ClassVar[Unit] = "class"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box",), batch=True)

@@ -14,11 +14,11 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.recover.unmixing import Family, Unmixed, stack_rounds, unmix
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MIXTURES
 from fedpriv.wire.payloads import Entangled, Prototypes, part
 
 
@@ -39,7 +39,7 @@ class UnmixedInversion:
     restarts: Annotated[int, Ge(1)] = 1
 
     name = "unmix"
-    targets = TARGETS["unmix"]
+    targets = MIXTURES
     unit: ClassVar[Unit] = "class"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"), min_rounds=2)

@@ -14,13 +14,13 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks import TARGETS
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.recover.found_vectors import invert_vectors
 from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean, prior_of_images, prior_of_others
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MIXTURES
 from fedpriv.wire.payloads import Classifier, Entangled, optional_part, part
 
 Source = Literal["auto", "images", "uploads"]
@@ -43,7 +43,7 @@ class LabelUnmixing:
     restarts: Annotated[int, Ge(1)] = 1
 
     name = "unmix-label"
-    targets = TARGETS["unmix-label"]
+    targets = MIXTURES
     unit: ClassVar[Unit] = "class"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))
@@ -103,7 +103,7 @@ class PriorUnmixing:
     restarts: Annotated[int, Ge(1)] = 1
 
     name = "unmix-prior"
-    targets = TARGETS["unmix-prior"]
+    targets = MIXTURES
     unit: ClassVar[Unit] = "class"
     budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))

@@ -18,30 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.federation.defense import ProtectionPlan
 from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import SIGNALS, UPDATES, Kinds, payload_kind
 from fedpriv.wire.ledger import Entry
-from fedpriv.wire.payloads import AngleMatrix, Message, Payload
-
-ROWS: dict[str, str] = {
-    "representation": "features",
-    "prototype": "features",
-    "entangled": "feature",
-    "logits": "values",
-    "feature-mean": "mean",
-}
-"""Kinds whose signal is one tensor, and its name."""
-
-UPDATES: tuple[str, ...] = ("model", "small-model", "classifier", "extractor", "angle-matrix")
-PLAIN: dict[str, str] = {"kernel": "matrix", "low-rank-model": "factors"}
-METADATA: tuple[str, ...] = ("sample-count", "label-counts")
+from fedpriv.wire.payload import Message, Payload, Says
 
 Change = Callable[[str, Tensor], Tensor]
 """(name within the payload, signal) -> signal of the same shape."""
 
 
-def require(defense: str, plan: ProtectionPlan, kinds: tuple[str, ...], behind: tuple[str, ...] = ()) -> None:
+def require(defense: str, plan: ProtectionPlan, kinds: Kinds, behind: tuple[str, ...] = ()) -> None:
     """Refuse a method whose uploads a defense does not fit.
 
     Args:
@@ -59,7 +46,7 @@ def require(defense: str, plan: ProtectionPlan, kinds: tuple[str, ...], behind: 
                 f"defense {defense!r} behind {encoder!r}: would change what {encoder} put on the wire; give {defense} "
                 "first, or only one of the two"
             )
-    carried = [kind for kind in plan.uploads if kind not in METADATA]
+    carried = [kind for kind in plan.uploads if kind in SIGNALS]
     fits = f"it fits uploads of: {', '.join(kinds)}"
     if not carried:
         raise UserError(f"defense {defense!r}: clients of method {plan.method!r} upload nothing to protect; {fits}")
@@ -97,15 +84,14 @@ def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
     Raises:
         KeyError: for an update without a broadcast that it could be a difference from.
     """
-    if payload.kind in ROWS:
-        name = ROWS[payload.kind]
-        return {name: getattr(payload, name)}
-    if payload.kind in PLAIN:
-        return {name: value for name, value in payload.tensors().items() if value.is_floating_point()}
-    if payload.kind not in UPDATES:
-        return {}
-    before = _reference(payload, broadcast)
-    return {name: value - before[name] for name, value in payload.tensors().items() if value.is_floating_point()}
+    field = payload.values_field()
+    found = {
+        name: value
+        for name, value in payload.tensors().items()
+        if name.partition("/")[0] == field and value.is_floating_point()
+    }
+    before = _reference(payload, broadcast) if payload.kind in UPDATES else {}
+    return {name: value - before[name] if before else value for name, value in found.items()}
 
 
 def changed(payload: Payload, broadcast: Message, change: Change) -> Payload:
@@ -139,11 +125,7 @@ def is_signal(entry: Entry) -> bool:
     """Whether a ledger's entry is (still) a floating-point tensor of a signal."""
     kind, _, name = entry.name.partition(".")
     field = name.partition("/")[0]
-    if entry.dtype != "float32" or "#" in entry.name:
-        return False
-    if kind in UPDATES:
-        return field == ("blocks" if kind == "angle-matrix" else "state")
-    return field == ROWS.get(kind) or field == PLAIN.get(kind)
+    return entry.dtype == "float32" and "#" not in entry.name and field == payload_kind(kind).values_field()
 
 
 def rms(value: Tensor) -> float:
@@ -160,6 +142,19 @@ def _reference(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
     sent = next((other for other in broadcast if other.kind == payload.kind), None)
     if sent is None:
         raise KeyError(f"no {payload.kind} in the broadcast")
-    if isinstance(payload, AngleMatrix) and isinstance(sent, AngleMatrix):
-        return {"blocks": diagonal_blocks(dense(sent.blocks), len(payload.blocks))}
-    return sent.tensors()
+    return payload.before(sent)
+
+
+def in_clear(kind: str) -> tuple[str, ...]:
+    """Return what a kind of payload tells beside its signal, in words."""
+    own = payload_kind(kind)
+    told: dict[Says, tuple[str, ...]] = {
+        "classes": ("the class of every row", "how many images the client holds")
+        if own.computed_from == "image"
+        else ("which classes the client holds",),
+        "counts": ("numbers of images, where the method uploads them",),
+        "weights": ("the label encoding: the mixing weights by class", "which classes have weight"),
+        "size": ("how many images the client holds",),
+        "histogram": ("how many images of each class the client holds",),
+    }
+    return tuple(line for what, lines in told.items() if own.field_that_says(what) for line in lines)

@@ -209,7 +209,7 @@ def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: t
 
 def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, None]) -> tuple[AttackEntry, ...]:
     """Return the attacks on a method's target that the card allows."""
-    from fedpriv.attacks import TARGETS, attacks_for
+    from fedpriv.attacks import attacks_for, targets_of
     from fedpriv.experiment.plan import attack_names, build_attacks, granted
 
     source = study.source
@@ -218,14 +218,15 @@ def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, No
         names = attack_names(target, ())
         entries = [AttackEntry(name, made) for name, made in build_attacks(names, {}).items()]
     else:
-        entries = [entry for entry in chosen if target in TARGETS[entry.name]]
+        entries = [entry for entry in chosen if target in targets_of(entry.name)]
         wrong = [entry for entry in chosen if entry not in entries]
         if wrong and (method.attacks or not entries):
             keys = wrong[0].keys if method.attacks or not _is_of_use(study, wrong[0].name) else method.keys
+            name = wrong[0].name
             raise source.error(
                 keys,
-                f"attack {wrong[0].name!r} is on {' or '.join(TARGETS[wrong[0].name])}, but the target of {method.label!r} "
-                f"is {target!r}; for it there are: {', '.join(attacks_for(target))}",
+                f"attack {name!r} is on {' or '.join(targets_of(name))}, but the target of {method.label!r} is {target!r}; "
+                f"for it there are: {', '.join(attacks_for(target))}",
             )
     for entry in entries if chosen is not None else ():
         with source.at(("knowledge",) if "knowledge" in source.values else entry.keys):
@@ -239,14 +240,13 @@ def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, No
 
 def _is_of_use(study: Study, attack: str) -> bool:
     """Whether some method of a study may upload what an attack is on."""
-    from fedpriv.attacks import TARGETS
+    from fedpriv.attacks import targets_of
     from fedpriv.methods import METHODS
-    from fedpriv.util.registry import resolve
 
-    methods = [resolve("method", entry.name, METHODS) for entry in study.methods]
+    methods = [METHODS.load(entry.name) for entry in study.methods]
     mixing = any(choice.name == "entangle" for entry in all_defenses(study) for choice in entry.choices)
     kinds = {kind for method in methods for kind in (*method.uploads, *(method.accepts if mixing else ()))}
-    return bool(kinds & set(TARGETS[attack]))
+    return bool(kinds & set(targets_of(attack)))
 
 
 def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries: tuple[AttackEntry, ...]) -> None:
@@ -277,10 +277,10 @@ def _refuse_property(
     study: Study, method: MethodEntry, entries: tuple[AttackEntry, ...], federation: Federation, target: str
 ) -> None:
     """Check that a property inference that the study names will have something to go by."""
-    from fedpriv.attacks.read.disclosed_labels import TELLING
+    from fedpriv.wire.kinds import KERNELS, TELLING
 
-    silent = federation.shield.server_view == "sum" or not set(TELLING) & set(federation.uploads)
-    if not silent or target == "kernel" or study.card.attacker_data == "same_domain":
+    silent = federation.shield.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads)
+    if not silent or target in KERNELS or study.card.attacker_data == "same_domain":
         return
     for entry in entries:
         if entry.name == PROPERTY and getattr(entry.attack, "known", None) != "others":
@@ -293,10 +293,10 @@ def _refuse_property(
 
 
 def _fits_nobody(attack: str, cells: list[Cell]) -> str:
-    from fedpriv.attacks import TARGETS
+    from fedpriv.attacks import targets_of
 
     there = ", ".join(sorted({cell.target for cell in cells}))
-    return f"attack {attack!r} is on {' or '.join(TARGETS[attack])}, but the targets of this study are: {there}"
+    return f"attack {attack!r} is on {' or '.join(targets_of(attack))}, but the targets of this study are: {there}"
 
 
 def _scalars(federation: Federation) -> Mapping[str, Any] | str:

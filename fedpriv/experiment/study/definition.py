@@ -24,7 +24,6 @@ from fedpriv.experiment.study.shapes import (
 from fedpriv.experiment.study.source import Source
 from fedpriv.experiment.study.toml_lines import Path as Keys
 from fedpriv.util.config import plain
-from fedpriv.util.errors import unknown_name
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
@@ -93,14 +92,13 @@ def parse_study(source: Source) -> Study:
 
 
 def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
-    from fedpriv.attacks import TARGET_NAMES
+    from fedpriv.cli.attack_plan import target_name
     from fedpriv.methods import METHODS
     from fedpriv.util.config import parse
-    from fedpriv.util.registry import resolve
 
     table = as_entry(source, keys, entry, "method")
     with source.at((*keys, "name")):
-        method = resolve("method", table["name"], METHODS)
+        method = METHODS.load(table["name"])
     own = [spec.name for spec in fields(method.options)]
     known = (*METHOD_KEYS, *FEDERATION, *own)
     refuse_unknown(source, keys, table, known, f"key of method {method.name}")
@@ -119,15 +117,14 @@ def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
     target = table.get("target")
     if target is not None:
         with source.at((*keys, "target")):
-            if target not in TARGET_NAMES:
-                raise unknown_name("target", str(target), TARGET_NAMES)
+            target = target_name(str(target))
     written = table.get("attacks", "all")
     label = own_label(source, keys, table)
     title = None if label else with_values(method.name, {**options, **given})
     return MethodEntry(
         label=label or with_values(method.name, {**options, **given, **({"target": target} if target else {})}),
         title=title,
-        name=method.name,
+        name=table["name"],
         options=parsed,
         federation=federation,
         target=target,
@@ -181,11 +178,11 @@ def _attacks(source: Source, keys: Keys, written: Any) -> tuple[AttackEntry, ...
 def _attack(source: Source, keys: Keys, entry: Any) -> AttackEntry:
     from fedpriv.attacks import ATTACKS
     from fedpriv.util.config import parse
-    from fedpriv.util.registry import resolve
 
     table = as_entry(source, keys, entry, "attack")
     with source.at((*keys, "name")):
-        kind = resolve("attack", table["name"], ATTACKS)
+        table["name"] = ATTACKS.own_name(table["name"])
+        kind = ATTACKS.load(table["name"])
     own = [spec.name for spec in fields(kind)]
     refuse_unknown(source, keys, table, ("name", "budget", *own), f"key of attack {table['name']}")
     options = {key.replace("-", "_"): value for key, value in table.items() if key not in ("name", "budget")}

@@ -11,6 +11,7 @@ import tomllib
 from typing import Any
 
 from fedpriv.util.errors import UserError
+from fedpriv.util.registry import split_reference
 
 _BEHIND = re.compile(r"\+(?=[A-Za-z])")
 """The plus between two defenses; the plus of 1e+3 is followed by a digit."""
@@ -41,7 +42,8 @@ def parse_entry(text: str) -> dict[str, Any]:
     Raises:
         UserError: when it is not written so.
     """
-    name, colon, rest = text.partition(":")
+    name, rest = split_reference(text)
+    colon = rest or text.endswith(":")
     if not name.strip():
         raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE")
     if "=" in name:

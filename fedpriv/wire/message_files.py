@@ -1,0 +1,87 @@
+"""Messages as files: safetensors with their structure in the header. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import whole
+from fedpriv.wire.kinds import payload_kind
+from fedpriv.wire.payload import Message, Payload
+
+FORMAT = "fedpriv-message-1"
+HEADER = "fedpriv"
+
+
+def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -> None:
+    """Write a message atomically, with ``about`` (round, client, direction, ...) in the header."""
+    header = {**about, "format": FORMAT, "kinds": [payload.kind for payload in message]}
+    blocks = {
+        f"{position}/{name}": value.detach().cpu().contiguous().clone()
+        for position, payload in enumerate(message)
+        for name, value in payload.tensors().items()
+    }
+    with whole(path) as temporary:
+        # One entry, because the library writes several in no fixed order and equal messages should be equal files.
+        save_file(blocks, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
+
+
+def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
+    """Read a message and its header.
+
+    Raises:
+        UserError: when the file is missing, is no message, or a field has a wrong name, shape, dtype or value; the
+            error names the file and the field.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected a stored message")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(HEADER, "{}")
+            blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        header = json.loads(text)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: not a readable safetensors file ({error})") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        found = header.get("format") if isinstance(header, dict) else header
+        raise UserError(f"{path}: header says format {found!r}, expected {FORMAT!r}")
+    kinds = header.get("kinds")
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise UserError(f"{path}: header field 'kinds' is missing or no list of names")
+    message = tuple(_read_payload(path, position, kind, blocks) for position, kind in enumerate(kinds))
+    if blocks:
+        raise UserError(f"{path}: unexpected tensor {min(blocks)!r}; the header names only {', '.join(kinds)}")
+    return message, header
+
+
+def _read_payload(path: Path, position: int, kind: str, blocks: dict[str, Tensor]) -> Payload:
+    try:
+        made = payload_kind(kind)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    values: dict[str, Any] = {}
+    for spec in fields(made):
+        name = f"{position}/{spec.name}"
+        if spec.metadata["shape"] == "*":
+            entries = [block for block in blocks if block.startswith(name + "/")]
+            values[spec.name] = {entry.removeprefix(name + "/"): blocks.pop(entry) for entry in sorted(entries)}
+        elif name in blocks:
+            values[spec.name] = blocks.pop(name)
+        elif not spec.metadata["optional"]:
+            raise UserError(f"{path}: tensor {name!r} of {kind} is missing")
+    try:
+        payload = made(**values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    wrong = payload.non_finite()
+    if wrong is not None:
+        raise UserError(f"{path}: {kind}.{wrong} holds NaN or infinity; expected finite numbers")
+    return payload

@@ -1,0 +1,333 @@
+"""What a kind of payload is: tensors with declared shapes, and traits that say what there is to know about the kind.
+
+A *message* is a tuple of payloads, in either direction. Whatever depends on the kind of a payload (which attacks fit it,
+what a defense may change of it, what it was computed from) is asked of its traits, never of a list of kinds.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from fedpriv.util.errors import UserError
+
+Origin = Literal["image", "class", "mixture", "client", "training", "public", "server"]
+"""What a row of the values was computed from: one image; the images of a class, as their mean; all of a client's images,
+as a weighted sum, or otherwise (``client``); gradients of them (``training``); public inputs through a trained network;
+nothing of any client (``server``)."""
+
+Space = Literal["representation", "outputs", "weights", "factors", "kernel", "counts", "pixels", "number"]
+"""Where the values live: representations of width d; class outputs; parameters of a network as they are, or as factors of
+truncated singular value decompositions; similarities of inputs; numbers of images; images; one hyperparameter."""
+
+Network = Literal["whole", "small", "extractor", "head", "mapping", "generator"]
+"""Which network's weights: the client's own, whole; a smaller one shared beside it; the own one's extractor or head; a
+matrix between the two; a generator of representations."""
+
+Aggregation = Literal["mean", "sum", "none"]
+"""What a server that sees only the sum over clients would see: the weighted mean entry by entry, the sum, or nothing that
+is of use to it."""
+
+Says = Literal["classes", "counts", "weights", "histogram", "size"]
+"""What a private field that is no value tells: the class of each row; how many images each row is a mean of; the weight of
+each class in a mixture; how many images of each class there are; how many there are."""
+
+TRAITS: Mapping[str, tuple[Any, ...]] = {
+    "computed_from": get_args(Origin),
+    "space": get_args(Space),
+    "aggregation": get_args(Aggregation),
+    "once": (False, True),
+}
+"""What every kind declares, and the values that there are; weights and factors declare their ``network`` besides."""
+
+DECLARED: dict[str, type[Payload]] = {}
+"""Every kind of payload that was defined in this process."""
+
+P = TypeVar("P", bound="Payload")
+
+
+def tensor(
+    shape: str,
+    *,
+    private: bool,
+    says: Says | None = None,
+    paper: bool | None = None,
+    integer: bool = False,
+    optional: bool = False,
+) -> Any:
+    """Declare a tensor field.
+
+    Args:
+        shape: axis letters separated by blanks; equal letters within one payload must have equal lengths.
+        private: whether it was computed from the client's images (True) or is metadata (False).
+        says: what it tells in clear; None for the values of the payload.
+        paper: whether the field's habit of counting communication counts it; by default it does, unless it says something
+            (labels, ids and counts are left out).
+        integer: int64 instead of float32.
+        optional: may be None.
+    """
+    counted = says is None if paper is None else paper
+    meta = {
+        **{"shape": shape, "private": private, "says": says},
+        **{"paper": counted, "integer": integer, "optional": optional},
+    }
+    return field(default=None, metadata=meta) if optional else field(metadata=meta)
+
+
+def state(*, private: bool = True) -> Any:
+    """Declare a field that maps parameter names to tensors of any shape."""
+    meta = {"shape": "*", "private": private, "says": None, "paper": True, "integer": None, "optional": False}
+    return field(metadata=meta)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One kind of thing that is sent.
+
+    Subclasses are frozen dataclasses that declare traits and fields::
+
+        @dataclass(frozen=True)
+        class Directions(
+            Payload, kind="direction", computed_from="class", space="representation", aggregation="none", once=False
+        ):
+            features: Tensor = tensor("c d", private=True)
+            classes: Tensor = tensor("c", private=True, integer=True, says="classes")
+
+    Attributes:
+        kind: name, unlike any other kind's.
+        computed_from: see :data:`Origin`.
+        space: see :data:`Space`.
+        aggregation: see :data:`Aggregation`.
+        once: whether a client sends it in its first round only.
+        network: see :data:`Network`; None for anything but weights and factors.
+    """
+
+    kind: ClassVar[str]
+    computed_from: ClassVar[Origin]
+    space: ClassVar[Space]
+    aggregation: ClassVar[Aggregation]
+    once: ClassVar[bool]
+    network: ClassVar[Network | None] = None
+
+    def __init_subclass__(cls, **traits: Any) -> None:
+        """Register a kind.
+
+        Raises:
+            UserError: naming the trait that is missing, unknown or contradicted by the fields.
+        """
+        super().__init_subclass__()
+        known = ("kind", "network", *TRAITS)
+        for name, value in traits.items():
+            if name not in known:
+                raise UserError(f"payload {cls.__qualname__}: unknown trait {name!r}; known: {', '.join(known)}")
+            setattr(cls, name, value)
+        _check_traits(cls)
+        _check_fields(cls)
+        taken = DECLARED.get(cls.kind)
+        if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise UserError(
+                f"payload {cls.__qualname__}: kind {cls.kind!r} is taken by {taken.__module__}:{taken.__qualname__}; "
+                "take another name"
+            )
+        DECLARED[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if isinstance(value, Mapping):
+                # Sorted, so that a payload is the same whether it was just made or read back.
+                object.__setattr__(self, spec.name, types.MappingProxyType(dict(sorted(value.items()))))
+        self.check()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor by name; the entries of a mapping field are called ``field/entry``."""
+        found: dict[str, Tensor] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if isinstance(value, Mapping):
+                found.update({f"{spec.name}/{name}": entry for name, entry in value.items()})
+            elif value is not None:
+                found[spec.name] = value
+        return found
+
+    @classmethod
+    def values_field(cls) -> str | None:
+        """Return the name of the field that was computed from images; None where there is none but what it says."""
+        return next((s.name for s in fields(cls) if s.metadata["private"] and s.metadata["says"] is None), None)
+
+    @classmethod
+    def field_that_says(cls, what: Says) -> str | None:
+        """Return the name of the field that tells something in clear, or None."""
+        return next((spec.name for spec in fields(cls) if spec.metadata["says"] == what), None)
+
+    def said(self, what: Says) -> Tensor | None:
+        """Return what the payload tells in clear; None where it does not."""
+        name = self.field_that_says(what)
+        found: Tensor | None = None if name is None else getattr(self, name)
+        return found
+
+    def rows(self) -> Tensor:
+        """Return the values ``(n, d)`` one row each; only of kinds whose space is representations or class outputs."""
+        name = self.values_field()
+        assert name is not None, f"{self.kind} has no values"
+        found: Tensor = getattr(self, name)
+        return found if found.dim() == 2 else found[None]
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Return the values by parameter's name; only of kinds whose space is weights or factors."""
+        name = self.values_field()
+        assert name is not None, f"{self.kind} has no values"
+        found: Tensor | Mapping[str, Tensor] = getattr(self, name)
+        return found if isinstance(found, Mapping) else {name: found}
+
+    def row_classes(self) -> Tensor | None:
+        """Return the class of each row ``(n,)`` int64, of a mixture its heaviest; None where the payload tells none."""
+        weights = self.said("weights")
+        return self.said("classes") if weights is None else weights.argmax()[None]
+
+    def before(self, sent: Payload) -> dict[str, Tensor]:
+        """Return the broadcast tensors by name that an upload of this kind is the difference from."""
+        return sent.tensors()
+
+    def addable(self) -> Payload:
+        """Return the form in which clients' payloads can be added entry by entry."""
+        return self
+
+    def in_paper_count(self, name: str) -> bool:
+        """Whether the field's habit counts the tensor ``name``."""
+        spec = next(spec for spec in fields(self) if spec.name == name.partition("/")[0])
+        return bool(spec.metadata["paper"])
+
+    def check(self) -> None:
+        """Check types, shapes and dtypes.
+
+        Raises:
+            UserError: naming the kind and the field that is wrong.
+        """
+        axes: dict[str, int] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if value is None and spec.metadata["optional"]:
+                continue
+            if spec.metadata["shape"] == "*":
+                if not isinstance(value, Mapping) or not all(isinstance(entry, Tensor) for entry in value.values()):
+                    raise UserError(f"{self.kind}.{spec.name}: expected tensors by name, got {type(value).__name__}")
+                continue
+            _check_tensor(f"{self.kind}.{spec.name}", value, spec.metadata, axes)
+
+    def non_finite(self) -> str | None:
+        """Return the name of the first tensor that holds NaN or infinity, or None."""
+        return next((n for n, t in self.tensors().items() if t.is_floating_point() and not t.isfinite().all()), None)
+
+
+def _check_tensor(where: str, value: object, meta: Mapping[str, Any], axes: dict[str, int]) -> None:
+    if not isinstance(value, Tensor):
+        raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
+    letters = meta["shape"].split()
+    if value.dim() != len(letters):
+        raise UserError(f"{where}: expected shape ({', '.join(letters)}), got {tuple(value.shape)}")
+    for letter, size in zip(letters, value.shape, strict=True):
+        expected = int(letter) if letter.isdigit() else axes.setdefault(letter, size)
+        if expected != size:
+            raise UserError(f"{where}: axis {letter} should be {expected}, got shape {tuple(value.shape)}")
+    wanted = torch.int64 if meta["integer"] else torch.float32
+    if value.dtype != wanted:
+        raise UserError(f"{where}: expected {wanted}, got {value.dtype}")
+
+
+# ---------------------------------------------------------------- declarations
+
+
+def _check_traits(cls: type[Payload]) -> None:
+    where = f"payload {cls.__qualname__}"
+    if not isinstance(vars(cls).get("kind"), str):
+        raise UserError(f"{where}: declares no kind; expected a name of its own")
+    wanted = dict(TRAITS)
+    if getattr(cls, "space", None) in ("weights", "factors"):
+        wanted["network"] = get_args(Network)
+    elif cls.network is not None:
+        raise UserError(f"{where}: network={cls.network!r} goes with space 'weights' or 'factors' only")
+    for name, allowed in wanted.items():
+        value = getattr(cls, name, None)
+        listed = ", ".join(map(repr, allowed))
+        if value is None:
+            raise UserError(f"{where}: kind {cls.kind!r} declares no trait {name!r}; expected one of {listed}")
+        if value not in allowed:
+            raise UserError(f"{where}: trait {name}={value!r}; expected one of {listed}")
+
+
+def _check_fields(cls: type[Payload]) -> None:
+    """Check fields before :func:`dataclasses.dataclass` has seen them, as a subclass is registered when it is defined."""
+    where = f"payload {cls.__qualname__}"
+    found: dict[str, Mapping[str, Any]] = {}
+    for base in reversed(cls.__mro__):
+        if base is not cls and "__dataclass_fields__" in vars(base):
+            found |= {spec.name: spec.metadata for spec in vars(base)["__dataclass_fields__"].values() if spec.metadata}
+    for name, hint in vars(cls).get("__annotations__", {}).items():
+        if "ClassVar" in str(hint):
+            continue
+        made = vars(cls).get(name)
+        if not isinstance(made, Field) or "says" not in made.metadata:
+            raise UserError(f"{where}: field {name!r}: declare it with tensor() or state()")
+        found[name] = made.metadata
+    for name, meta in found.items():
+        if meta["private"] and not meta["paper"] and meta["says"] is None:
+            listed = ", ".join(map(repr, get_args(Says)))
+            raise UserError(f"{where}: field {name!r} is private and no value, so it says something: one of {listed}")
+    told = {meta["says"] for meta in found.values()}
+    values = [name for name, meta in found.items() if meta["private"] and meta["says"] is None]
+    needed = {"image": "classes", "class": "classes", "mixture": "weights"}.get(cls.computed_from)
+    if needed not in told | {None}:
+        raise UserError(f"{where}: computed_from={cls.computed_from!r} takes a field that says={needed!r}")
+    expected = 0 if cls.space == "counts" or cls.computed_from == "server" else 1
+    if len(values) != expected and cls.computed_from != "server":
+        raise UserError(
+            f"{where}: space {cls.space!r} takes {expected} private field(s) of values, got {', '.join(values) or 'none'}"
+        )
+
+
+# ---------------------------------------------------------------- messages
+
+Message = tuple[Payload, ...]
+
+
+def part(message: Message, payload_type: type[P]) -> P:
+    """Return the payload of a type in a message; see :func:`optional_part`.
+
+    Raises:
+        KeyError: when the message holds none.
+    """
+    found = optional_part(message, payload_type)
+    if found is None:
+        raise KeyError(f"no {payload_type.kind} among {[payload.kind for payload in message]}")
+    return found
+
+
+def optional_part(message: Message, payload_type: type[P]) -> P | None:
+    """Return the payload of a type in a message, or None.
+
+    A payload of another kind with the same traits is returned as one of the type, so that whoever reads class prototypes
+    reads those of a kind that was declared elsewhere too.
+    """
+    for payload in message:
+        if isinstance(payload, payload_type):
+            return payload
+    return next((found for payload in message if (found := _as(payload, payload_type)) is not None), None)
+
+
+def _as(payload: Payload, wanted: type[P]) -> P | None:
+    if any(getattr(payload, trait) != getattr(wanted, trait) for trait in ("computed_from", "space", "network")):
+        return None
+    values: dict[str, Any] = {}
+    for spec in fields(wanted):
+        says = spec.metadata["says"]
+        name = payload.values_field() if says is None else payload.field_that_says(says)
+        values[spec.name] = None if name is None else getattr(payload, name)
+    return (
+        None if any(values[s.name] is None and not s.metadata["optional"] for s in fields(wanted)) else wanted(**values)
+    )
