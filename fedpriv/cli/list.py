@@ -71,7 +71,7 @@ def _origin(members: Registry, name: str) -> dict[str, str]:
 def _attacks(target: str | None) -> list[dict[str, Any]]:
     from fedpriv.attacks import ATTACKS
     from fedpriv.attacks.observation import needs_on
-    from fedpriv.cli.attack_plan import target_name
+    from fedpriv.experiment.plan import target_name
 
     target = target and target_name(target)
     found = {name: kind() for name, kind in ATTACKS.load_all().items() if not target or target in kind.targets}

@@ -14,6 +14,7 @@ from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, total_varia
 from fedpriv.attacks.read.target_features import list_targets, target_feature
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
+from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Entangled, LabelCounts, Prototypes, Representations
 
 CPU = torch.device("cpu")
@@ -151,8 +152,8 @@ def test_targets_are_read_from_the_upload():
     for wrong in (TargetId(2, 0, 3), TargetId(2, 3), TargetId(1, 0)):
         with pytest.raises(UserError):
             target_feature(observations, wrong)
-    with pytest.raises(UserError, match="holds no prototype"):
-        target_feature(observations, TargetId(2, 0), "prototype")
+    with pytest.raises(UserError, match="holds representation, label-counts; expected one of prototype"):
+        target_feature(observations, TargetId(2, 0), CLASS_MEANS)
 
 
 def test_missing_grants_and_extractors_are_named(digits, extractor):

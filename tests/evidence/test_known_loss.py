@@ -13,7 +13,6 @@ from fedpriv.attacks.gradients.readout import last_readable, readable_layers
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.optim.rows import Row
-from fedpriv.attacks.read.updates import WEIGHTY
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
@@ -25,6 +24,7 @@ from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.registry import resolve
+from fedpriv.wire.kinds import NETWORKS
 from fedpriv.wire.public_loss import KnownLoss
 
 CPU = torch.device("cpu")
@@ -35,9 +35,9 @@ FLAT = 1e-4
 """Length below which an update is rounding."""
 
 KINDS = {
-    name: next(kind for kind in resolve("method", name, METHODS).uploads if kind in WEIGHTY)
+    name: next(kind for kind in resolve("method", name, METHODS).uploads if kind in NETWORKS)
     for name in METHODS
-    if set(resolve("method", name, METHODS).uploads) & set(WEIGHTY) and name != "fedhenn"
+    if set(METHODS.load(name).uploads) & set(NETWORKS) and name != "fedhenn"
 }
 """Methods whose uploads hold weights; FedHeNN with own architectures broadcasts none."""
 

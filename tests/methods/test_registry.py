@@ -8,11 +8,10 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.entanglement import WEIGHTS
 from fedpriv.federation.local_training import class_means, local_batches, represent
-from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.method import LocalTraining, refuse_no_method
 from fedpriv.federation.states import put, weighted_mean
-from fedpriv.methods import DEFAULT_METHOD, METHODS, fedproto
+from fedpriv.methods import METHODS, default_method, fedproto
 from fedpriv.methods.shared import global_head
-from fedpriv.util.registry import resolve
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import Classifier, Entangled, Model, Prototypes, Representations, SampleCount, part
@@ -57,11 +56,29 @@ ROWS: list[tuple[str, dict]] = [
 ]
 
 
-def test_every_method_has_a_row_and_every_default_is_a_method():
+def test_every_method_has_a_row_and_what_is_attacked_a_usual_method():
     assert {name for name, _ in ROWS} == set(METHODS)
-    assert set(DEFAULT_METHOD.values()) <= set(METHODS)
-    for kind, name in DEFAULT_METHOD.items():
-        assert kind in resolve("method", name, METHODS).uploads
+    usual = {
+        "representation": "fedallrep",
+        "prototype": "fedgh",
+        "entangled": "fedre",
+        "model": "fedavg",
+        "classifier": "lg-fedavg",
+        "angle-matrix": "fedral",
+        "extractor": "fedrep",
+        "small-model": "fedmrl",
+        "low-rank-model": "fedkd",
+        "label-counts": "fedgen",
+        "logits": "fd",
+        "kernel": "fedhenn-kernel",
+    }
+    assert {kind: default_method(kind) for kind in usual} == usual
+    assert default_method("energy") is None
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_keeps_the_contract_that_other_packages_are_held_to(name):
+    refuse_no_method(name, METHODS.load(name))
 
 
 @pytest.mark.parametrize(("name", "options"), ROWS, ids=str)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.attacks import ATTACKS, TARGET_NAMES, TARGETS
+from fedpriv.attacks import ATTACKS, target_names, targets_of
 from fedpriv.defenses import DEFENSES, build_defenses
 from fedpriv.federation.answer import Answer, answer_sentence, answers_for
 from fedpriv.federation.defense import defense_facts
@@ -99,9 +99,9 @@ def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names
     for attack in answer.attacks:
         made = parse(resolve("attack", attack, ATTACKS), answer.options, f"answer of {name}")
         assert answer.met_by(attack, plain(made))
-        assert set(answer.kinds or ()) <= set(TARGETS[attack]), attack
+        assert set(answer.kinds or ()) <= set(targets_of(attack)), attack
     assert answer.kinds is None or answer.kinds
-    assert set(answer.kinds or ()) <= set(TARGET_NAMES)
+    assert set(answer.kinds or ()) <= set(target_names())
     for option, value in answer.where.items():
         made = parse(defense, {option: value}, name)
         assert answer in answers_for(defense.answers, answer.kinds[0], plain(made))

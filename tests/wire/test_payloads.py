@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count, entries, per_round
+from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payloads import (
     KINDS,
     AngleMatrix,
@@ -27,10 +28,8 @@ from fedpriv.wire.payloads import (
     Representations,
     SampleCount,
     SmallModel,
-    load_message,
     optional_part,
     part,
-    save_message,
 )
 
 STATE = {"weight": torch.randn(3, 5), "bias": torch.randn(3)}

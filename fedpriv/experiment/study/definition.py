@@ -92,7 +92,7 @@ def parse_study(source: Source) -> Study:
 
 
 def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
-    from fedpriv.cli.attack_plan import target_name
+    from fedpriv.experiment.plan import target_name
     from fedpriv.methods import METHODS
     from fedpriv.util.config import parse
 

@@ -1,0 +1,212 @@
+"""Traits of kinds of payload: what has to be declared, and what follows from it."""
+
+from dataclasses import dataclass, fields
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedpriv.defenses.shared.signals import in_clear, is_signal, signal
+from fedpriv.util.errors import UserError
+from fedpriv.wire import kinds as sets
+from fedpriv.wire.kinds import Kinds, payload_kind
+from fedpriv.wire.ledger import entries
+from fedpriv.wire.message_files import load_message, save_message
+from fedpriv.wire.payload import DECLARED, TRAITS, Payload, optional_part, part, state, tensor
+from fedpriv.wire.payloads import KINDS, PAYLOADS, AngleMatrix, Entangled, Model, Prototypes, Representations
+
+COMPLETE = {"kind": "wish", "computed_from": "class", "space": "representation", "aggregation": "none", "once": False}
+
+
+@pytest.fixture(autouse=True)
+def _no_kinds_left():
+    before = dict(DECLARED)
+    yield
+    DECLARED.clear()
+    DECLARED.update(before)
+
+
+def declare(body=None, **traits):
+    """Define a kind of payload of class means, or with other fields."""
+    body = body or {
+        "__annotations__": {"features": "Tensor", "classes": "Tensor"},
+        "features": tensor("c d", private=True),
+        "classes": tensor("c", private=True, integer=True, says="classes"),
+    }
+    return dataclass(frozen=True)(type(Payload)("Wish", (Payload,), {"__module__": __name__, **body}, **traits))
+
+
+# ---------------------------------------------------------------- what has to be declared
+
+
+@pytest.mark.parametrize("name", TRAITS)
+def test_a_missing_trait_is_an_error_that_names_it(name):
+    traits = {key: value for key, value in COMPLETE.items() if key != name}
+    with pytest.raises(UserError, match=f"kind 'wish' declares no trait '{name}'; expected one of") as caught:
+        declare(**traits)
+    assert "\n" not in str(caught.value)
+    assert "wish" not in DECLARED
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"space": "rows"}, "trait space='rows'; expected one of 'representation'"),
+        ({"linear": True}, "unknown trait 'linear'; known: kind, network, computed_from"),
+        ({"kind": "prototype"}, "kind 'prototype' is taken by fedpriv.wire.payloads:Prototypes"),
+        ({"kind": None}, "declares no kind"),
+        ({"network": "head"}, "network='head' goes with space 'weights' or 'factors' only"),
+        ({"space": "weights", "computed_from": "training"}, "declares no trait 'network'"),
+        ({"computed_from": "mixture"}, "computed_from='mixture' takes a field that says='weights'"),
+    ],
+)
+def test_wrong_or_contradictory_traits_are_refused(change, complaint):
+    with pytest.raises(UserError, match=complaint):
+        declare(**(COMPLETE | change))
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "complaint"),
+    [
+        ("extra", None, "field 'extra': declare it with tensor"),
+        (
+            "extra",
+            tensor("c", private=True, paper=False),
+            "field 'extra': is private and no value, so it says something",
+        ),
+        ("extra", tensor("c d", private=True), "takes 1 private field.s. of values, got features, extra"),
+    ],
+)
+def test_every_field_says_what_it_is(name, made, complaint):
+    body = {
+        "__annotations__": {"features": "Tensor", "classes": "Tensor", name: "Tensor"},
+        "features": tensor("c d", private=True),
+        "classes": tensor("c", private=True, integer=True, says="classes"),
+    }
+    with pytest.raises(UserError, match=complaint.replace("': is", "' is")):
+        declare(body | ({} if made is None else {name: made}), **COMPLETE)
+
+
+def test_a_heir_has_the_traits_and_fields_but_not_the_name_of_its_kind():
+    @dataclass(frozen=True)
+    class Half(Prototypes, kind="half"):
+        """The first half of each prototype."""
+
+    assert (Half.computed_from, Half.space, Half.values_field()) == ("class", "representation", "features")
+    assert "half" in sets.CLASS_MEANS
+    with pytest.raises(UserError, match="declares no kind"):
+
+        class Nameless(Prototypes):
+            pass
+
+
+# ---------------------------------------------------------------- what follows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_loaded_by_its_name_and_declares_each_trait(kind):
+    made = payload_kind(kind)
+    assert made is PAYLOADS.load(kind) is KINDS[kind]
+    assert all(getattr(made, name) in allowed for name, allowed in TRAITS.items())
+
+
+SETS = {name: found for name, found in vars(sets).items() if isinstance(found, Kinds)}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_set_of_kinds_is_empty_and_none_takes_an_unknown_kind_for_something(name):
+    assert set(SETS[name]) & set(KINDS)
+    with pytest.raises(UserError, match="unknown kind of payload 'wishes'"):
+        assert "wishes" in SETS[name]
+
+
+WRITTEN = {
+    "ROWS": "representation prototype entangled logits feature-mean",
+    "UPDATES": "model small-model classifier extractor angle-matrix",
+    "PLAIN": "kernel low-rank-model",
+    "NETWORKS": "model small-model extractor low-rank-model",
+    "WHOLE": "model small-model low-rank-model",
+    "LAYERS": "classifier angle-matrix",
+    "HEADED": "model small-model low-rank-model classifier",
+    "BESIDE_A_HEAD": "angle-matrix logits extractor",
+    "VECTORS": "representation prototype entangled",
+    "SEPARATE": "representation prototype",
+    "BY_CLASS": "representation prototype entangled logits",
+    "TELLING": "representation prototype entangled logits label-counts",
+    "IN_CLEAR": "label-counts",
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_traits_sort_the_kinds_as_whoever_wrote_them_meant(name):
+    assert set(SETS[name]) & set(KINDS) == set(WRITTEN[name].split())
+
+
+def test_what_is_sent_in_the_first_round_only():
+    assert {kind for kind, made in KINDS.items() if made.once} == {"label-counts", "feature-mean"}
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_round_trips_and_its_signal_is_what_the_ledger_calls_one(kind, data, tmp_path_factory):
+    made = KINDS[kind]
+    sizes = {letter: data.draw(st.integers(1, 4), label=letter) for letter in "ncdCmbLhw"}
+    payload = example(made, sizes)
+    path = tmp_path_factory.getbasetemp() / f"{kind}.safetensors"
+    save_message(path, (payload,), {})
+    (found,), _ = load_message(path)
+    assert type(found) is made
+    assert {name: value.tolist() for name, value in found.tensors().items()} == {
+        name: value.tolist() for name, value in payload.tensors().items()
+    }
+    changed = set(signal(payload, (payload,)))
+    assert changed == {e.name.partition(".")[2] for e in entries((payload,), 1, 0, "upload") if is_signal(e)}
+    assert bool(changed) == (made in [KINDS[name] for name in sets.SIGNALS if name in KINDS])
+    assert bool(in_clear(kind)) == any(spec.metadata["says"] for spec in fields(made))
+
+
+def example(made, sizes):
+    """Return a payload of a kind whose axes have the given lengths."""
+    values = {}
+    for spec in fields(made):
+        meta = spec.metadata
+        shape = [int(one) if one.isdigit() else sizes[one] for one in meta["shape"].split() if one != "*"]
+        if meta["shape"] == "*":
+            values[spec.name] = {"weight": torch.randn(3, 2), "bias": torch.randn(3)}
+        else:
+            values[spec.name] = torch.randint(5, shape) if meta["integer"] else torch.randn(shape)
+    return made(**values)
+
+
+# ---------------------------------------------------------------- kinds of other packages are read as this one's
+
+
+def test_a_kind_of_the_same_traits_is_read_as_the_one_that_is_asked_for():
+    made = declare(**COMPLETE)
+    sent = made(torch.randn(2, 3), torch.tensor([4, 7]))
+    read = part((sent,), Prototypes)
+    assert torch.equal(read.features, sent.features)
+    assert read.classes.tolist() == [4, 7]
+    assert read.counts is None
+    assert optional_part((sent,), Representations) is None
+    own = Prototypes(torch.zeros(1, 3), torch.tensor([1]))
+    assert part((sent, own), Prototypes) is own
+
+
+def test_hooks_of_angle_matrices():
+    sparse, whole = AngleMatrix(torch.randn(2, 2, 2)), AngleMatrix(torch.randn(1, 4, 4))
+    assert torch.equal(sparse.before(whole)["blocks"][1], whole.blocks[0, 2:, 2:])
+    assert sparse.addable().blocks.shape == (1, 4, 4)
+    model = Model({"w": torch.ones(2)})
+    assert model.addable() is model
+    assert model.before(model) == model.tensors()
+
+
+def test_rows_and_their_classes():
+    mixed = Entangled(torch.randn(4), torch.tensor([0.2, 0.7, 0.1]))
+    assert mixed.rows().shape == (1, 4)
+    assert mixed.row_classes().tolist() == [1]
+    assert state(private=False).metadata["private"] is False
+    assert Tensor is not None
