@@ -23,6 +23,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
+from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
 from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Message, Payload, Prototypes, optional_part
 
 _CONCENTRATIONS = (0.1, 0.3, 1.0)
@@ -107,12 +108,10 @@ def _trained(
 
 def _width(like: Observation) -> int:
     for payload in (*like.upload, *like.broadcast):
-        if isinstance(payload, Prototypes):
-            return payload.features.shape[1]
-        if isinstance(payload, Entangled):
-            return len(payload.feature)
-        if isinstance(payload, Classifier):
-            return payload.state["weight"].shape[1]
+        if payload.kind in VECTORS:
+            return payload.rows().shape[1]
+        if payload.kind in HEADS:
+            return payload.parameters()["weight"].shape[1]
     return 64
 
 
@@ -165,9 +164,8 @@ def _upload(
     mechanism: Mechanism,
     batch: BatchFacts | None,
 ) -> Message:
-    for payload in like.upload:
-        if isinstance(payload, Classifier):
-            return (_classifier(like, model, images, labels, rng, batch),)
+    if HEADS.first(like.upload) is not None:
+        return (_classifier(like, model, images, labels, rng, batch),)
     with torch.no_grad():
         features = torch.cat([model.represent(part) for part in images.split(256)])
         logits = model.head(features)
@@ -188,15 +186,15 @@ def _payload(
     rng: torch.Generator,
     mechanism: Mechanism,
 ) -> Payload | None:
-    if isinstance(like, Entangled):
+    if like.kind in MIXTURES:
         weights = sample_weights(labels, mechanism, rng)
         return Entangled(*(value.cpu() for value in entangle(features, labels, weights, n_classes)))
     classes = labels.unique()
-    if isinstance(like, Prototypes):
+    if like.kind in CLASS_MEANS:
         means = torch.stack([features[labels == label].mean(0) for label in classes])
         return Prototypes(means.cpu(), classes.cpu())
-    if isinstance(like, ClassLogits):
-        answers = logits.softmax(1) if is_distribution(like.values) else logits
+    if like.kind in CLASS_OUTPUTS:
+        answers = logits.softmax(1) if is_distribution(like.rows()) else logits
         return ClassLogits(torch.stack([answers[labels == label].mean(0) for label in classes]).cpu(), classes.cpu())
     return None
 
