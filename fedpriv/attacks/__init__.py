@@ -27,7 +27,7 @@ ATTACKS = Registry(
         "property": "fedpriv.attacks.infer.property:PropertyInference",
     },
     group="fedpriv.attacks",
-    contract="fedpriv.attacks.contract:refuse_no_attack",
+    contract="fedpriv.attacks.outside:refuse_no_attack",
 )
 """Names of attacks and where they are. Each says itself which kinds of payload it is on."""
 
