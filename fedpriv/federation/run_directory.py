@@ -325,7 +325,7 @@ class RunDirectory:
         final = self.checkpoint_path(checkpoint.round)
         previous = self.newest_checkpoint()
         building = final.with_name(f".{final.name}.{os.getpid()}{ownership.PARTIAL}")
-        _remove_unfinished(final.parent)
+        shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
         _save_state(building / "server.safetensors", checkpoint.server)
         for client, client_state in enumerate(checkpoint.clients):
@@ -371,12 +371,6 @@ class RunDirectory:
             UserError: when it is missing or damaged.
         """
         return _load_state(self.checkpoint_path(round_) / f"client-{client:03d}.safetensors")
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove what a crash left of checkpoints that were being built; the name of such a folder is ours alone."""
-    for left in folder.glob(f".*{ownership.PARTIAL}"):
-        shutil.rmtree(left)
 
 
 def _save_state(path: Path, state: State) -> None:

@@ -34,6 +34,7 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False) 
             if not resume:
                 ownership.mark(path, kind)
             taken.enter_context(ownership.held(path))
+            ownership.sweep(path)
             if not resume:
                 _empty(path, kind)
         yield

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,24 @@ def remove(path: Path) -> None:
             left = []
         if not left and here not in foreign:
             here.rmdir()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a crash left unfinished in a folder of ours, at any depth; whoever calls this holds the folder."""
+    for top, folders, files in os.walk(folder):
+        here = Path(top)
+        left = [name for name in (*folders, *files) if name.endswith(PARTIAL)]
+        if left and _home(here) is not None:
+            folders[:] = [name for name in folders if name not in left]
+            for name in left:
+                _take_away(here / name)
+
+
+def _take_away(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def written(home: Path) -> set[str]:

@@ -73,7 +73,8 @@ def test_links_are_neither_followed_nor_ours(tmp_path):
     assert everything(out) == sorted([ownership.MARKER, "link"])
 
 
-def test_what_a_crash_left_unfinished_is_ours_but_only_in_a_folder_of_ours(tmp_path):
+@pytest.mark.parametrize("way", ["resume", "new"])
+def test_what_a_crash_left_unfinished_is_ours_but_only_in_a_folder_of_ours(tmp_path, way):
     out = make(tmp_path / "out", ())
     for folder in (out, tmp_path / "other"):
         folder.mkdir(exist_ok=True)
@@ -84,9 +85,13 @@ def test_what_a_crash_left_unfinished_is_ours_but_only_in_a_folder_of_ours(tmp_p
     assert not folders.occupied(out)
     assert ownership.strangers(out) == []
     assert len(ownership.strangers(tmp_path / "other")) == 2
-    with folders.output(out, "run"):
+    if way == "resume":
+        (out / "uploads").mkdir()
+        (out / "uploads" / f".client-000.safetensors.17{ownership.PARTIAL}").write_text("half")
+    with folders.output(out, "run", resume=way == "resume"):
         pass
     assert everything(out) == sorted([ownership.MARKER, ownership.LOCK])
+    assert len(everything(tmp_path / "other")) == 2
 
 
 def test_a_folder_made_in_another_lists_its_own(tmp_path):
