@@ -22,6 +22,7 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train
 from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.trace import Trace
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.scoring.leakage import psnr, relative_error
@@ -46,6 +47,7 @@ def trained_client(samples: Samples, n_classes: int, seed: int) -> SplitModel:
         LocalTraining(learning_rate=0.1, batch_size=10, epochs=20),
         generator(seed, "client"),
         classification_loss(model),
+        Trace(),
     )
     return model.eval()
 
@@ -63,6 +65,7 @@ def trial(
             LocalTraining(learning_rate=rate, batch_size=10, epochs=1),
             generator(seed, "next"),
             classification_loss(model),
+            Trace(),
         )
     model.eval().requires_grad_(False)
     observations = Observation(1, 0, (first,), ()), Observation(2, 0, (upload(model, after),), ())

@@ -21,6 +21,7 @@ from fedpriv.attacks.recover.unmixing import unmix, window
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import class_means, classification_loss, represent, train
 from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.trace import Trace
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.seeds import generator
@@ -34,7 +35,7 @@ def settle(folder: Path, rounds: int, seed: int) -> Tensor:
     training = LocalTraining(learning_rate=0.06, batch_size=32)
     history = []
     for number in range(rounds):
-        train(model, samples, training, generator(seed, number), classification_loss(model))
+        train(model, samples, training, generator(seed, number), classification_loss(model), Trace())
         history.append(class_means(represent(model, images), labels)[0])
     return torch.stack(history)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.federation.defense import ProtectionPlan, Shield
+from fedpriv.federation.defense import ProtectionPlan, Sender, Shield
 from fedpriv.methods.fedral import Options
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -104,8 +104,8 @@ def plan_for(kind, **changes):
 
 def send(defenses, kind, seed=0, round_=2, client=1, message=None, **changes):
     upload, broadcast = CASES[kind]
-    facts = {"seed": seed, "round_": round_, "client": client, "labels": LABELS, "n_classes": C} | changes
-    return Shield(defenses).upload(message or upload, broadcast=broadcast, rounds=6, **facts)
+    facts = {"round": round_, "client": client, "labels": LABELS, "n_classes": C, "broadcast": broadcast} | changes
+    return Shield(defenses).upload(message or upload, Sender(rounds=6, **facts), seed)
 
 
 def fits(defenses, kind):

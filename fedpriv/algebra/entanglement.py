@@ -28,9 +28,6 @@ Distribution = Literal["uniform", "gaussian", "laplace"]
 Normalisation = Literal["absolute", "signed", "softmax"]
 MECHANISMS: tuple[str, ...] = get_args(Mechanism)
 
-WEIGHTS = "entanglement.weights"
-"""Where a client keeps the sample weights ``(n,)`` of its last upload in its private state."""
-
 _SMALLEST_SUM = 1e-6
 
 

@@ -261,7 +261,7 @@ def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
 
 
 def _refuse_mixed(target: str, config: RunConfig) -> None:
-    from fedpriv.evidence.local_rounds import refuse_mixed
+    from fedpriv.evidence.client_states import refuse_mixed
     from fedpriv.methods import METHODS
     from fedpriv.models import family
     from fedpriv.util.registry import resolve

@@ -91,7 +91,17 @@ class Entangle(Defense):
             weights = self._class_weights(labels.cpu(), context.class_counts, rng)
         else:
             weights = sample_weights(labels, self.mechanism, rng, self.distribution, self.normalisation)
+        context.trace.mixture(self._of_images(payload, labels.cpu(), weights, context))
         return Entangled(*entangle(payload.rows(), labels, weights, context.n_classes))
+
+    def _of_images(self, payload: Payload, classes: Tensor, weights: Tensor, context: UploadContext) -> Tensor:
+        """Return the weight ``(n,)`` of every training image, given those of the rows."""
+        if payload.kind in CLASS_MEANS:
+            shares = torch.zeros(context.n_classes).index_copy_(0, classes, weights)
+            return (shares * (1 / context.class_counts))[context.labels]
+        found = torch.zeros(len(context.labels))
+        found[torch.isin(context.labels, classes)] = weights  # rows are the images in order, but for whole classes
+        return found
 
     def _class_weights(self, classes: Tensor, class_counts: Tensor, rng: torch.Generator) -> Tensor:
         if self.mechanism == "VAR":

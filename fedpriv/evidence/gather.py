@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId, Unit
+from fedpriv.evidence.client_states import refuse_mixed, step_sizes, with_known_start
 from fedpriv.evidence.grants import grant
-from fedpriv.evidence.local_rounds import refuse_mixed, round_batches, round_classes, with_known_start
 from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.server_view import summed, summed_without_own
 from fedpriv.evidence.targets import choose_classes, choose_targets, classes_with_weight
+from fedpriv.evidence.traces import round_classes, used_images
 from fedpriv.evidence.truths import truths as truths
+from fedpriv.federation.method import GuardedTraining
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
@@ -98,13 +100,13 @@ def gather(
     permuted = permute(observations)
     if federation.shield.server_view == "sum":
         observations, permuted = summed(observations), summed_without_own(observations)
-    newest = [o for o in observations if o.round == last and _used_images(federation, kind, last, o.client)]
+    newest = [o for o in observations if o.round == last and _used_images(run, federation, kind, last, o.client)]
     if not newest:
         raise UserError(f"{run.path}: no client's local steps of round {last} used an image; attack another round")
     if unit == "class":
         given = card.labels == "given"
         of_client = (
-            [round_classes(federation, last, o.client, given=given) for o in newest]
+            [round_classes(run, federation, last, o.client, given=given) for o in newest]
             if kind in LAYERS
             else [_held(federation, classes_with_weight(observations, o)) for o in newest]
         )
@@ -117,9 +119,14 @@ def gather(
     return Evidence(observations, permuted, knowledge, targets)
 
 
-def _used_images(federation: Federation, kind: str, round_: int, client: int) -> bool:
+def _used_images(run: RunDirectory, federation: Federation, kind: str, round_: int, client: int) -> bool:
     """Whether there is an image behind an upload: random batches may all be empty, and then an update is noise."""
-    return kind not in NETWORKS | LAYERS or any(len(batch) for batch in round_batches(federation, round_, client))
+    if kind not in NETWORKS | LAYERS:
+        return True
+    training = federation.clients[client].training
+    if isinstance(training, GuardedTraining) and training.poisson:
+        return len(used_images(run, round_, client)) > 0
+    return bool(step_sizes(federation, client))
 
 
 def _held(federation: Federation, targets: Sequence[TargetId]) -> list[TargetId]:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedpriv.attacks.invert.shadow import shadow_extractor
 from fedpriv.attacks.invert.shadow_outputs import shadow_model
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
-from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.datasets.types import Samples
+from fedpriv.evidence.client_states import state_behind, step_sizes
 from fedpriv.evidence.foreign import foreign_images, refuse_foreign
-from fedpriv.evidence.local_rounds import round_batches, round_labels, state_behind
-from fedpriv.evidence.norm_statistics import batch_norms, exact_statistics, running_statistics
+from fedpriv.evidence.norm_statistics import batch_norms, running_statistics
+from fedpriv.evidence.traces import Granted, granted
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import put
@@ -61,6 +61,7 @@ def grant(
     weighty, updates = kind in NETWORKS, kind in NETWORKS | LAYERS
     model = _architecture(federation) if weighty else None
     card = _about_batch_norm(card, model)
+    own = granted(run, federation, card, round_, clients, model, observations) if updates else Granted()
     private = kind in BESIDE_A_HEAD  # uploads that a private head had a part in
     if kind in CLASS_OUTPUTS and card.extractor == "shadow":
         return _shadow_models(federation, card, round_, clients, observations, seed)
@@ -77,15 +78,13 @@ def grant(
         if card.extractor == "white_box" and private
         else {},
         model=model,
-        batch=_protocol(federation, round_) if card.batch else None,
-        batches={k: _batch_facts(federation, round_, k) for k in sorted(clients)} if card.batch else {},
+        batch=_protocol(federation) if card.batch else None,
+        batches=own.batches,
         loss=_known_loss(federation, round_),
-        statistics={}
-        if model is None
-        else _statistics(run, federation, model, kind, card, round_, clients, observations),
-        labels={(round_, k): round_labels(federation, round_, k) for k in sorted(clients)}
-        if card.labels == "given" and updates
-        else {},
+        statistics={(round_, k): running_statistics(run, model, kind, k, round_) for k in sorted(clients)}
+        if model is not None and card.batch_norm == "running" and batch_norms(model)
+        else own.statistics,
+        labels=own.labels,
         public_images=_own_images(federation, card, seed),
         public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
     )
@@ -112,28 +111,6 @@ def _about_batch_norm(card: KnowledgeCard, model: SplitModel | None) -> Knowledg
             "knowledge batch_norm=exact: the uploaded network has no batch norm, and so no statistics; drop the grant"
         )
     return replace(card, batch_norm=KnowledgeCard().batch_norm)
-
-
-def _statistics(
-    run: RunDirectory,
-    federation: Federation,
-    model: SplitModel,
-    kind: str,
-    card: KnowledgeCard,
-    round_: int,
-    clients: set[int],
-    observations: Sequence[Observation],
-) -> dict[tuple[int, int], Statistics]:
-    if card.batch_norm == "none" or not batch_norms(model):
-        return {}
-    found: dict[tuple[int, int], Statistics] = {}
-    for client in sorted(clients):
-        if card.batch_norm == "running":
-            found[round_, client] = running_statistics(run, model, kind, client, round_)
-        else:
-            seen = observation_of(observations, TargetId(round_, client))
-            found[round_, client] = exact_statistics(federation, model, seen)
-    return found
 
 
 def _granted_extractor(
@@ -199,13 +176,6 @@ def _architecture(federation: Federation) -> SplitModel:
     return build_model(shared, 0).to(federation.server.device).eval()
 
 
-def _batch_facts(federation: Federation, round_: int, client: int) -> BatchFacts:
-    """Return the sizes of the batches of a client's steps; empty ones, which Poisson samples may be, are no steps."""
-    sizes = tuple(len(batch) for batch in round_batches(federation, round_, client) if len(batch))
-    size = max(sizes, default=federation.config.training.batch_size)
-    return BatchFacts(size, federation.config.training.learning_rate, len(sizes) or 1, sizes)
-
-
 def _known_loss(federation: Federation, round_: int) -> KnownLoss:
     """Return what method and training tell of the loss; momentum and weight decay are not followed by attacks."""
     training, own = federation.config.training, federation.clients[0].options
@@ -220,13 +190,13 @@ def _known_loss(federation: Federation, round_: int) -> KnownLoss:
     return replace(loss, besides="; ".join(filter(None, besides)), later="; ".join(filter(None, later)))
 
 
-def _protocol(federation: Federation, round_: int) -> BatchFacts:
+def _protocol(federation: Federation) -> BatchFacts:
     """Return what holds of every client: the largest batch and the largest number of steps."""
-    each = [_batch_facts(federation, round_, setup.client) for setup in federation.clients]
+    training, each = federation.config.training, [step_sizes(federation, setup.client) for setup in federation.clients]
     return BatchFacts(
-        batch_size=max(facts.batch_size for facts in each),
-        learning_rate=federation.config.training.learning_rate,
-        steps=max(facts.steps for facts in each),
+        batch_size=max((size for sizes in each for size in sizes), default=training.batch_size),
+        learning_rate=training.learning_rate,
+        steps=max(map(len, each)) or 1,
     )
 
 

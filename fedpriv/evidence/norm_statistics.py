@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import Observation, Statistics
 from fedpriv.attacks.read.updates import read_update
-from fedpriv.evidence.local_rounds import round_batches
-from fedpriv.federation.method import GuardedTraining
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.method import ClientSetup, GuardedTraining
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
@@ -42,22 +40,21 @@ def running_statistics(run: RunDirectory, model: nn.Module, kind: str, client: i
     }
 
 
-def exact_statistics(federation: Federation, model: nn.Module, seen: Observation) -> Statistics:
+def exact_statistics(setup: ClientSetup, steps: Sequence[Tensor], model: nn.Module, seen: Observation) -> Statistics:
     """Return mean and biased variance of what went into each batch norm in the one step behind an upload.
 
     Args:
-        federation: the federation.
+        setup: the client.
+        steps: the batches of its local steps.
         model: the architecture that is uploaded.
         seen: the upload, beside the weights that the client began with.
 
     Raises:
         UserError: when there were several steps, so no one batch, or a defense changed what the step trained on.
     """
-    setup = federation.clients[seen.client]
-    batches = round_batches(federation, seen.round, seen.client)
-    if len(batches) != 1:
+    if len(steps) != 1:
         raise UserError(
-            f"knowledge batch_norm=exact: client {seen.client} took {len(batches)} steps in round {seen.round}; statistics "
+            f"knowledge batch_norm=exact: client {seen.client} took {len(steps)} steps in round {seen.round}; statistics "
             "of the very batch are those of one step (train with --local-steps 1), else use running or none"
         )
     if isinstance(setup.training, GuardedTraining) and setup.training.guards:
@@ -72,7 +69,7 @@ def exact_statistics(federation: Federation, model: nn.Module, seen: Observation
     for name, layer in batch_norms(copied).items():
         layer.register_forward_pre_hook(_noting(name, found))
     with torch.no_grad():
-        images, _ = setup.train.batch(batches[0].to(setup.train.labels.device))
+        images, _ = setup.train.batch(steps[0].to(setup.train.labels.device))
         copied(images.to(device))
     return found
 

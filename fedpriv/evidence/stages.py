@@ -63,7 +63,7 @@ def planned_rounds(stages: Sequence[Stage], rounds: int) -> dict[Stage, int]:
 def rounds_to_keep(kind: str, rounds: Sequence[int]) -> tuple[int, ...]:
     """Return the checkpoints that a run has to keep for attacks on a kind of upload in these rounds.
 
-    An update is computed through the network as it was before the round (see :mod:`fedpriv.evidence.local_rounds`).
+    An update is computed through the network as it was before the round (see :mod:`fedpriv.evidence.client_states`).
     """
     before = [number - 1 for number in rounds if number > 1] if kind in LAYERS else []
     return tuple(sorted({*rounds, *before}))

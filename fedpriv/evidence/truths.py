@@ -8,12 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.algebra.entanglement import WEIGHTS
 from fedpriv.attacks.observation import TargetId, Unit
 from fedpriv.datasets.types import as_unit
-from fedpriv.defenses.hide_labels import HideLabels
-from fedpriv.evidence.entangled_weights import weights_of_defense
-from fedpriv.evidence.local_rounds import round_batches, round_members, state_behind
+from fedpriv.evidence.client_states import state_behind
+from fedpriv.evidence.traces import mixing_weights, round_members, used_images
 from fedpriv.evidence.truth import Truth
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.rounds import Federation
@@ -23,7 +21,7 @@ from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
-from fedpriv.wire.payloads import Entangled, Representations, part
+from fedpriv.wire.payloads import Representations, part
 
 NONMEMBERS = 240
 """Size of the pool of images that a client's targets had nothing to do with."""
@@ -86,13 +84,13 @@ def _members(
     elif computed_from == "image":
         index = _uploaded_rows(run, federation, target, labels)[target.index][None]
     elif kind in LAYERS:
-        index = round_members(federation, target)
+        index = round_members(run, federation, target)
     elif computed_from == "mixture":
-        weights = _entanglement_weights(run, federation, target, labels).abs()  # signed draws count by magnitude
+        weights = mixing_weights(run, target.round, target.client).abs()  # signed draws count by magnitude
         index = (weights > 0).nonzero().squeeze(1)
         return index, weights[index] / weights[index].sum()
     elif kind in NETWORKS:
-        index = torch.cat(round_batches(federation, target.round, target.client))
+        index = used_images(run, target.round, target.client)
     else:
         raise UserError(
             f"no images are known to be behind an upload of {kind}, which is computed from: {computed_from}"
@@ -106,21 +104,3 @@ def _uploaded_rows(run: RunDirectory, federation: Federation, target: TargetId, 
         return torch.arange(len(labels))
     sent = part(run.message(run.upload_path(target.round, target.client)), Representations).labels
     return torch.isin(labels, sent).nonzero().squeeze(1)
-
-
-def _entanglement_weights(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
-    """Return the sample weights of an upload: drawn again, the client's record, or without checkpoint by class."""
-    drawn = weights_of_defense(federation, target.round, target.client, labels)
-    if drawn is not None:
-        return drawn
-    if target.round in run.checkpointed_rounds():
-        return run.client_state(target.round, target.client)[WEIGHTS].double()
-    if any(isinstance(defense, HideLabels) for defense in federation.shield.defenses):
-        kept = ", ".join(str(number) for number in run.checkpointed_rounds())
-        raise UserError(
-            f"{run.path}: with hide-labels weights are known where a checkpoint is kept (round {kept}), "
-            f"not of round {target.round}; drop --round, or train with --keep {target.round}"
-        )
-    encoding = part(run.message(run.upload_path(target.round, target.client)), Entangled).label_encoding
-    counts = torch.bincount(labels, minlength=len(encoding)).clamp(min=1)
-    return (encoding / counts)[labels].double()

@@ -51,6 +51,7 @@ def measure_all(
             found[home] = evaluate(
                 plan.members,
                 evidence,
+                run,
                 federation,
                 about,
                 seed=plan.seed,
@@ -84,7 +85,7 @@ def check(ground: Ground, plan: AttackPlan, *, named: bool) -> tuple[AttackPlan,
         for _, number in plan.moments:
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
             newest, clients = evidence.observations[0].round, [seen.client for seen in evidence.observations]
-            trials_of(plan.members, federation, clients, newest, plan.target, plan.seed)
+            trials_of(plan.members, run, federation, clients, newest, plan.target, plan.seed)
     except UserError as error:
         if named:
             raise

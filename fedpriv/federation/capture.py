@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
+from fedpriv.federation.trace import Trace
+from fedpriv.federation.truth_files import store_trace
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.payloads import Message
 
@@ -25,9 +27,17 @@ def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Mes
     return config.capture == "all"
 
 
-def capture(directory: RunDirectory, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]) -> None:
-    """Store a round's broadcast and every upload that it was answered with."""
+def capture(
+    directory: RunDirectory,
+    round_: int,
+    broadcast: Message,
+    uploads: Sequence[tuple[int, Message]],
+    traces: Mapping[int, Trace],
+) -> None:
+    """Store a round's broadcast and every upload that it was answered with; and apart, what its clients did."""
     directory.capture(directory.broadcast_path(round_), broadcast, {"round": round_, "direction": "broadcast"})
     for client, upload in uploads:
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
         directory.capture(directory.upload_path(round_, client), upload, about)
+    for client, trace in traces.items():
+        store_trace(directory, round_, client, trace.result())

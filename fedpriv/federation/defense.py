@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.federation.answer import Answer
+from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
@@ -53,26 +54,42 @@ Guard = Callable[[Step], Step]
 
 
 @dataclass(frozen=True)
-class UploadContext:
-    """What a defense may look at while it changes one upload: what the client itself knows.
+class Sender:
+    """Whose upload it is: what the client itself knows.
 
     Attributes:
         round: from 1.
         client: 0..K-1.
         n_classes: number of classes C of the federation.
-        class_counts: ``(C,)`` int64, training images of each class that the client holds. Private.
+        labels: ``(n,)`` int64 classes of the client's training images. Private.
         broadcast: what the client answered this round.
         rounds: number of rounds of the run.
-        rng: generator of this (seed, round, client, place of the defense).
-        lasting: generator of this (seed, client, place of the defense): the same draws in every round.
+        trace: where the client notes which images a mixture was made of.
     """
 
     round: int
     client: int
     n_classes: int
-    class_counts: Tensor
+    labels: Tensor
     broadcast: Message
-    rounds: int
+    rounds: int = 1
+    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
+
+    @property
+    def class_counts(self) -> Tensor:
+        """Training images of each class that the client holds, ``(C,)`` int64. Private."""
+        return torch.bincount(self.labels, minlength=self.n_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadContext(Sender):
+    """What a defense may look at while it changes one upload.
+
+    Attributes:
+        rng: generator of this (seed, round, client, place of the defense).
+        lasting: generator of this (seed, client, place of the defense): the same draws in every round.
+    """
+
     rng: torch.Generator
     lasting: torch.Generator
 
@@ -277,37 +294,19 @@ class Shield:
         """Whether local batches have to be Poisson samples."""
         return any(defense.poisson() for defense in self.defenses)
 
-    def upload(
-        self,
-        message: Message,
-        *,
-        seed: int,
-        round_: int,
-        client: int,
-        labels: Tensor,
-        n_classes: int,
-        broadcast: Message,
-        rounds: int = 1,
-    ) -> Message:
+    def upload(self, message: Message, sender: Sender, seed: int) -> Message:
         """Return what leaves a client instead of its ``message``; empty where nothing does.
 
         Args:
             message: what the method would upload.
+            sender: the client.
             seed: the run's seed.
-            round_: from 1.
-            client: 0..K-1.
-            labels: ``(n,)`` int64 classes of the client's training images.
-            n_classes: C.
-            broadcast: what the client answered.
-            rounds: number of rounds of the run.
         """
-        if not self.defenses:
-            return message
-        counts = torch.bincount(labels.cpu(), minlength=n_classes)
+        known = {spec.name: getattr(sender, spec.name) for spec in fields(sender)}
         for place, defense in enumerate(self.defenses):
-            rng, lasting = generators(seed, place, round_, client)
-            context = UploadContext(round_, client, n_classes, counts, broadcast, rounds, rng, lasting)
-            message = defense.upload(message, context)
+            rng = generator(seed, "defense", place, sender.round, sender.client)
+            lasting = generator(seed, "defense", place, sender.client)
+            message = defense.upload(message, UploadContext(**known, rng=rng, lasting=lasting))
             if not message:
                 return ()
         return message
@@ -337,18 +336,6 @@ def _behind(defense: Defense, plan: ProtectionPlan) -> ProtectionPlan:
     """Return the plan as the defenses behind ``defense`` find it."""
     found = defense.after(plan)
     return found if defense.keeps_shares() else replace(found, reweighed=(*found.reweighed, defense.name))
-
-
-def generators(seed: int, place: int, round_: int, client: int) -> tuple[torch.Generator, torch.Generator]:
-    """Return the generators ``rng`` and ``lasting`` of a defense's :class:`UploadContext`.
-
-    Args:
-        seed: the run's.
-        place: of the defense among the run's, from 0.
-        round_: from 1.
-        client: 0..K-1.
-    """
-    return generator(seed, "defense", place, round_, client), generator(seed, "defense", place, client)
 
 
 def plain_step(work: Work, images: Tensor, labels: Tensor) -> Tensor:

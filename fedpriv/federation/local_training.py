@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.defense import Loss, Work, guarded
 from fedpriv.federation.method import GuardedTraining, LocalTraining
+from fedpriv.federation.trace import Trace
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
@@ -28,8 +30,6 @@ def local_batches(
 ) -> list[Tensor]:
     """Draw the batches of one round: a new order every epoch, unless the training keeps the stored one.
 
-    Every client step draws its batches first, so whoever has the generator can tell which images a step used.
-
     Args:
         n_samples: training samples of the client.
         training: batch size, epochs, drop_last, max_steps.
@@ -39,29 +39,44 @@ def local_batches(
     Returns:
         int64 index tensors, at most ``training.max_steps`` of them.
     """
-    if isinstance(training, GuardedTraining) and training.poisson:
+    sizes = batch_sizes(n_samples, training, join_single=join_single)
+    if _poisson(training):
         share = training.batch_size / n_samples
-        return [
-            (torch.rand(n_samples, generator=rng) < share).nonzero()[:, 0] for _ in range(steps(n_samples, training))
-        ]
+        return [(torch.rand(n_samples, generator=rng) < share).nonzero()[:, 0] for _ in sizes]
+    ends = list(accumulate(_epoch_sizes(n_samples, training, join_single=join_single)))
     batches: list[Tensor] = []
     for _ in range(training.epochs):
         order = torch.randperm(n_samples, generator=rng) if training.shuffle else torch.arange(n_samples)
-        epoch = list(order.split(training.batch_size))
-        if training.drop_last and len(epoch[-1]) < training.batch_size:
-            epoch.pop()
-        if join_single and len(epoch) > 1 and len(epoch[-1]) == 1:
-            tail = epoch.pop()
-            epoch[-1] = torch.cat([epoch[-1], tail])
-        batches.extend(epoch)
-    return batches[: training.max_steps]
+        batches.extend(order.tensor_split(ends)[:-1])
+    return batches[: len(sizes)]
+
+
+def batch_sizes(n_samples: int, training: LocalTraining, *, join_single: bool = False) -> list[int]:
+    """Return the sizes of the batches of one round, of Poisson samples the sizes that they have on average.
+
+    Args:
+        n_samples: training samples of the client.
+        training: batch size, epochs, drop_last, max_steps.
+        join_single: see :func:`local_batches`; Poisson samples are never joined.
+    """
+    if _poisson(training):
+        return [min(training.batch_size, n_samples)] * steps(n_samples, training)
+    return (_epoch_sizes(n_samples, training, join_single=join_single) * training.epochs)[: training.max_steps]
 
 
 def steps(n_samples: int, training: LocalTraining) -> int:
     """Return the number of local steps of a round, single-image tails not joined."""
-    per_epoch, tail = divmod(n_samples, training.batch_size)
-    number = training.epochs * (per_epoch + (tail > 0 and not training.drop_last))
-    return number if training.max_steps is None else min(number, training.max_steps)
+    return len((_epoch_sizes(n_samples, training, join_single=False) * training.epochs)[: training.max_steps])
+
+
+def _epoch_sizes(n_samples: int, training: LocalTraining, *, join_single: bool) -> list[int]:
+    full, tail = divmod(n_samples, training.batch_size)
+    sizes = [training.batch_size] * full + [tail] * (tail > 0 and not training.drop_last)
+    return [*sizes[:-2], sizes[-2] + 1] if join_single and len(sizes) > 1 and sizes[-1] == 1 else sizes
+
+
+def _poisson(training: LocalTraining) -> bool:
+    return isinstance(training, GuardedTraining) and training.poisson
 
 
 def train(
@@ -70,6 +85,7 @@ def train(
     training: LocalTraining,
     rng: torch.Generator,
     loss: Loss,
+    trace: Trace,
     trained: Iterable[nn.Parameter] | None = None,
 ) -> float:
     """Train by SGD for one round, in place. A fresh optimiser every round, as the reference libraries have it.
@@ -80,12 +96,14 @@ def train(
         training: hyperparameters, and the guards of defenses where it has any.
         rng: draws the batches first, then the seed of dropout and of the guards.
         loss: what to minimise on a batch.
+        trace: where the batches are noted.
         trained: parameters to move; default all of ``module``.
 
     Returns:
         Mean loss over the batches, NaN where there was none.
     """
     batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
+    trace.local_steps(batches)
     noise = int(torch.randint(2**62, (1,), generator=rng))
     moved = tuple(module.parameters() if trained is None else trained)
     optimiser = torch.optim.SGD(

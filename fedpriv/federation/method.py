@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import Guard
+from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
@@ -69,7 +70,7 @@ class GuardedTraining(LocalTraining):
 
 @dataclass(frozen=True)
 class ClientSetup:
-    """What a client knows that no round changes.
+    """What a client knows that no round changes, and where it notes what it did in one.
 
     Attributes:
         client: its number, 0..K-1.
@@ -80,6 +81,7 @@ class ClientSetup:
         training: how it trains.
         options: the method's own options, an instance of ``Method.options``.
         scratch: gives a scratch module of any other architecture (shared small models).
+        trace: where a client step notes the images of each of its local steps, and of a mixture. Never read by a method.
     """
 
     client: int
@@ -89,6 +91,7 @@ class ClientSetup:
     training: LocalTraining
     options: Any
     scratch: Callable[[Blueprint], SplitModel]
+    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
 
     @property
     def n_classes(self) -> int:
@@ -198,7 +201,8 @@ class Method:
         start: (server setup, rng) -> (server state, first broadcast).
         init: (client setup, rng) -> the client's first state; same architecture, same weights.
         receive: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
-        client_step: (client setup, state, broadcast, rng) -> (state, upload).
+        client_step: (client setup, state, broadcast, rng) -> (state, upload). Notes in the setup's trace what
+            :func:`fedpriv.federation.local_training.train` does not note for it.
         server_step: (server setup, server state, [(client, upload), ...] by client number, rng) -> (server state,
             next broadcast).
         predict: (client setup, state, images (n, c, h, w) in [0, 1]) -> scores (n, C), the largest wins.

@@ -17,10 +17,11 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.accuracy import accuracy, evaluate, summarise
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.defense import Defense, ProtectionPlan, Shield, defense_facts
+from fedpriv.federation.defense import Defense, ProtectionPlan, Sender, Shield, defense_facts
 from fedpriv.federation.local_training import has_batch_norm, steps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
+from fedpriv.federation.trace import Trace
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
@@ -45,11 +46,12 @@ class ClientJob:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client step returned."""
+    """What a client step returned, and where it noted what it did."""
 
     client: int
     state: State
     upload: Message
+    trace: Trace
 
 
 class Engine(Protocol):
@@ -288,9 +290,10 @@ def run(
         chosen = federation.participants(round_)
         jobs = [ClientJob(k, states[k], broadcast, federation.client_rng(round_, k)) for k in chosen]
         uploads: list[tuple[int, Message]] = []
+        traces: dict[int, Trace] = {}
         for number, result in enumerate(engine(method, federation.clients, jobs), start=1):
             _refuse_non_finite(result, round_)
-            states[result.client] = result.state
+            states[result.client], traces[result.client] = result.state, result.trace
             sent = _protected(federation, result, broadcast, round_)
             if sent:
                 uploads.append((result.client, sent))
@@ -300,7 +303,7 @@ def run(
         wire = [row for k in chosen for row in entries(broadcast, round_, k, "broadcast")]
         wire += [row for k, upload in uploads for row in federation.shield.wire(entries(upload, round_, k, "upload"))]
         if is_captured(config, round_, uploads):
-            capture(directory, round_, broadcast, uploads)
+            capture(directory, round_, broadcast, uploads, traces)
         rng = generator(config.seed, "server-step", round_)
         trained = time.perf_counter()
         if uploads or not shielded:
@@ -384,13 +387,13 @@ def _refuse_non_finite(result: ClientResult, round_: int) -> None:
 def _protected(federation: Federation, result: ClientResult, broadcast: Message, round_: int) -> Message:
     """Return what leaves a client after its defenses; empty where nothing does."""
     setup = federation.clients[result.client]
-    return federation.shield.upload(
-        result.upload,
-        seed=federation.config.seed,
-        round_=round_,
+    sender = Sender(
+        round=round_,
         client=result.client,
-        labels=setup.train.labels,
         n_classes=setup.n_classes,
+        labels=setup.train.labels.cpu(),
         broadcast=broadcast,
         rounds=federation.config.rounds,
+        trace=result.trace,
     )
+    return federation.shield.upload(result.upload, sender, federation.config.seed)

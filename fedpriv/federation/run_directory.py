@@ -9,6 +9,7 @@
     captures.jsonl   every stored message with its SHA-256
     uploads/round-0007/client-003.safetensors
     broadcasts/round-0007.safetensors        what the clients of that round answered
+    truth/           for scorers: what clients did in those rounds (fedpriv.federation.truth_files)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
     summary.json     written last: the run is complete
 
@@ -43,7 +44,7 @@ from fedpriv.wire.ledger import Entry
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
-FORMAT = 1
+FORMAT = 2
 AUTO_CAPTURE_BYTES = 1 << 20
 
 
@@ -218,7 +219,7 @@ class RunDirectory:
 
     def cut_lines(self, last_round: int) -> None:
         """Remove every line beyond a round."""
-        for name in ("metrics", "timings", "ledger", "captures"):
+        for name in ("metrics", "timings", "ledger", "captures", "truth/files"):
             path = self.path / f"{name}.jsonl"
             if path.is_file():
                 kept = [row for row in self.lines(name) if row["round"] <= last_round]
@@ -305,8 +306,7 @@ class RunDirectory:
 
     def newest_checkpoint(self) -> int | None:
         """Return the last checkpointed round, or None."""
-        rounds = self.checkpointed_rounds()
-        return rounds[-1] if rounds else None
+        return max(self.checkpointed_rounds(), default=None)
 
     def checkpointed_rounds(self) -> tuple[int, ...]:
         """Return the rounds that have a checkpoint."""

@@ -110,7 +110,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         wanted = torch.where(known[labels][:, None], values[labels], own)
         return value + options.weight * distillation(logits, wanted, options.targets)
 
-    train(model, setup.train, setup.training, rng, loss)
+    train(model, setup.train, setup.training, rng, loss, setup.trace)
     if options.collect == "after":
         seen = [(exchanged(classify(model, setup.train.images), options.targets), setup.train.labels)]
     outputs = torch.cat([values[:0], *(own for own, _ in seen)])

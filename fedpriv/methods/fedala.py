@@ -38,7 +38,6 @@ from fedpriv.federation.method import ClientSetup, Method, Plan, State
 from fedpriv.federation.states import inner, outer, parameters, put, take
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import personal_model
-from fedpriv.methods.shared.side_generator import side_generator
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
@@ -114,10 +113,10 @@ def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Learn W, merge, train; upload the model with the number of samples."""
-    shares = learn_shares(setup, state, broadcast, side_generator(rng))
+    shares = learn_shares(setup, state, broadcast, personal_model.side_generator(rng))
     known = outer(shares, SHARES)
     put(setup.model, receive(setup, state | known, broadcast), "model")
-    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model))
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
     upload = (Model(parameters(setup.model)), fedavg.sample_count(setup))
     return known | take(setup.model, "model"), upload
 

@@ -172,7 +172,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         return mutual_loss(model(images), small(images), labels, weight)
 
-    train(nn.ModuleList([model, small]), setup.train, setup.training, rng, loss)
+    train(nn.ModuleList([model, small]), setup.train, setup.training, rng, loss, setup.trace)
     trained = {TRAINED: torch.ones_like(state[TRAINED])}
     return state | take(model, "model") | take(small, "small") | trained, (SmallModel(parameters(small)),)
 

@@ -36,7 +36,7 @@ def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train the global model on the client's data; upload it with the number of samples."""
     put(setup.model, receive(setup, state, broadcast), "model")
-    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model))
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
     upload = (Model(parameters(setup.model)), sample_count(setup))
     return take(setup.model, "model"), upload
 

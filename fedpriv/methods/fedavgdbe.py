@@ -101,7 +101,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         return value if target is None else value + options.kappa * pull(mean, target)
 
     trained = [*model.parameters(), translation] if debias and options.translation else model.parameters()
-    train(model, setup.train, setup.training, rng, loss, trained)
+    train(model, setup.train, setup.training, rng, loss, setup.trace, trained)
     upload: Message = (Model(parameters(model)), fedavg.sample_count(setup))
     if not debias:
         upload = (*upload, FeatureMean(represent(model, setup.train.images).mean(0) if running is None else running))

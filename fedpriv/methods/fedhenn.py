@@ -81,7 +81,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     images, reference = part(broadcast, PublicImages).images, part(broadcast, Kernel).matrix
     put(setup.model, state, "model")
     loss = aligned_loss(setup, images, reference, float(part(broadcast, Coefficient).value), rng)
-    train(setup.model, setup.train, setup.training, rng, loss)
+    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
     return take(setup.model, "model"), (Model(parameters(setup.model)),)
 
 

@@ -50,7 +50,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     with torch.no_grad():
         reference = public_kernel(setup.model, images, setup.options)
     loss = aligned_loss(setup, images, reference, float(part(broadcast, Coefficient).value), rng)
-    train(setup.model, setup.train, setup.training, rng, loss)
+    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
     return take(setup.model, "model"), (Model(parameters(setup.model)), fedavg.sample_count(setup))
 
 

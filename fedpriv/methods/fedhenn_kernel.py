@@ -48,7 +48,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     if reference is not None:
         known, asked = images[: len(reference.matrix)], images[len(reference.matrix) :]
         loss = aligned_loss(setup, known, reference.matrix, float(part(broadcast, Coefficient).value), rng)
-    train(setup.model, setup.train, setup.training, rng, loss)
+    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
     with torch.no_grad():
         matrix = public_kernel(setup.model, asked, setup.options)
     return take(setup.model, "model"), (Kernel(matrix),)

@@ -131,7 +131,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         value = distillation_loss(seen[0], seen[1], between.weight, labels, parity=options.parity)
         return clip_each(value, modules, options.clip_norm)
 
-    train(nn.ModuleList(modules), setup.train, setup.training, rng, loss)
+    train(nn.ModuleList(modules), setup.train, setup.training, rng, loss, setup.trace)
     factors = compress(parameters(mentee), float(part(broadcast, Energy).share))
     return take(mentor, "model") | take(between, "bridge") | buffers(mentee, "small"), (LowRankModel(factors),)
 

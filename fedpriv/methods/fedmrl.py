@@ -137,9 +137,11 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     """Train small model, private model and projector together; upload the small model."""
     options: Options = setup.options
     fusion = load(setup, receive_small(setup, state, broadcast))
-    train(
-        fusion, setup.train, setup.training, rng, lambda images, classes: nested_loss(fusion, images, classes, options)
-    )
+
+    def loss(images: Tensor, classes: Tensor) -> Tensor:
+        return nested_loss(fusion, images, classes, options)
+
+    train(fusion, setup.train, setup.training, rng, loss, setup.trace)
     upload: Message = (SmallModel(parameters(fusion.small)),)
     if options.averaging == "counts":
         upload += (sample_count(setup),)

@@ -85,7 +85,7 @@ def train_towards_prototypes(setup: ClientSetup, state: State, rng: torch.Genera
         distance = (features - anchors[labels]).square().mean(1) * known[labels]
         return cross_entropy(model.head(features), labels) + weight * distance.mean()
 
-    train(model, setup.train, setup.training, rng, loss)
+    train(model, setup.train, setup.training, rng, loss, setup.trace)
     return state | take(model, "model")
 
 

@@ -52,7 +52,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         distance = torch.stack([(weight - anchor).square().sum() for weight, anchor in pairs]).sum()
         return cross_entropy(model(images), labels) + options.mu / 2 * distance
 
-    train(model, setup.train, setup.training, rng, loss)
+    train(model, setup.train, setup.training, rng, loss, setup.trace)
     return take(model, "model"), (Model(parameters(model)), fedavg.sample_count(setup))
 
 

@@ -102,7 +102,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     def loss(images: Tensor, classes: Tensor) -> Tensor:
         return cross_entropy(model.head(turned(model.represent(images), angle)), classes)
 
-    train(model, setup.train, setup.training, rng, loss, (*model.parameters(), angle))
+    train(model, setup.train, setup.training, rng, loss, setup.trace, (*model.parameters(), angle))
     trained = angle.detach()
     upload: Message = (AngleMatrix(diagonal_blocks(trained, blocks_of(setup.client, setup.width, options))),)
     if options.aggregation == "weighted":

@@ -14,13 +14,16 @@ from typing import Literal
 
 import torch
 
-from fedpriv.algebra.entanglement import WEIGHTS, Distribution, Mechanism, Normalisation, entangle, sample_weights
+from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.shared import global_head, personal_model
 from fedpriv.methods.shared.global_head import HeadTraining
 from fedpriv.wire.payloads import Entangled, Message, part
 from fedpriv.wire.sizes import Facts, Item
+
+WEIGHTS = "entanglement.weights"
+"""Where a client keeps fixed weights of its training images ``(n,)`` in its state."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,14 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     options: Options = setup.options
     trained = global_head.train_locally(setup, state, broadcast, rng)
     features = represent(setup.model, setup.train.images)
-    if options.sampling == "fixed" and WEIGHTS in state:
-        weights = state[WEIGHTS]
-    else:
+    weights = state.get(WEIGHTS)
+    if weights is None:
         weights = sample_weights(
             setup.train.labels, options.mechanism, rng, options.distribution, options.normalisation
         )
-    trained[WEIGHTS] = weights
+    if options.sampling == "fixed":
+        trained[WEIGHTS] = weights
+    setup.trace.mixture(weights)
     feature, encoding = entangle(features, setup.train.labels, weights, setup.n_classes)
     return trained, (Entangled(feature, encoding),)
 

@@ -28,7 +28,6 @@ from fedpriv.federation.method import ClientSetup, LocalTraining, Method, Server
 from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import personal_model
-from fedpriv.methods.shared.side_generator import side_generator
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Extractor, Message, SampleCount, part
@@ -68,7 +67,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     """Train the head, then the extractor; upload the extractor with the number of samples."""
     model = setup.model
     put(model, receive(setup, state, broadcast), "model")
-    train_head(setup, side_generator(rng))
+    train_head(setup, personal_model.side_generator(rng))
     train_base(setup, rng)
     return take(model, "model"), (Extractor(base_parameters(model)), sample_count(setup))
 
@@ -87,7 +86,8 @@ def train_head(setup: ClientSetup, rng: torch.Generator) -> None:
             features = model.represent(images)
         return cross_entropy(model.head(features), labels)
 
-    train(model, setup.train, trainings(options, setup.training)[0], rng, loss, trained=model.head.parameters())
+    training = trainings(options, setup.training)[0]
+    train(model, setup.train, training, rng, loss, setup.trace, trained=model.head.parameters())
 
 
 def train_base(setup: ClientSetup, rng: torch.Generator) -> None:
@@ -99,7 +99,7 @@ def train_base(setup: ClientSetup, rng: torch.Generator) -> None:
         return cross_entropy(linear(model.represent(images), weight, bias), labels)
 
     moved = [value for name, value in model.named_parameters() if not name.startswith("head.")]
-    train(model, setup.train, setup.training, rng, loss, trained=moved)
+    train(model, setup.train, setup.training, rng, loss, setup.trace, trained=moved)
 
 
 def server_step(

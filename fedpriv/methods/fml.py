@@ -106,7 +106,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         value = mutual_loss(model(images), small(images), labels, options)
         return clip_each(value, (model, small), PARITY_CLIP) if options.parity else value
 
-    train(nn.ModuleList([model, small]), setup.train, setup.training, rng, loss)
+    train(nn.ModuleList([model, small]), setup.train, setup.training, rng, loss, setup.trace)
     return take(model, "model") | buffers(small, "small"), (SmallModel(parameters(small)),)
 
 

@@ -105,7 +105,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         extra = extra + options.contrast * contrastive_terms(some, targets, clusters, classes, options.temperature)
         return value + extra.sum() / len(labels)
 
-    train(model, setup.train, setup.training, rng, loss)
+    train(model, setup.train, setup.training, rng, loss, setup.trace)
     means, held, _ = class_means(represent(model, setup.train.images), setup.train.labels)
     return state | take(model, "model"), (Prototypes(means, held),)
 

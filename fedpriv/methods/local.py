@@ -14,7 +14,7 @@ from fedpriv.wire.payloads import Message
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy; upload nothing."""
     put(setup.model, state, "model")
-    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model))
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
     return take(setup.model, "model"), ()
 
 

@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedpriv.attacks.infer.membership import Candidates, MembershipInference
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.gather import Evidence
-from fedpriv.evidence.local_rounds import round_batches
+from fedpriv.evidence.traces import used_images
 from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, write_json
 from fedpriv.util.seeds import derive_seed
@@ -55,7 +57,7 @@ class Trial:
 
 
 def draw_trials(
-    federation: Federation, clients: Sequence[int], number: int, seed: int, *, trained_in: int | None = None
+    federation: Federation, clients: Sequence[int], number: int, seed: int, used: Mapping[int, Tensor] | None = None
 ) -> list[Trial]:
     """Draw members of each client, and for each a non-member of the same class, in mixed order.
 
@@ -64,7 +66,7 @@ def draw_trials(
         clients: whose members are looked for.
         number: members a client at most.
         seed: of the drawing.
-        trained_in: members are the images that this round's local steps used; None for the whole training set.
+        used: client -> training indices ``(n,)`` of those that are members; None for the whole training sets.
             Non-members are outside the training set in either case.
     """
     samples = federation.data.dataset.samples
@@ -73,7 +75,7 @@ def draw_trials(
     for client in clients:
         rng = np.random.default_rng(derive_seed(seed, "membership", client))
         held = federation.data.clients[client].train_index
-        own = rng.permutation(held if trained_in is None else held[_used(federation, trained_in, client)])
+        own = rng.permutation(held if used is None else held[used[client].numpy()])
         outside = rng.permutation(np.setdiff1d(np.arange(len(samples)), held))
         pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[own])}
         pairs = [(i, pools[labels[i]].pop()) for i in own if pools[labels[i]]][:number]
@@ -86,13 +88,6 @@ def draw_trials(
         images = as_unit(samples.images[chosen]).to(federation.server.device)
         trials.append(Trial(Candidates(client, images, samples.labels[chosen]), member, of_class[labels[index]]))
     return trials
-
-
-def _used(federation: Federation, round_: int, client: int) -> NDArray[np.int64]:
-    """Return the training indices that a round's local steps used, each once, ascending."""
-    batches = round_batches(federation, round_, client)
-    used: NDArray[np.int64] = torch.cat(batches).unique().numpy() if batches else np.zeros(0, dtype=np.int64)
-    return used
 
 
 def area(scores: Values, member: NDArray[np.bool_]) -> float:
@@ -155,6 +150,7 @@ def _measures(own: Sequence[Values], others: Sequence[Values]) -> dict[str, floa
 def evaluate(
     attack: MembershipInference,
     evidence: Evidence,
+    run: RunDirectory,
     federation: Federation,
     about: Mapping[str, Any],
     *,
@@ -166,7 +162,8 @@ def evaluate(
     Args:
         attack: what to run.
         evidence: what the server saw, with extractors of every client that uploaded in the attacked round.
-        federation: holds the truth, of which the attack is handed the candidates only.
+        run: holds the truth of local rounds.
+        federation: holds the truth of who has what, of which the attack is handed the candidates only.
         about: ``target, attack, method, dataset, knowledge`` and whatever should stand in the record.
         seed: of candidates and resamples.
         told: what clients said of their classes in all rounds (:mod:`fedpriv.evidence.disclosed`); default what the
@@ -178,7 +175,7 @@ def evaluate(
     newest = max(seen.round for seen in evidence.observations)
     uploads = {seen.client: seen for seen in evidence.observations if seen.round == newest}
     kind = str(about["target"])
-    trials = trials_of(attack, federation, sorted(uploads), newest, kind, seed)
+    trials = trials_of(attack, run, federation, sorted(uploads), newest, kind, seed)
     began = time.perf_counter()
     raw = [attack.run(uploads[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials]
     seconds = time.perf_counter() - began
@@ -208,15 +205,23 @@ def evaluate(
 
 
 def trials_of(
-    attack: MembershipInference, federation: Federation, clients: Sequence[int], round_: int, kind: str, seed: int
+    attack: MembershipInference,
+    run: RunDirectory,
+    federation: Federation,
+    clients: Sequence[int],
+    round_: int,
+    kind: str,
+    seed: int,
 ) -> list[Trial]:
     """Return the candidates of every client that has some.
+
+    Of uploads of trained weights, members are the images that the round's local steps used.
 
     Raises:
         UserError: when no client has both members and non-members.
     """
-    trained_in = round_ if kind in TRAINED else None
-    drawn = draw_trials(federation, sorted(clients), attack.candidates, seed, trained_in=trained_in)
+    used = {k: used_images(run, round_, k).unique() for k in clients} if kind in TRAINED else None
+    drawn = draw_trials(federation, sorted(clients), attack.candidates, seed, used)
     trials = [trial for trial in drawn if len(trial.member)]
     if not trials:
         raise UserError("membership: no image outside the clients' training sets has a class that they hold")

@@ -11,7 +11,7 @@ from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.recover.averaged_inversion import AveragedInversion, average_rows
 from fedpriv.attacks.recover.averaging import average, candidates
-from fedpriv.federation.defense import Shield
+from fedpriv.federation.defense import Sender, Shield
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, Prototypes, Representations
 
@@ -32,9 +32,7 @@ def rounds(*texts, number=16, drift=0.0, kind="representation"):
     for t in range(1, number + 1):
         rows = clean + drift * (t - number) * step
         held = Representations(rows, LABELS) if kind == "representation" else Prototypes(rows, torch.arange(12))
-        sent = shield.upload(
-            (held,), seed=0, round_=t, client=0, labels=LABELS, n_classes=12, broadcast=(), rounds=number
-        )
+        sent = shield.upload((held,), Sender(t, 0, 12, LABELS, (), number), 0)
         seen.append(Observation(t, 0, sent, ()))
     return tuple(seen), clean
 
@@ -138,9 +136,7 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
     seen = []
     for t in range(1, 25):
         clean = Prototypes(images.flatten(1) @ matrix, torch.arange(3), torch.ones(3, dtype=torch.int64))
-        sent = shield.upload(
-            (clean,), seed=0, round_=t, client=0, labels=torch.arange(3), n_classes=3, broadcast=(), rounds=24
-        )
+        sent = shield.upload((clean,), Sender(t, 0, 3, torch.arange(3), (), 24), 0)
         seen.append(Observation(t, 0, sent, ()))
     knowledge = Knowledge(
         KnowledgeCard(rounds_seen=24), (1, 8, 8), 3, extractors={0: lambda shown: shown.flatten(1) @ matrix}

@@ -22,7 +22,7 @@ from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.defenses.dp_sgd import DPSGD, private_step
 from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
 from fedpriv.evidence.gather import gather
-from fedpriv.evidence.local_rounds import round_batches
+from fedpriv.evidence.traces import used_images
 from fedpriv.federation.defense import Work, plain_step
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import local_batches, steps
@@ -401,11 +401,14 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
     federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
     directory = RunDirectory.create(tmp_path / "run", config)
     run(federation, directory, run_clients)
-    drawn = {k: torch.cat(round_batches(federation, 1, k)) for k in range(6)}
+    drawn = {k: used_images(directory, 1, k) for k in range(6)}
     found = gather(directory, federation, "model", KnowledgeCard(labels="given"), n_targets=10, seed=0)
     assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}
     assert 0 < len(found.targets) < 6
-    assert found.knowledge.batch.batch_size == max(map(len, drawn.values()))
+    assert found.knowledge.batch.batch_size == 1
+    assert {k: facts.batch_size for k, facts in found.knowledge.batches.items()} == {
+        k: len(b) for k, b in drawn.items() if len(b)
+    }
     for target in found.targets:
         labels = federation.clients[target.client].train.labels[drawn[target.client]]
         expect_same(found.knowledge.labels[1, target.client], labels)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fedpriv.algebra.angle_matrix import diagonal_blocks
 from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.defenses.hide_labels import nearest_distribution
-from fedpriv.federation.defense import Shield, generators
+from fedpriv.federation.defense import Sender, Shield
+from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.payloads import AngleMatrix, Entangled, Model, Prototypes, Representations, part
 
@@ -59,7 +60,7 @@ def test_noise_on_a_network_is_measured_by_its_update():
     before = {"w": 100 * torch.ones(200, 200)}
     upload, broadcast = (Model({"w": before["w"] + 0.01}),), (Model(before),)
     shield = Shield(build("noise:scale=1"))
-    sent = shield.upload(upload, seed=0, round_=1, client=0, labels=LABELS, n_classes=C, broadcast=broadcast)
+    sent = shield.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
     assert float((part(sent, Model).state["w"] - upload[0].state["w"]).std()) == pytest.approx(0.01, rel=0.05)
 
 
@@ -103,7 +104,7 @@ def test_sign_sends_one_magnitude_a_tensor():
     broadcast = (Model({"w": torch.tensor([1.0, 1.0, 1.0, 1.0])}),)
     upload = (Model({"w": torch.tensor([4.0, 0.0, 1.0, 3.0])}),)
     shield = Shield(build("sign"))
-    sent = shield.upload(upload, seed=0, round_=1, client=0, labels=LABELS, n_classes=C, broadcast=broadcast)
+    sent = shield.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
     assert part(sent, Model).state["w"].tolist() == [3.0, -1.0, 1.0, 3.0]
     assert [row.bytes for row in shield.wire(entries(sent, 1, 0, "upload"))] == [1, 4]
 
@@ -127,8 +128,7 @@ def test_an_old_ledger_without_bits_reads_as_before(tmp_path):
 
 def test_entangle_of_representations_is_fedre():
     sent = part(send(build("entangle:mechanism=RAR"), "representation"), Entangled)
-    rng, _ = generators(0, 0, 2, 1)
-    weights = sample_weights(LABELS, "RAR", rng)
+    weights = sample_weights(LABELS, "RAR", generator(0, "defense", 0, 2, 1))
     feature, encoding = entangle(CASES["representation"][0][0].features, LABELS, weights, C)
     expect_same(sent.feature, feature)
     expect_same(sent.label_encoding, encoding)

@@ -32,6 +32,7 @@ from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.rounds import prepare, run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import parameters
+from fedpriv.federation.trace import Trace
 from fedpriv.models.bottleneck import VariationalBottleneck, divergence
 from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint, SplitModel
@@ -334,7 +335,7 @@ def test_training_without_defenses_is_the_plain_loop_bit_for_bit():
     images, labels = batch(23)
     samples, training = Samples(images, labels), LocalTraining(learning_rate=0.1, momentum=0.5, epochs=2)
     one, two = build_model(OWN, 0), build_model(OWN, 0)
-    train(one, samples, training, generator(5), classification_loss(one))
+    train(one, samples, training, generator(5), classification_loss(one), Trace())
     rng = generator(5)
     optimiser = torch.optim.SGD(list(two.parameters()), lr=0.1, momentum=0.5)
     for index in local_batches(23, training, rng):

@@ -10,7 +10,7 @@ from fedpriv.attacks.gradients.step_problems import dealt, read_problem
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
-from fedpriv.evidence.local_rounds import round_batches, round_labels
+from fedpriv.evidence.traces import local_steps, used_images
 from fedpriv.evidence.truths import truths
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
@@ -45,11 +45,11 @@ def test_inferred_labels_are_as_many_as_each_client_used(n_targets, world):
     card = dataclasses.replace(CARD, labels="inferred")
     evidence = gather(directory, federation, "model", card, n_targets=n_targets, seed=0)
     problem = read_problem("x", evidence.observations, evidence.targets, evidence.knowledge, CPU)
-    used = [len(round_labels(federation, 1, target.client)) for target in evidence.targets]
+    used = [len(used_images(directory, 1, target.client)) for target in evidence.targets]
     assert list(problem.counts) == used
     assert len(set(used)) == len(used)  # else the test says nothing
     for target in evidence.targets:
-        sizes = tuple(len(batch) for batch in round_batches(federation, 1, target.client))
+        sizes = tuple(len(batch) for batch in local_steps(directory, 1, target.client))
         assert evidence.knowledge.facts_of(target.client).sizes == sizes
 
 

@@ -13,9 +13,10 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import class_means, classify, local_batches, represent
 from fedpriv.federation.method import LocalTraining, Plan
 from fedpriv.federation.states import parameters, put, take
+from fedpriv.federation.trace import Trace
 from fedpriv.methods import fd, fedala, fedavgdbe, fedrep
 from fedpriv.methods.shared import feature_generator
-from fedpriv.methods.shared.side_generator import side_generator
+from fedpriv.methods.shared.personal_model import side_generator
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
@@ -203,23 +204,16 @@ def test_fedreps_head_phase_is_gradient_descent_on_fixed_representations():
     expect_close(model.head.bias, bias, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["fedrep", "fedala"])
-def test_work_before_training_leaves_the_batches_of_training_where_an_observer_expects_them(name, monkeypatch):
+@pytest.mark.parametrize(("name", "phases"), [("fedrep", 2), ("fedala", 1)])
+def test_the_last_phase_of_a_trace_made_the_upload_and_drew_first(name, phases):
     world, _, broadcast, states, _ = trained(name, rounds=1)
-    drawn = []
-    from fedpriv.federation import local_training
-
-    def record(*arguments, **options):
-        drawn.append(local_batches(*arguments, **options))
-        return drawn[-1]
-
-    monkeypatch.setattr(local_training, "local_batches", record)
-    setup = world.setups[0]
+    setup = replace(world.setups[0], trace=Trace())
     world.method.client_step(setup, states[0], broadcast, generator(9))
+    noted = [[index.tolist() for index in steps] for steps in setup.trace.result().phases]
     expected = local_batches(len(setup.train), setup.training, generator(9))
-    assert [index.tolist() for index in drawn[-1]] == [index.tolist() for index in expected]
-    if name == "fedrep":
-        assert [index.tolist() for index in drawn[0]] != [index.tolist() for index in expected]
+    assert len(noted) == phases
+    assert noted[-1] == [index.tolist() for index in expected]
+    assert phases == 1 or noted[0] != noted[-1]
 
 
 def test_a_side_generator_leaves_the_other_where_it_is():

@@ -1,16 +1,20 @@
 """Every registered method through one contract, then each aggregation and loss against a hand-computed case."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from compare import expect_close, expect_same
 from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World, copies, same, same_message
 from torch.nn.functional import cross_entropy
 
-from fedpriv.algebra.entanglement import WEIGHTS
+from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import class_means, local_batches, represent
 from fedpriv.federation.method import LocalTraining, refuse_no_method
 from fedpriv.federation.states import put, weighted_mean
+from fedpriv.federation.trace import Trace
 from fedpriv.methods import METHODS, default_method, fedproto
+from fedpriv.methods.fedre import WEIGHTS
 from fedpriv.methods.shared import global_head
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
@@ -137,6 +141,39 @@ def method_predicts(world, state, broadcast):
         2,
         CLASSES,
     )
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_the_trace_holds_the_batches_that_training_was_handed_and_changes_nothing(name, monkeypatch):
+    world = World(name, batch_size=4, epochs=2, max_steps=3)
+    _, broadcast, states = world.start()
+    handed, batch, train = [], Samples.batch, world.setups[0].train
+
+    def noting(self, index):
+        if self is train:
+            handed.append(index.tolist())
+        return batch(self, index)
+
+    monkeypatch.setattr(Samples, "batch", noting)
+    setup = replace(world.setups[0], trace=Trace())
+    state, upload = world.method.client_step(setup, states[0], broadcast, generator(9))
+    phases = setup.trace.result().phases
+    assert phases
+    assert [index.tolist() for steps in phases for index in steps] == handed
+    silent = replace(setup, trace=Deaf())
+    again, sent = world.method.client_step(silent, states[0], broadcast, generator(9))
+    assert same(again, state)
+    assert same_message(sent, upload)
+
+
+class Deaf(Trace):
+    """A recorder that notes nothing."""
+
+    def local_steps(self, batches):
+        pass
+
+    def mixture(self, weights):
+        pass
 
 
 # ---------------------------------------------------------------- FedAvg
@@ -282,11 +319,14 @@ def test_fixed_weights_stay_and_resampled_weights_change():
         world = World("fedre", {"sampling": sampling})
         server, broadcast, states = world.start()
         server, broadcast, first, _ = world.round(1, server, broadcast, states)
+        before = world.setups[0].trace.result().mixture
         _, _, second, uploads = world.round(2, server, broadcast, first)
-        assert torch.equal(first[0][WEIGHTS], second[0][WEIGHTS]) is stays
+        weights = world.setups[0].trace.result().mixture
+        assert torch.equal(before, weights) is stays
+        assert (WEIGHTS in second[0]) is stays
         encoding = part(uploads[0][1], Entangled).label_encoding
         for c in range(CLASSES):
-            of_class = second[0][WEIGHTS][world.setups[0].train.labels == c]
+            of_class = weights[world.setups[0].train.labels == c]
             assert float(encoding[c]) == pytest.approx(float(of_class.sum()), abs=1e-6)
 
 

@@ -121,7 +121,7 @@ def aligned_loss(setup: ClientSetup, images: Tensor, reference: Tensor, weight: 
         images: the RAD ``(L, c, h, w)``.
         reference: K_ref ``(L, L)``.
         weight: eta of the round.
-        rng: draws the part of the RAD for each batch; must have drawn the round's batches before the first call.
+        rng: draws the part of the RAD for each batch.
     """
     model, options = setup.model, setup.options
     if weight == 0:

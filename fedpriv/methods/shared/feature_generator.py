@@ -123,7 +123,7 @@ def train_with_generator(setup: ClientSetup, state: State, broadcast: Message, r
             features = generator(classes)
         return value + options.weight * cross_entropy(model.head(features), classes)
 
-    train(model, setup.train, setup.training, rng, loss)
+    train(model, setup.train, setup.training, rng, loss, setup.trace)
     return take(model, "model") | {REPORTED: torch.ones_like(state[REPORTED])}
 
 

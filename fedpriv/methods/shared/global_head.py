@@ -56,7 +56,7 @@ def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
 def train_locally(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
     """Receive the head, train the whole model by cross-entropy; leaves the result in ``setup.model`` too."""
     put(setup.model, receive(setup, state, broadcast), "model")
-    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model))
+    train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
     return take(setup.model, "model")
 
 

@@ -24,6 +24,11 @@ def draw_seed(rng: torch.Generator) -> int:
     return int(torch.randint(2**62, (1,), generator=rng))
 
 
+def side_generator(rng: torch.Generator) -> torch.Generator:
+    """Return a generator that depends on ``rng`` but leaves it where it is, for work beside the local training."""
+    return torch.Generator().manual_seed(draw_seed(rng.clone_state()))
+
+
 def receive_nothing(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Ignore the broadcast."""
     return state

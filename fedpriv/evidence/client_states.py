@@ -1,15 +1,12 @@
-"""What a client trained on in a round, and the model it began or ended with: for truths, and for what a card grants."""
+"""The model that a client began or ended a round with: for truths, and for what a card grants."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from fedpriv.attacks.observation import Observation, TargetId
-from fedpriv.federation.local_training import has_batch_norm, local_batches
+from fedpriv.attacks.observation import Observation
+from fedpriv.federation.local_training import batch_sizes, has_batch_norm
 from fedpriv.federation.method import Method, State, own_architecture
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
@@ -18,40 +15,11 @@ from fedpriv.wire.kinds import LAYERS, NETWORKS
 from fedpriv.wire.payloads import Message, Model
 
 
-def round_batches(federation: Federation, round_: int, client: int) -> list[Tensor]:
-    """Return the batches of one client step, as indices into its training set."""
+def step_sizes(federation: Federation, client: int) -> list[int]:
+    """Return the sizes of the batches of a client's local steps in a round, as the protocol has them."""
     setup = federation.clients[client]
-    rng = federation.client_rng(round_, client)
     trained = (setup.model, setup.scratch(federation.method.shared(setup.blueprint, setup.options)))
-    return local_batches(len(setup.train), setup.training, rng, join_single=any(map(has_batch_norm, trained)))
-
-
-def round_labels(federation: Federation, round_: int, client: int) -> Tensor:
-    """Return the labels of all images of all steps of a round ``(n,)``; an image used twice counts twice."""
-    labels: Tensor = federation.clients[client].train.labels
-    return labels[torch.cat(round_batches(federation, round_, client)).to(labels.device)].cpu()
-
-
-def round_classes(federation: Federation, round_: int, client: int, *, given: bool) -> list[TargetId]:
-    """Return one target for each class that a client trained on in a round, ascending.
-
-    Args:
-        federation: the federation.
-        round_: the round.
-        client: the client.
-        given: whether targets name their classes; else only how many there are is told.
-    """
-    classes = round_labels(federation, round_, client).unique().tolist()
-    return [TargetId(round_, client, place, label if given else -1) for place, label in enumerate(classes)]
-
-
-def round_members(federation: Federation, target: TargetId) -> Tensor:
-    """Return the training indices of a class's images that a round's steps used, each once."""
-    labels = federation.clients[target.client].train.labels.cpu()
-    used = torch.cat(round_batches(federation, target.round, target.client)).unique()
-    wanted = labels[used].unique()[target.index]
-    members: Tensor = used[labels[used] == wanted]
-    return members
+    return batch_sizes(len(setup.train), setup.training, join_single=any(map(has_batch_norm, trained)))
 
 
 def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> None:
@@ -130,8 +98,7 @@ def state_of_update(run: RunDirectory, federation: Federation, client: int, roun
     Raises:
         UserError: when the run did not keep the checkpoint.
     """
-    single = all(len(round_batches(federation, round_, setup.client)) == 1 for setup in federation.clients)
-    if not single:
+    if any(len(step_sizes(federation, setup.client)) != 1 for setup in federation.clients):
         return _kept(run, round_, round_, client)
     before = federation.initial_state(client) if round_ == 1 else _kept(run, round_ - 1, round_, client)
     broadcast = run.message(run.broadcast_path(round_))

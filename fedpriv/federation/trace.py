@@ -1,0 +1,47 @@
+"""What a client step notes of its own doing: which images were in each local step, and in a mixture with which weight.
+
+The note is the truth that attacks are scored against. It is written as the work is done, changes nothing of it, and is
+stored apart from what the server sees (:mod:`fedpriv.federation.truth_files`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LocalTrace:
+    """One client's part in one round.
+
+    Attributes:
+        phases: what was trained, one phase after the other, the last of which made what is uploaded: of each the local
+            steps in order, as int64 indices into the client's training set. A random batch may be empty.
+        mixture: ``(n,)`` float32, the weight of every training image in the entangled representation that was uploaded;
+            None where none was.
+    """
+
+    phases: tuple[tuple[Tensor, ...], ...] = ()
+    mixture: Tensor | None = None
+
+
+class Trace:
+    """A recorder for one client step and for the defenses of its upload."""
+
+    def __init__(self) -> None:
+        self._phases: list[tuple[Tensor, ...]] = []
+        self._mixture: Tensor | None = None
+
+    def local_steps(self, batches: Sequence[Tensor]) -> None:
+        """Note the batches of a phase of local training: int64 indices into the training set, one tensor a step."""
+        self._phases.append(tuple(batches))
+
+    def mixture(self, weights: Tensor) -> None:
+        """Note the weight ``(n,)`` of every training image in an entangled upload."""
+        self._mixture = weights
+
+    def result(self) -> LocalTrace:
+        """Return what was noted so far."""
+        return LocalTrace(tuple(self._phases), self._mixture)

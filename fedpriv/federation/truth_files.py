@@ -1,0 +1,70 @@
+"""The folder ``truth`` of a run directory: what clients did in the rounds whose messages are stored.
+
+::
+
+    truth/files.jsonl                            every file with its SHA-256
+    truth/round-0007/client-003.safetensors      phase-0.images, phase-0.sizes, ..., mixture
+
+Nothing that attacks reads it; :mod:`fedpriv.evidence.traces` does, for scorers and for what a knowledge card grants.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.trace import LocalTrace
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import digest, whole
+
+LINES = "truth/files"
+"""The list of the files, which a resumed run cuts back with its other lines."""
+
+
+def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
+    """Return where a client's trace of a round is stored."""
+    return run.path / "truth" / f"round-{round_:04d}" / f"client-{client:03d}.safetensors"
+
+
+def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) -> None:
+    """Store what a client did in a round, and note the file's digest."""
+    held: dict[str, Tensor] = {} if trace.mixture is None else {"mixture": trace.mixture.detach().cpu().contiguous()}
+    for number, steps in enumerate(trace.phases):
+        images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in steps)])
+        held[f"phase-{number}.images"] = images.to(torch.int32)
+        held[f"phase-{number}.sizes"] = torch.tensor([len(index) for index in steps], dtype=torch.int32)
+    path = trace_path(run, round_, client)
+    with whole(path) as temporary:
+        save_file(held, temporary)
+    run.append(LINES, [{"round": round_, "file": str(path.relative_to(run.path)), "sha256": digest(path)}])
+
+
+def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
+    """Read back what a client did in a round.
+
+    Raises:
+        UserError: when it was not stored, is missing or damaged.
+    """
+    path = trace_path(run, round_, client)
+    if not path.is_file():
+        raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")
+    name = str(path.relative_to(run.path))
+    noted = next((row["sha256"] for row in run.lines(LINES) if row["file"] == name), None)
+    if digest(path) != noted:
+        raise UserError(f"{path}: differs from what the run stored (SHA-256 does not match {LINES}.jsonl)")
+    try:
+        held = load_file(path)
+        phases = [_steps(held, number) for number in range(sum(name.endswith(".sizes") for name in held))]
+    except (SafetensorError, KeyError, RuntimeError) as error:
+        raise UserError(f"{path}: damaged ({error}); train the run again") from error
+    return LocalTrace(tuple(phases), held.get("mixture"))
+
+
+def _steps(held: dict[str, Tensor], number: int) -> tuple[Tensor, ...]:
+    images, sizes = held[f"phase-{number}.images"].long(), held[f"phase-{number}.sizes"].tolist()
+    return images.split(sizes) if sizes else ()

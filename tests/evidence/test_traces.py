@@ -1,0 +1,204 @@
+"""The private trace: what is stored, who may read it, and that attacks do without it up to scoring."""
+
+import ast
+import dataclasses
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedpriv
+from fedpriv.attacks.infer.membership import Candidates, MembershipInference
+from fedpriv.attacks.invert.inversion import DipInversion
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.traces import granted, local_steps, mixing_weights
+from fedpriv.evidence.truths import truths
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.trace import LocalTrace, Trace
+from fedpriv.federation.truth_files import load_trace, store_trace, trace_path
+from fedpriv.scoring.membership import trials_of
+from fedpriv.util.errors import UserError
+
+CPU = torch.device("cpu")
+PACKAGE = Path(fedpriv.__file__).parent
+BLIND = KnowledgeCard(labels="inferred", batch=False, batch_norm="none")
+"""A card that grants nothing that the trace holds."""
+
+
+def trained(path, engine=run_clients, **changes):
+    values = {"method": "fedavg", "clients": 3, "rounds": 2, "models": "small-mlp", "per_class": 8} | changes
+    config = RunConfig(
+        partition=PartitionOptions(name="iid"),
+        training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
+        **values,
+    )
+    directory, federation = RunDirectory.create(path, config), prepare(config, CPU)
+    run(federation, directory, engine)
+    return directory, federation
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    home = tmp_path_factory.mktemp("traces")
+    return {name: trained(home / name, method=name) for name in ("fedavg", "fedre")}
+
+
+@pytest.fixture
+def bare(finished, tmp_path):
+    """Return runs whose private trace somebody took away."""
+
+    def without(name):
+        directory, federation = finished[name]
+        shutil.copytree(directory.path, tmp_path / name)
+        shutil.rmtree(tmp_path / name / "truth")
+        return RunDirectory.open(tmp_path / name), federation
+
+    return without
+
+
+# ---------------------------------------------------------------- storage
+
+
+def test_a_trace_is_read_back_as_it_was_stored(finished):
+    directory = finished["fedavg"][0]
+    steps = (torch.tensor([3, 1]), torch.tensor([], dtype=torch.int64), torch.tensor([2]))
+    for number, trace in enumerate(
+        (LocalTrace(), LocalTrace(((), steps)), LocalTrace((steps,), torch.tensor([0.25, 0.75]))), start=50
+    ):
+        store_trace(directory, number, 0, trace)
+        found = load_trace(directory, number, 0)
+        assert [[index.tolist() for index in phase] for phase in found.phases] == [
+            [index.tolist() for index in phase] for phase in trace.phases
+        ]
+        assert all(index.dtype == torch.int64 for phase in found.phases for index in phase)
+        assert (found.mixture is None) == (trace.mixture is None)
+        assert trace.mixture is None or torch.equal(found.mixture, trace.mixture)
+
+
+def test_every_captured_round_has_the_traces_of_its_clients_and_no_other_has(tmp_path):
+    directory, federation = trained(tmp_path / "run", capture="last", rounds=3, participation=0.7, keep=(1,))
+    stored = {path.parent.name: [] for path in (directory.path / "truth").glob("*/*")}
+    for path in sorted((directory.path / "truth").glob("*/*")):
+        stored[path.parent.name].append(path.name)
+    assert stored == {
+        f"round-{number:04d}": [f"client-{k:03d}.safetensors" for k in federation.participants(number)]
+        for number in (1, 3)
+    }
+
+
+def test_a_changed_or_damaged_trace_is_refused(finished, tmp_path):
+    shutil.copytree(finished["fedavg"][0].path, tmp_path / "run")
+    directory = RunDirectory.open(tmp_path / "run")
+    path = trace_path(directory, 2, 1)
+    path.write_bytes(trace_path(directory, 2, 0).read_bytes() + b" ")
+    with pytest.raises(UserError, match=r"round-0002/client-001.safetensors: differs from what the run stored"):
+        load_trace(directory, 2, 1)
+
+
+def test_a_method_that_notes_nothing_is_found_out(tmp_path):
+    def forgetful(method, setups, jobs):
+        return (replace(result, trace=Trace()) for result in run_clients(method, setups, jobs))
+
+    directory, _ = trained(tmp_path / "run", forgetful, rounds=1)
+    with pytest.raises(UserError, match=r"'fedavg' noted no local steps.*setup.trace"):
+        local_steps(directory, 1, 0)
+    with pytest.raises(UserError, match="nobody noted the weights"):
+        mixing_weights(directory, 1, 0)
+
+
+# ---------------------------------------------------------------- who may read it
+
+
+def imports(path):
+    """Return the modules, and the names from modules, that a file imports, at its head or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def importers(module):
+    return {
+        str(path.relative_to(PACKAGE)).removesuffix(".py")
+        for path in PACKAGE.rglob("*.py")
+        if any(name == module or name.startswith(module + ".") for name in imports(path))
+    }
+
+
+def test_nothing_but_the_evaluator_reads_the_trace():
+    assert importers("fedpriv.federation.truth_files") == {"federation/capture", "evidence/traces"}
+    readers = importers("fedpriv.evidence.traces")
+    assert readers == {"evidence/gather", "evidence/grants", "evidence/truths", "scoring/membership"}
+    closed = ("fedpriv.evidence", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")
+    for path in (PACKAGE / "attacks").rglob("*.py"):
+        assert not [name for name in imports(path) if name.startswith(closed)], path
+
+
+def test_cards_are_handed_the_trace_through_one_function():
+    names = {
+        name for name in imports(PACKAGE / "evidence" / "grants.py") if name.startswith("fedpriv.evidence.traces.")
+    }
+    assert names == {"fedpriv.evidence.traces.Granted", "fedpriv.evidence.traces.granted"}
+
+
+@pytest.mark.parametrize(
+    ("card", "handed"),
+    [
+        (BLIND, set()),
+        (replace(BLIND, batch=True), {"batches"}),
+        (replace(BLIND, labels="given"), {"labels"}),
+        (KnowledgeCard(), {"batches", "labels"}),
+    ],
+)
+def test_a_card_is_handed_what_it_grants_and_no_more(card, handed, finished):
+    found = granted(*finished["fedavg"], card, 2, {0, 2}, None, ())
+    assert {spec.name for spec in dataclasses.fields(found) if getattr(found, spec.name)} == handed
+    assert {client for _, client in found.labels} <= {0, 2}
+    assert set(found.batches) <= {0, 2}
+
+
+# ---------------------------------------------------------------- without it
+
+
+def test_mixtures_are_attacked_without_the_trace_and_not_scored(bare, finished):
+    directory, federation = bare("fedre")
+    attack = DipInversion(iterations=2)
+    found, whole = (
+        attack.run(seen.observations, seen.targets, seen.knowledge, seed=0, device=CPU)
+        for seen in (
+            gather(*run, "entangled", KnowledgeCard(), n_targets=2, seed=0)
+            for run in ((directory, federation), finished["fedre"])
+        )
+    )
+    assert torch.equal(found.images, whole.images)
+    with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
+        truths(directory, federation, "entangled", found.targets, seed=0)
+
+
+def test_updates_are_attacked_without_the_trace_under_a_card_that_grants_nothing_of_it(bare, finished):
+    directory, federation = bare("fedavg")
+    attack, scores = MembershipInference(), []
+    for world in ((directory, federation), finished["fedavg"]):
+        seen = gather(*world, "model", BLIND, n_targets=3, seed=0)
+        assert len(seen.targets) == 3
+        images = federation.clients[1].train
+        scores.append(
+            attack.run(seen.observations[1], Candidates(1, images.images, images.labels), seen.knowledge, "model")
+        )
+    assert torch.equal(*scores)
+    with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
+        truths(directory, federation, "model", seen.targets, seed=0)
+    with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
+        trials_of(attack, directory, federation, [1], 2, "model", 0)
+    with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
+        gather(directory, federation, "model", replace(BLIND, labels="given"), n_targets=2, seed=0)
