@@ -86,7 +86,7 @@ def main() -> None:
 
     def batched(chunk_rows: int) -> tuple[float, float]:
         clock = Clock()
-        found = attack.run(observations, targets, knowledge, seed=0, device=torch.device("cpu"), chunk_rows=chunk_rows)
+        found = attack(observations, knowledge, targets, seed=0, device=torch.device("cpu"), chunk_rows=chunk_rows)
         return clock.seconds() / len(targets), psnr(found.images[:, 0], images[spread]).mean().item()
 
     def loop() -> float:

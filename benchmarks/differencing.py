@@ -74,7 +74,7 @@ def trial(
     attack = Differencing(iterations=iterations)
     found = attack.change(observations, targets[0])
     assert found is not None
-    image = attack.run(observations, targets, knowledge, seed=seed, device=torch.device("cpu")).images[0, 0]
+    image = attack(observations, knowledge, targets, seed=seed, device=torch.device("cpu")).images[0, 0]
     return found, represent(model, after.images[-1:])[0], image
 
 

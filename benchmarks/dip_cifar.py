@@ -45,10 +45,10 @@ def main() -> None:
     else:
         attack = PixelInversion(iterations=options.iterations)
     clock = Clock()
-    found = attack.run(
+    found = attack(
         observations,
-        list_targets(observations, "representation"),
         knowledge,
+        list_targets(observations, "representation"),
         seed=options.seed,
         device=torch.device("cpu"),
         chunk_rows=options.chunk_rows,

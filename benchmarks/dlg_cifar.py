@@ -61,10 +61,10 @@ def main() -> None:
         labels="joint" if options.labels == "joint" else "auto",
     )
     clock = Clock()
-    found = attack.run(
+    found = attack(
         tuple(observations),
-        list_targets(observations, "model"),
         knowledge,
+        list_targets(observations, "model"),
         seed=options.seed,
         device=torch.device("cpu"),
         chunk_rows=options.chunk_rows,

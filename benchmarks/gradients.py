@@ -92,4 +92,4 @@ def with_model(
 def run_attack(attack: Attack, problem: Problem, seed: int) -> Reconstruction:
     """Attack every client."""
     targets = list_targets(problem.observations, "model")
-    return attack.run(problem.observations, targets, problem.knowledge, seed=seed, device=torch.device("cpu"))
+    return attack(problem.observations, problem.knowledge, targets, seed=seed, device=torch.device("cpu"))

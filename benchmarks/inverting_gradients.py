@@ -51,34 +51,38 @@ def main() -> None:
         elif part == "ways":
             for net in ("lenet-sigmoid", "cnn4"):
                 for weight, signed in InvertingGradients().ways:
-                    way = InvertingGradients(1000, total_variation=weight, signed=signed)
+                    way = InvertingGradients(iterations=1000, total_variation=weight, signed=signed)
                     _show(
                         f"{net}, variation {weight}, {'signs' if signed else 'gradient'}", way, case(net), options.seed
                     )
-                _show(f"{net}, all ways", InvertingGradients(1000), case(net), options.seed)
+                _show(f"{net}, all ways", InvertingGradients(iterations=1000), case(net), options.seed)
         elif part == "budget":
             for net in ("lenet-sigmoid", "cnn4"):
                 for iterations in (400, 1600):
                     _show(net, InvertingGradients(iterations), case(net), options.seed)
         elif part == "dip":
             for net in ("lenet-sigmoid", "cnn4"):
-                _show(net, GradientDip(800), case(net), options.seed)
+                _show(net, GradientDip(iterations=800), case(net), options.seed)
         elif part == "batch":
             for size in (2, 4, 8):
-                _show(f"cnn4, batch of {size}", InvertingGradients(1600), case("cnn4", 8, size), options.seed)
-            smooth = InvertingGradients(1600, total_variation=0.15)
+                _show(
+                    f"cnn4, batch of {size}", InvertingGradients(iterations=1600), case("cnn4", 8, size), options.seed
+                )
+            smooth = InvertingGradients(iterations=1600, total_variation=0.15)
             _show("cnn4, batch of 8, variation 0.15, signs", smooth, case("cnn4", 8, 8), options.seed)
         elif part == "trained":
             many = load(options.data / "train", 100, skip=200)
             for epochs in (1, 10):
                 model = trained_cnn(*many, epochs, options.seed).requires_grad_()
                 problem = with_model(model, images[:8], labels[:8], 10, batch_size=1, steps=1)
-                _show(f"cnn4 after {epochs} epochs", InvertingGradients(1600), problem, options.seed)
+                _show(f"cnn4 after {epochs} epochs", InvertingGradients(iterations=1600), problem, options.seed)
         elif part == "steps":
             for steps in (2, 4, 8):
                 problem = case("lenet-sigmoid", 8, 1, steps)
                 for way in ("unrolled", "approximate"):
-                    attack = InvertingGradients(1000, several_steps="unrolled" if way == "unrolled" else "approximate")
+                    attack = InvertingGradients(
+                        iterations=1000, several_steps="unrolled" if way == "unrolled" else "approximate"
+                    )
                     _show(f"lenet-sigmoid, {steps} steps, {way}", attack, problem, options.seed)
         else:
             parser.error(f"--parts {part}: expected rate, ways, budget, dip, batch, trained or steps")

@@ -76,7 +76,7 @@ def main() -> None:
     single = DipInversion(iterations=options.iterations, restarts=options.restarts)
     for attack in (joint,) if options.only_joint else (single, joint):
         clock = Clock()
-        found = attack.run(observations, targets, knowledge, seed=options.seed, device=torch.device("cpu"))
+        found = attack(observations, knowledge, targets, seed=options.seed, device=torch.device("cpu"))
         report(attack.name, found, clock.seconds())
         if isinstance(attack, JointInversion) and options.hide_counts:
             inferred = [len({tuple(image.flatten().tolist()) for image in images_}) for images_ in found.images]

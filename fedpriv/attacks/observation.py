@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Literal, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import Kinds
 from fedpriv.wire.payloads import Message
 from fedpriv.wire.public_loss import KnownLoss
 
@@ -49,6 +47,8 @@ class BatchFacts:
         """Number of images of all steps; an image that two steps used counts twice."""
         return sum(self.sizes) if self.sizes else self.batch_size * self.steps
 
+
+T = TypeVar("T")
 
 ExtractorAccess = Literal["white_box", "query", "shadow", "none"]
 LabelAccess = Literal["given", "inferred"]
@@ -143,6 +143,20 @@ class Needs:
     attacker_data: tuple[DataAccess, ...] = ()
     min_rounds: int = 1
 
+    def together(self, other: Needs) -> Needs:
+        """Return what an attack of two parts needs."""
+
+        def both(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(value for value in first if value in second) if first and second else first or second
+
+        return Needs(
+            extractor=both(self.extractor, other.extractor),
+            labels=both(self.labels, other.labels),
+            batch=self.batch or other.batch,
+            attacker_data=both(self.attacker_data, other.attacker_data),
+            min_rounds=max(self.min_rounds, other.min_rounds),
+        )
+
     def refuse(self, attack: str, card: KnowledgeCard) -> None:
         """Check a card.
 
@@ -173,13 +187,6 @@ NeedsOn = tuple[tuple[Container[str], Needs], ...]
 """Kinds of payload on which an attack needs something else, and what."""
 
 
-def needs_on(attack: Any, target: str | None) -> Needs:
-    """Return what an attack needs on one kind of upload; attacks whose needs differ by kind have ``needs_on`` besides."""
-    special: NeedsOn = getattr(attack, "needs_on", ())
-    own: Needs = attack.needs
-    return next((needs for kinds, needs in special if target is not None and target in kinds), own)
-
-
 @dataclass(frozen=True)
 class TargetId:
     """Which private thing a row tries to recover.
@@ -199,12 +206,15 @@ class TargetId:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an attack spent: wall seconds, optimiser iterations a row, rows (targets x restarts), device."""
+    """What an attack spent: wall seconds, optimiser iterations a row, rows (targets x restarts), device.
 
-    seconds: float
-    iterations: int
-    rows: int
-    device: str
+    The call around ``run`` measures seconds and device; ``run`` leaves them open.
+    """
+
+    seconds: float = 0.0
+    iterations: int = 0
+    rows: int = 0
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,44 +253,4 @@ Progress = Callable[[int, int], None]
 
 
 Unit = Literal["upload", "class", "row"]
-
-
-class Attack(Protocol):
-    """An attack: a frozen dataclass of hyperparameters with one call.
-
-    ``targets`` are the kinds of payload that it is on (a set described by traits, see :mod:`fedpriv.wire.kinds`, or names),
-    ``needs`` what the card must grant, ``unit`` what one target is: the ``upload`` (or
-    a row of it), each ``class`` that a client gave weight to, or a ``row`` whose undisturbed vector the attack recovers
-    before it inverts it. ``budget`` names the hyperparameter that says how long it may search, in a unit of its own (steps
-    of Adam, calls of L-BFGS); None for an attack that does not iterate.
-    """
-
-    name: str
-    targets: Kinds | tuple[str, ...]
-    needs: Needs
-    unit: Unit
-    budget: ClassVar[str | None]
-
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Attack ``targets``, which point into ``observations``.
-
-        Args:
-            observations: what the server saw.
-            targets: which parts of it to invert.
-            knowledge: card and grants.
-            seed: the run's seed; every row derives its own generator from it.
-            device: where to compute.
-            chunk_rows: rows at a time; None chooses one by memory. Results do not depend on it.
-            progress: called as the work goes on.
-        """
-        ...
+"""What one target is: an upload (or a row of it), a class that a client gave weight to, or a row that is cleaned first."""

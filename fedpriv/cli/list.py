@@ -70,7 +70,6 @@ def _origin(members: Registry, name: str) -> dict[str, str]:
 
 def _attacks(target: str | None) -> list[dict[str, Any]]:
     from fedpriv.attacks import ATTACKS
-    from fedpriv.attacks.observation import needs_on
     from fedpriv.experiment.plan import target_name
 
     target = target and target_name(target)
@@ -78,8 +77,9 @@ def _attacks(target: str | None) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
+            "gives": made.summary,
             **({} if target else {"targets": ", ".join(made.targets)}),
-            "needs from the knowledge card": _needs(needs_on(made, target), getattr(made, "needs_in_words", "nothing")),
+            "needs from the knowledge card": _needs(made.requirements_for(target), made.needs_in_words),
             "one target is": _UNITS[getattr(made, "unit", None)],
             "budget": f"{made.budget}={getattr(made, made.budget)}" if made.budget else "none",
             **_origin(ATTACKS, name),

@@ -65,7 +65,7 @@ def gather(
         n_targets: how many targets at most; drawn by seed, spread evenly over clients.
         seed: of the drawing of targets.
         round_: attack the upload of this round; default the last captured one.
-        unit: what one target is; see :class:`fedpriv.attacks.observation.Attack`. Targets of unit ``class`` come in
+        unit: what one target is; see :class:`fedpriv.attacks.contract.Attack`. Targets of unit ``class`` come in
             whole clients, so that each recovered class can be told apart from the client's others.
         select: of an attack that not every upload holds something for: the targets that do, by what the server saw.
 

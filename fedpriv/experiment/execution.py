@@ -14,7 +14,8 @@ from fedpriv.util.files import write_bytes
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.observation import Attack, KnowledgeCard, Observation, Reconstruction
+    from fedpriv.attacks.contract import Attack
+    from fedpriv.attacks.observation import KnowledgeCard, Observation, Reconstruction
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.stages import Stage
     from fedpriv.experiment.suite import Execution
@@ -64,7 +65,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
                 seed=plan.seed,
                 round_=job.round,
                 unit=job.attack.unit,
-                select=getattr(job.attack, "select", None),
+                select=job.attack.select,
             )
     return Ground(run, federation, evidence)
 
@@ -118,7 +119,7 @@ def _attack(
 
     run, federation = ground.run, ground.federation
     evidence = ground.evidence[job.name, job.stage]
-    execution = Execution(plan.seed, federation.server.device, plan.chunk_rows)
+    execution = Execution(plan.seed, federation.server.device, plan.chunk_rows, kind=plan.target)
     reconstruction = _pieces(job.attack, evidence, evidence.observations, execution, directory, plan.target, listener)
     permuted = None
     if job.control and evidence.permuted is not None:
@@ -164,13 +165,15 @@ def _pieces(
 
 
 def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> dict[str, Any]:
+    from fedpriv.attacks.contract import AttackProblem
+
     summary = ground.run.summary
     evidence = ground.evidence[job.name, job.stage]
-    said = getattr(job.attack, "caveat", None)
+    asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     card = plain(evidence.knowledge.card)
     return {
         **described(ground.run, plan, job.name, job.attack, card, job.stage, job.round, command),
-        "caveat": "" if said is None else said(evidence.observations, evidence.targets, evidence.knowledge),
+        "caveat": job.attack.caveat(asked),
         "budget": None if job.budget is None else {"field": job.attack.budget, "value": job.budget},
         "run_accuracy": summary["accuracy"],
         "communication": summary["communication"],

@@ -11,9 +11,10 @@ from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.pairs import key_values
 
 if TYPE_CHECKING:
+    from fedpriv.attacks.contract import Attack
     from fedpriv.attacks.infer.membership import MembershipInference
     from fedpriv.attacks.infer.property import PropertyInference
-    from fedpriv.attacks.observation import Attack, KnowledgeCard
+    from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.evidence.stages import Stage
 
 MEMBERSHIP = "membership"
@@ -127,7 +128,7 @@ class AttackPlan:
     def _job(self, name: str, made: Attack, stage: Stage | None, number: int | None, budget: int | None) -> Job:
         control = self.control and (budget is None or self.control_every_budget or budget == max(self.budgets))
         if budget is not None:
-            made = replace(made, **{str(made.budget): budget})  # type: ignore[type-var]
+            made = replace(made, **{str(made.budget): budget})
         return Job(name, made, stage, number, budget, control)
 
 
@@ -197,13 +198,12 @@ def granted(
     Raises:
         UserError: when an attack that was named needs more, or every attack does.
     """
-    from fedpriv.attacks.observation import needs_on
-
     kept: dict[str, Any] = {}
     refusals: list[UserError] = []
     for name, made in chosen.items():
         try:
-            needs_on(made, target).refuse(name, replace(card, rounds_seen=rounds_seen or made.needs.min_rounds))
+            needs = made.requirements_for(target)
+            needs.refuse(name, replace(card, rounds_seen=rounds_seen or needs.min_rounds))
         except UserError as error:
             if name in named:
                 raise

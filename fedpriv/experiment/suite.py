@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Attack, Knowledge, Observation, Reconstruction, TargetId
+from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
+from fedpriv.attacks.trained import Trained
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.util import ownership
 
@@ -28,12 +30,16 @@ class Execution:
         device: where they compute.
         chunk_rows: rows at a time; None chooses by memory.
         piece: targets between two savings.
+        kind: of upload that is attacked, where needs differ by it.
+        trained: networks of the attacker's own that are trained already.
     """
 
     seed: int
     device: torch.device
     chunk_rows: int | None = None
     piece: int = PIECE
+    kind: str | None = None
+    trained: Trained = field(default_factory=Trained)
 
 
 def attack_in_pieces(
@@ -72,14 +78,16 @@ def attack_in_pieces(
             if progress is not None:
                 progress(number * planned + done, len(pieces) * planned, f"{name}, targets {len(found)}")
 
-        result = attack.run(
+        result = attack(
             observations,
-            piece,
             knowledge,
+            piece,
+            kind=execution.kind,
             seed=execution.seed,
             device=execution.device,
             chunk_rows=execution.chunk_rows,
             progress=within,
+            trained=execution.trained,
         ).to_cpu()
         save_reconstruction(path, result)
         found.append(result)

@@ -137,10 +137,10 @@ def test_from_float32_messages():
 def test_the_attack_returns_features_and_images():
     client = Client(5, [2])
     extractor = nn.Flatten()
-    result = AngleUpdate(iterations=20).run(
+    result = AngleUpdate(iterations=20)(
         (client.seen(16),),
-        (TargetId(1, 0, 0, 2),),
         client.knowledge({0: extractor}),
+        (TargetId(1, 0, 0, 2),),
         seed=0,
         device=torch.device("cpu"),
     )

@@ -143,11 +143,11 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
     )
     targets = list_targets(seen[-1:], "prototype")
     attack = AveragedInversion(iterations=120, inversion=inversion)
-    found = attack.run(tuple(seen), targets, knowledge, seed=0, device=CPU)
+    found = attack(tuple(seen), knowledge, targets, seed=0, device=CPU)
     rows = average_rows(seen, seen[-1]).rows
     expect_close(found.features, rows)
     assert error(rows, images.flatten(1) @ matrix) < 0.3
-    once = attack._inversion().run(tuple(seen[-1:]), targets, knowledge, seed=0, device=CPU)
+    once = attack.inverter()(tuple(seen[-1:]), knowledge, targets, seed=0, device=CPU)
     mistakes = [float((one.images[:, 0] - images).square().mean()) for one in (found, once)]
     assert mistakes[0] < 0.6 * mistakes[1]
 
@@ -157,7 +157,7 @@ def test_what_is_missing_is_said():
     targets = list_targets(seen[-1:], "representation")
     knowledge = Knowledge(KnowledgeCard(), (1, 8, 8), 6, extractors={})
     with pytest.raises(UserError, match="at least 2 rounds"):
-        AveragedInversion().run(seen, targets, knowledge, seed=0, device=CPU)
+        AveragedInversion()(seen, knowledge, targets, seed=0, device=CPU)
     wrong = Observation(1, 0, (Model({"weight": draw(2, 2)}),), ())
     with pytest.raises(UserError, match="holds model"):
         average_rows((wrong,), wrong)

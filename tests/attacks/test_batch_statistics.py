@@ -7,6 +7,7 @@ import torch
 from compare import expect_same
 from torch import nn
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.batch_statistics import BatchStatistics, MatchingWithStatistics, explained
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
@@ -85,7 +86,7 @@ def test_the_true_batch_has_the_exact_statistics_and_no_others(normalised):
     directory, federation = normalised
     evidence = gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
     found = truths(directory, federation, "model", evidence.targets, seed=0)
-    problem = read_problem("x", evidence.observations, evidence.targets, evidence.knowledge, CPU)
+    problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
     statistics = BatchStatistics(problem.model, problem.steps, problem.counts, problem.statistics, CPU)
     members = torch.stack([truth.members for truth in found])
     right = statistics.distance(members, torch.arange(2))
@@ -110,11 +111,11 @@ def test_each_card_grants_what_it_says(normalised):
     attack = InvertingGradients(iterations=1, total_variation=0.0)
     for access, evidence in asked.items():
         assert evidence.knowledge.card.batch_norm == access
-        asked_of = (evidence.observations, evidence.targets, evidence.knowledge)
-        objectives[access] = float(attack.run(*asked_of, seed=0, device=CPU).objective)
+        asked_of = (evidence.observations, evidence.knowledge, evidence.targets)
+        objectives[access] = float(attack(*asked_of, seed=0, device=CPU).objective)
         if access == "exact":
             without = dataclasses.replace(attack, statistics_weight=0.0)
-            objectives["left out"] = float(without.run(*asked_of, seed=0, device=CPU).objective)
+            objectives["left out"] = float(without(*asked_of, seed=0, device=CPU).objective)
     assert objectives["left out"] == objectives["none"]
     assert len(set(objectives.values())) == 3
 

@@ -68,7 +68,7 @@ def knowledge_of(*models):
 def test_positive_control_the_model_answers_as_uploaded(model, digits, prior, softmax):
     observations = (Observation(3, 0, (upload_of(model, digits, [1, 4, 7], softmax=softmax),), ()),)
     targets = list_targets(observations, "logits")
-    found = ClassInversion(prior=prior).run(observations, targets, knowledge_of(model), seed=0, device=CPU)
+    found = ClassInversion(prior=prior)(observations, knowledge_of(model), targets, seed=0, device=CPU)
     assert found.images.shape == (3, 1, *SHAPE)
     assert model(found.images[:, 0]).argmax(1).tolist() == [1, 4, 7] == found.labels[:, 0].tolist()
     wanted = observations[0].upload[0].values
@@ -81,11 +81,11 @@ def test_positive_control_the_model_answers_as_uploaded(model, digits, prior, so
 def test_without_the_numbers_the_class_id_does_as_well(model, digits):
     observations = (Observation(3, 0, (upload_of(model, digits, [2, 8]),), ()),)
     targets = list_targets(observations, "logits")
-    found = ClassInversion(match="class").run(observations, targets, knowledge_of(model), seed=0, device=CPU)
+    found = ClassInversion(match="class")(observations, knowledge_of(model), targets, seed=0, device=CPU)
     assert model(found.images[:, 0]).argmax(1).tolist() == [2, 8]
     unnamed = tuple(TargetId(3, 0, t.index) for t in targets)
     with pytest.raises(UserError, match="no class is named"):
-        ClassInversion(match="class").run(observations, unnamed, knowledge_of(model), seed=0, device=CPU)
+        ClassInversion(match="class")(observations, knowledge_of(model), unnamed, seed=0, device=CPU)
 
 
 def test_the_control_asks_for_another_class(model, digits):
@@ -95,7 +95,7 @@ def test_the_control_asks_for_another_class(model, digits):
     assert swapped[0].upload[0].classes.tolist() == [1, 4]
     assert (swapped[0].upload[0].values.argmax(1) != torch.tensor([1, 4])).all()
     targets = list_targets((own,), "logits")
-    found = ClassInversion().run(swapped[:1], targets, knowledge_of(model), seed=0, device=CPU)
+    found = ClassInversion()(swapped[:1], knowledge_of(model), targets, seed=0, device=CPU)
     assert (model(found.images[:, 0]).argmax(1) != torch.tensor([1, 4])).all()
 
 
@@ -103,8 +103,8 @@ def test_results_do_not_depend_on_chunks(model, digits):
     observations = tuple(Observation(3, k, (upload_of(model, digits, [1, 4]),), ()) for k in range(4))
     targets = list_targets(observations, "logits")
     attack, knowledge = ClassInversion(iterations=5), knowledge_of(*[model] * 4)
-    whole = attack.run(observations, targets, knowledge, seed=0, device=CPU)
-    parts = attack.run(observations, targets, knowledge, seed=0, device=CPU, chunk_rows=1)
+    whole = attack(observations, knowledge, targets, seed=0, device=CPU)
+    parts = attack(observations, knowledge, targets, seed=0, device=CPU, chunk_rows=1)
     # 30 times what 95 % of rows keep to; rows of other draws are 0.1 and more apart.
     expect_rows_close(parts.images, whole.images, 1e-4)
 
@@ -132,7 +132,7 @@ def test_what_is_missing_is_named(model, digits):
     observations = (Observation(3, 0, (upload_of(model, digits, [1]),), ()),)
     blind = Knowledge(KnowledgeCard(), SHAPE, 10, extractors={0: model.represent})
     with pytest.raises(UserError, match="no head of client 0"):
-        ClassInversion().run(observations, list_targets(observations, "logits"), blind, seed=0, device=CPU)
+        ClassInversion()(observations, blind, list_targets(observations, "logits"), seed=0, device=CPU)
     with pytest.raises(UserError, match=r"expected 0\.\.0"):
         uploaded_output(observations, TargetId(3, 0, 4))
     wrong = (Observation(3, 0, (Prototypes(torch.zeros(1, 4), torch.tensor([0])),), ()),)

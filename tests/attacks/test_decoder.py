@@ -45,7 +45,7 @@ def raw(features, labels, client=0):
 
 
 def invert(attack, seen, known, kind="representation"):
-    return attack.run(seen, list_targets(seen, kind), known, seed=0, device=CPU)
+    return attack(seen, known, list_targets(seen, kind), seed=0, device=CPU)
 
 
 def psnr(found, images):

@@ -209,7 +209,7 @@ def test_positive_control_an_image_added_to_a_large_class_is_recovered(digits, e
     observations = seen(means_of(features[:-1], labels[:-1]), means_of(features, labels))
     targets = changed_targets(observations, "prototype")
     assert [t.label for t in targets] == [int(labels[-1])]
-    found = Differencing(iterations=600).run(observations, targets, knowledge_of(extractor), seed=0, device=CPU)
+    found = Differencing(iterations=600)(observations, knowledge_of(extractor), targets, seed=0, device=CPU)
     torch.testing.assert_close(found.features[0], features[-1], rtol=1e-2, atol=1e-2)
     floor = psnr(images[labels == labels[-1]].mean(0), images[-1])
     assert psnr(found.images[0, 0], images[-1]) > floor + 5
@@ -222,7 +222,7 @@ def test_negative_control_another_extractor_between_the_rounds_leaves_noise(digi
     other = extractor(images) + 0.3 * torch.randn(400, 256, generator=rng).abs()
     observations = seen(means_of(extractor(images)[:-1], labels[:-1]), means_of(other, labels))
     targets = changed_targets(observations, "prototype")
-    found = Differencing(iterations=60).run(observations, targets, knowledge_of(extractor), seed=0, device=CPU)
+    found = Differencing(iterations=60)(observations, knowledge_of(extractor), targets, seed=0, device=CPU)
     assert float((found.features[0] - other[-1]).norm() / other[-1].norm()) > 1
     assert not found.converged.any()
 
@@ -236,7 +236,7 @@ def test_the_control_on_a_mixture(digits, extractor):
     ]
     observations = seen(*uploads)
     targets = changed_targets(observations, "entangled")
-    found = Differencing(iterations=300).run(observations, targets, knowledge_of(extractor), seed=0, device=CPU)
+    found = Differencing(iterations=300)(observations, knowledge_of(extractor), targets, seed=0, device=CPU)
     assert psnr(found.images[0, 0], images[-1]) > psnr(images.mean(0), images[-1]) + 3
     assert found.labels.tolist() == [[int(labels[-1])]]
 
@@ -247,14 +247,14 @@ def test_nothing_to_find_is_said(digits, extractor):
     observations = seen(same, same)
     assert changed_targets(observations, "prototype") == ()
     with pytest.raises(UserError, match="no change found in the upload of class 0 of client 0 between rounds 4 and 5"):
-        Differencing().run(
-            observations, list_targets(observations[1:], "prototype"), knowledge_of(extractor), seed=0, device=CPU
+        Differencing()(
+            observations, knowledge_of(extractor), list_targets(observations[1:], "prototype"), seed=0, device=CPU
         )
     silent = seen(*[means_of(features, labels, counts=False)] * 2)
     with pytest.raises(UserError, match="momentum=M"):
-        Differencing().run(silent, (TargetId(5, 0, 0, 0),), knowledge_of(extractor), seed=0, device=CPU)
+        Differencing()(silent, knowledge_of(extractor), (TargetId(5, 0, 0, 0),), seed=0, device=CPU)
     with pytest.raises(UserError, match="two uploads are needed"):
-        Differencing().run(observations[1:], (TargetId(5, 0, 0, 0),), knowledge_of(extractor), seed=0, device=CPU)
+        Differencing()(observations[1:], knowledge_of(extractor), (TargetId(5, 0, 0, 0),), seed=0, device=CPU)
 
 
 def test_the_changed_ones_are_selected_and_attacked_among_many():

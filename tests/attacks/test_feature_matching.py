@@ -48,7 +48,7 @@ def shown(changed, images, body, attack):
     knowledge = Knowledge(KnowledgeCard(), (1, 8, 8), len(images), extractors={0: body})
     held = Prototypes(changed, torch.arange(len(images)), torch.ones(len(images), dtype=torch.int64))
     seen = (Observation(0, 0, (held,), ()),)
-    found = attack.run(seen, list_targets(seen, "prototype"), knowledge, seed=0, device=CPU)
+    found = attack(seen, knowledge, list_targets(seen, "prototype"), seed=0, device=CPU)
     one = found.images[:, 0].detach()
     return float((one - images).square().mean()), float((one.roll(1, 0) - images).square().mean())
 

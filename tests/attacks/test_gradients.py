@@ -27,7 +27,7 @@ def run(attack, model, images, labels, batch_size=1, given=True, steps=1, **rest
         labels={(0, client): part for client, part in enumerate(labels.split(batch_size))} if given else {},
     )
     arguments = {"seed": 0, "device": CPU} | rest
-    return attack.run(observations, list_targets(observations, "model"), knowledge, **arguments)
+    return attack(observations, knowledge, list_targets(observations, "model"), **arguments)
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -73,8 +73,8 @@ def test_negative_control_noise_for_a_gradient_gives_no_image():
         batch=BatchFacts(1, RATE, 1),
         labels={(0, client): labels[client : client + 1] for client in range(2)},
     )
-    found = DeepLeakage(outer_steps=10).run(
-        tuple(observations), list_targets(observations, "model"), knowledge, seed=0, device=CPU
+    found = DeepLeakage(outer_steps=10)(
+        tuple(observations), knowledge, list_targets(observations, "model"), seed=0, device=CPU
     )
     floor = psnr(torch.full_like(images, 0.5), images)
     assert (psnr(found.images[:, 0], images) < floor + 1).all()
@@ -173,7 +173,7 @@ def test_missing_labels_model_and_facts_are_named():
     }
     for message, knowledge in cases.items():
         with pytest.raises(UserError, match=message):
-            DeepLeakage().run(observations, targets, knowledge, seed=0, device=CPU)
+            DeepLeakage()(observations, knowledge, targets, seed=0, device=CPU)
     with pytest.raises(UserError, match="'auto' or 'joint'"):
         run(DeepLeakage(labels="oracle"), model, images, labels)
 

@@ -180,10 +180,10 @@ def test_the_attack_returns_image_feature_and_label_of_each_target():
 
     features = images_behind(7, 1)
     attack = HeadUpdate(iterations=30)
-    result = attack.run(
+    result = attack(
         (seen(features, torch.tensor([6])),),
-        (TargetId(1, 0, 0, -1),),
         knowledge(1, extractor=extractor),
+        (TargetId(1, 0, 0, -1),),
         seed=0,
         device=torch.device("cpu"),
     )
@@ -195,10 +195,10 @@ def test_the_attack_returns_image_feature_and_label_of_each_target():
 def test_what_is_missing_is_named():
     step = seen(images_behind(0, 1), torch.tensor([0]))
     with pytest.raises(UserError, match="batch=known"):
-        HeadUpdate().run(
+        HeadUpdate()(
             (step,),
-            (TargetId(1, 0),),
             knowledge(1, card=KnowledgeCard(batch=False)),
+            (TargetId(1, 0),),
             seed=0,
             device=torch.device("cpu"),
         )

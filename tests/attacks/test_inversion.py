@@ -64,7 +64,7 @@ def knowledge_of(extractor, clients=1, **rest):
 
 def attack_all(attack, observations, knowledge, **rest):
     targets = list_targets(observations, "representation")
-    return attack.run(observations, targets, knowledge, **({"seed": 0, "device": CPU} | rest))
+    return attack(observations, knowledge, targets, **({"seed": 0, "device": CPU} | rest))
 
 
 @pytest.mark.parametrize("attack", [DipInversion(iterations=400, learning_rate=1e-2), PixelInversion(iterations=400)])
@@ -130,8 +130,8 @@ def test_every_client_is_met_with_its_own_extractor(digits, extractor):
     first, second = (Observation(0, client, (Representations(own[client](images), labels),), ()) for client in own)
     targets = (TargetId(0, 1, 0), TargetId(0, 0, 1), TargetId(0, 1, 1))
     knowledge = Knowledge(KnowledgeCard(), SHAPE, 10, extractors=own)
-    found = PixelInversion(iterations=50).run((first, second), targets, knowledge, seed=0, device=CPU)
-    single = PixelInversion(iterations=50).run((second,), targets[2:], knowledge, seed=0, device=CPU)
+    found = PixelInversion(iterations=50)((first, second), knowledge, targets, seed=0, device=CPU)
+    single = PixelInversion(iterations=50)((second,), knowledge, targets[2:], seed=0, device=CPU)
     torch.testing.assert_close(found.images[2], single.images[0], rtol=0, atol=1e-3)
 
 
@@ -161,9 +161,9 @@ def test_missing_grants_and_extractors_are_named(digits, extractor):
     targets = list_targets(observations, "representation")
     blind = Knowledge(KnowledgeCard(extractor="query"), SHAPE, 10, extractors={0: extractor})
     with pytest.raises(UserError, match="extractor=white_box"):
-        DipInversion().run(observations, targets, blind, seed=0, device=CPU)
+        DipInversion()(observations, blind, targets, seed=0, device=CPU)
     with pytest.raises(UserError, match="no extractor of client 0"):
-        DipInversion().run(observations, targets, Knowledge(KnowledgeCard(), SHAPE, 10), seed=0, device=CPU)
+        DipInversion()(observations, Knowledge(KnowledgeCard(), SHAPE, 10), targets, seed=0, device=CPU)
 
 
 def test_total_variation_by_hand():

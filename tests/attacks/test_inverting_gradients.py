@@ -9,6 +9,7 @@ from gradient_cases import CPU, RATE, SHAPE, attack, clients, images_and_labels,
 from torch import nn
 
 from fedpriv.algebra.low_rank import compress
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_dip import GradientDip
 from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
@@ -21,7 +22,7 @@ from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LowRankModel, Model
 
-SMOOTH = InvertingGradients(400, total_variation=0.002)
+SMOOTH = InvertingGradients(iterations=400, total_variation=0.002)
 SMALL = Hourglass(channels=(8, 16), input_channels=8)
 
 
@@ -36,11 +37,11 @@ def test_positive_control_single_images_come_back(given):
 
 def test_positive_control_of_the_generator_network():
     images, labels = images_and_labels(2)
-    found = attack(GradientDip(800, learning_rate=0.01, generator=SMALL), sigmoid_net(), images, labels)
+    found = attack(GradientDip(iterations=800, learning_rate=0.01, generator=SMALL), sigmoid_net(), images, labels)
     assert (psnr(found.images[:, 0], images) > 25).all()
 
 
-@pytest.mark.parametrize("made", [SMOOTH, GradientDip(200, generator=SMALL)], ids=["pixels", "network"])
+@pytest.mark.parametrize("made", [SMOOTH, GradientDip(iterations=200, generator=SMALL)], ids=["pixels", "network"])
 def test_negative_control_another_clients_upload_gives_the_floor(made):
     images, labels = images_and_labels(4)
     model = sigmoid_net()
@@ -93,7 +94,7 @@ def test_looping_and_vectorising_agree(monkeypatch):
 def test_images_of_several_steps_come_back(way, rate):
     """The approximation holds only where the weights hardly move."""
     images, labels = images_and_labels(2)
-    made = InvertingGradients(400, total_variation=0.002, several_steps=way)
+    made = InvertingGradients(iterations=400, total_variation=0.002, several_steps=way)
     found = attack(made, sigmoid_net(), images, labels, steps=2, rate=rate)
     assert found.images.shape == (1, 2, *SHAPE)
     scores = torch.stack([psnr(found.images[0], images).mean(), psnr(found.images[0].flip(0), images).mean()])
@@ -110,7 +111,7 @@ def test_the_objective_is_that_of_the_returned_images():
     images, labels = images_and_labels(4)
     model = sigmoid_net()
     seen = clients(model, images, labels, batch_size=2)
-    for made in (InvertingGradients(30, total_variation=0.15), GradientDip(30, generator=SMALL)):
+    for made in (InvertingGradients(iterations=30, total_variation=0.15), GradientDip(iterations=30, generator=SMALL)):
         found = attack(made, model, images, labels, batch_size=2)
         steps = [local_step(one, model, RATE, CPU) for one in seen]
         matching = Matcher(model, SHAPE, BatchFacts(2, RATE, 1), "unrolled", CPU).against(steps, [2, 2])
@@ -124,7 +125,9 @@ def test_the_objective_is_that_of_the_returned_images():
 
 def test_restarts_are_chosen_by_the_objective_alone():
     images, labels = images_and_labels(2)
-    found = attack(InvertingGradients(20, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels)
+    found = attack(
+        InvertingGradients(iterations=20, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels
+    )
     assert found.objective.shape == (2, 6)  # every restart under every weight
     expect_same(found.chosen, found.objective.argmin(1))
 
@@ -133,7 +136,7 @@ def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chose
     images, labels = images_and_labels(3)
     scores = {}
     for weights in ((0.15,), (0.002,), (0.15, 0.002)):
-        found = attack(InvertingGradients(300, total_variation=weights), sigmoid_net(), images, labels)
+        found = attack(InvertingGradients(iterations=300, total_variation=weights), sigmoid_net(), images, labels)
         scores[weights] = psnr(found.images[:, 0], images).mean()
     assert scores[0.002,] > scores[0.15,] + 5
     assert scores[0.15, 0.002] > scores[0.15,] + 5
@@ -141,19 +144,21 @@ def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chose
 
 def test_rows_of_one_target_differ_in_weight_and_in_whether_signs_are_taken():
     images, labels = images_and_labels(2)
-    both = InvertingGradients(20, total_variation=(0.15, 0.03, 0.001), signed=(False, True))
+    both = InvertingGradients(iterations=20, total_variation=(0.15, 0.03, 0.001), signed=(False, True))
     assert both.ways == ((0.15, False), (0.03, True), (0.001, False))
     assert InvertingGradients(total_variation=0.1, signed=False).ways == ((0.1, False),)
     found = attack(both, sigmoid_net(), images, labels)
     alone = [
-        attack(InvertingGradients(20, total_variation=0.15, signed=signed), sigmoid_net(), images, labels)
+        attack(InvertingGradients(iterations=20, total_variation=0.15, signed=signed), sigmoid_net(), images, labels)
         for signed in (False, True)
     ]
     torch.testing.assert_close(found.objective[:, 0], alone[0].objective[:, 0], rtol=0.05, atol=1e-4)
     assert not torch.allclose(alone[0].objective, alone[1].objective, rtol=0.05)
 
 
-@pytest.mark.parametrize("made", [InvertingGradients(20, restarts=2), GradientDip(10, restarts=2, generator=SMALL)])
+@pytest.mark.parametrize(
+    "made", [InvertingGradients(iterations=20, restarts=2), GradientDip(iterations=10, restarts=2, generator=SMALL)]
+)
 def test_results_do_not_depend_on_chunks(made):
     images, labels = images_and_labels(3)
     whole = attack(made, sigmoid_net(), images, labels)
@@ -173,7 +178,7 @@ def test_clients_with_different_weights_and_numbers_of_images_share_a_chunk():
     (second,) = clients(other, images[2:], labels[2:])
     observations = (first, Observation(0, 1, second.upload, second.broadcast))
     knowledge = replace(knowledge_of(model, labels, 2), labels={(0, 0): labels[:2], (0, 1): labels[2:]})
-    found = SMOOTH.run(observations, list_targets(observations, "model"), knowledge, seed=0, device=CPU)
+    found = SMOOTH(observations, knowledge, list_targets(observations, "model"), seed=0, device=CPU)
     assert found.images.shape == (2, 2, *SHAPE)
     expect_same(found.images[1, 0], found.images[1, 1])  # the second has one image; it is shown again
     assert found.labels[1].tolist() == [labels[2].item()] * 2
@@ -220,7 +225,7 @@ def test_inferred_labels_are_dealt_out_over_the_steps():
     model = sigmoid_net()
     observations = clients(model, images, labels, batch_size=2, steps=2, rate=0.01)
     knowledge = knowledge_of(model, labels, 2, 2, given=False, rate=0.01)
-    problem = read_problem("x", observations, list_targets(observations, "model"), knowledge, CPU)
+    problem = read_problem("x", AttackProblem(observations, knowledge, list_targets(observations, "model")))
     assert problem.labels.tolist() == [[1, 7, 1, 7]]
 
 
@@ -236,8 +241,8 @@ def test_the_median_filter_removes_a_speck_and_keeps_an_edge():
     images[0, 0, 0, 2, 1] = 0.9
     expect_same(median_filtered(images), edge)
     images, labels = images_and_labels(1)
-    plain = attack(InvertingGradients(30), sigmoid_net(), images, labels)
-    filtered = attack(InvertingGradients(30, median_every=10), sigmoid_net(), images, labels)
+    plain = attack(InvertingGradients(iterations=30), sigmoid_net(), images, labels)
+    filtered = attack(InvertingGradients(iterations=30, median_every=10), sigmoid_net(), images, labels)
     assert not torch.equal(plain.images, filtered.images)
 
 
@@ -247,7 +252,7 @@ def test_more_labels_than_the_steps_can_have_used_are_refused():
     observations = clients(model, images, labels)
     knowledge = replace(knowledge_of(model, labels), labels={(0, 0): labels.repeat(3)})
     with pytest.raises(UserError, match=r"3 labels .* expected 1 to 1: 1 step") as caught:
-        SMOOTH.run(observations, list_targets(observations, "model"), knowledge, seed=0, device=CPU)
+        SMOOTH(observations, knowledge, list_targets(observations, "model"), seed=0, device=CPU)
     assert "\n" not in str(caught.value)
 
 

@@ -55,7 +55,7 @@ def psnr(guesses, members):
 
 
 def invert(attack, seen, known, **how):
-    return attack.run(seen, list_targets(seen, "prototype"), known, seed=0, device=CPU, **how)
+    return attack(seen, known, list_targets(seen, "prototype"), seed=0, device=CPU, **how)
 
 
 def test_both_images_of_a_prototype_of_two_are_recovered_where_one_image_fails(digits, extractor):
@@ -146,4 +146,4 @@ def test_what_is_missing_is_refused(digits, extractor):
         invert(JointInversion(), seen, dataclasses.replace(knowledge(extractor), extractors={}))
     raw = (Observation(1, 0, (Representations(extractor(digits[0][:1]), torch.tensor([0])),), ()),)
     with pytest.raises(UserError, match="holds no prototype"):
-        JointInversion().run(raw, list_targets(raw, "representation"), knowledge(extractor), seed=0, device=CPU)
+        JointInversion()(raw, knowledge(extractor), list_targets(raw, "representation"), seed=0, device=CPU)

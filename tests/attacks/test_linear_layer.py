@@ -65,8 +65,8 @@ def run(model, seen, labels, attack=None, steps=1, given=True, **rest):
         batch=BatchFacts(len(labels), RATE, steps),
         labels={(1, 0): labels.repeat(steps)} if given else {},
     )
-    return (attack or LinearLayer()).run(
-        (seen,), list_targets([seen], kind), knowledge, **({"seed": 0, "device": CPU} | rest)
+    return (attack or LinearLayer())(
+        (seen,), knowledge, list_targets([seen], kind), **({"seed": 0, "device": CPU} | rest)
     )
 
 
@@ -233,7 +233,7 @@ def test_missing_grants_are_named():
         (Knowledge(KnowledgeCard(), SHAPE, 10, batch=BatchFacts(1, RATE, 1)), "the shared architecture"),
     ):
         with pytest.raises(UserError, match=complaint):
-            LinearLayer().run((seen,), targets, knowledge, seed=0, device=CPU)
+            LinearLayer()((seen,), knowledge, targets, seed=0, device=CPU)
 
 
 def test_labels_behind_a_private_head_are_guessed_through_it():

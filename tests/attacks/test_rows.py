@@ -6,7 +6,8 @@ from compare import expect_same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.attacks.observation import TargetId
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
 from fedpriv.attacks.optim.rows import Row, Solved, rows_of, rows_that_fit, solve_rows
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -29,9 +30,9 @@ def draw_solver(seed):
     return solve
 
 
-def solve(chunk_rows=None, restarts=4, solver=None, **rest):
-    arguments = {"restarts": restarts, "iterations": 5, "bytes_per_row": 100, "device": CPU, "chunk_rows": chunk_rows}
-    return solve_rows(TARGETS, solver or draw_solver(7), **(arguments | rest))
+def solve(chunk_rows=None, restarts=4, solver=None, progress=None, bytes_per_row=100):
+    problem = AttackProblem((), Knowledge(KnowledgeCard(), (1, 2, 2), 10), TARGETS, 7, CPU, chunk_rows, progress)
+    return solve_rows(problem, solver or draw_solver(7), restarts=restarts, iterations=5, bytes_per_row=bytes_per_row)
 
 
 @given(st.integers(1, 40))
@@ -77,8 +78,7 @@ def test_progress_and_cost_count_all_chunks():
     seen = []
     best = solve(chunk_rows=10, progress=lambda done, planned: seen.append((done, planned)))
     assert seen == [(3, 15), (5, 15), (8, 15), (10, 15), (13, 15), (15, 15)]
-    assert (best.cost.rows, best.cost.iterations, best.cost.device) == (24, 3, "cpu")
-    assert best.cost.seconds >= 0
+    assert (best.cost.rows, best.cost.iterations) == (24, 3)
 
 
 def test_memory_sets_the_chunk():
@@ -98,8 +98,3 @@ def test_memory_sets_the_chunk():
 def test_nonsense_is_refused(wrong):
     with pytest.raises(UserError, match="at least 1"):
         solve(**wrong)
-
-
-def test_no_target_is_refused():
-    with pytest.raises(UserError, match="no targets"):
-        solve_rows((), draw_solver(0), restarts=1, iterations=1, bytes_per_row=1, device=CPU)

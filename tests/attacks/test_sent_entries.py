@@ -41,7 +41,7 @@ def attacked(attack, change, number=COUNT):
         batch=BatchFacts(1, RATE, 1),
         labels={(0, client): labels[client : client + 1] for client in range(number)},
     )
-    found = attack.run(tuple(seen), list_targets(seen, "model"), knowledge, seed=0, device=CPU)
+    found = attack(tuple(seen), knowledge, list_targets(seen, "model"), seed=0, device=CPU)
     return psnr(found.images[:, 0], images), psnr(found.images[:, 0].roll(1, 0), images)
 
 

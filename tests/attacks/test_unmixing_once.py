@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedpriv.algebra.entanglement import MECHANISMS, entangle, sample_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.recover.found_vectors import as_uploads
+from fedpriv.attacks.recover.then_invert import as_uploads
 from fedpriv.attacks.recover.unmixed_inversion import unmix_client
 from fedpriv.attacks.recover.unmixed_once import LabelUnmixing, PriorUnmixing
 from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean, prior_of_images, prior_of_others
@@ -68,7 +68,7 @@ def knowledge_of(n_clients=6, **rest):
 def recovered(attack, observations, client, **rest):
     newest = next(o for o in reversed(observations) if o.client == client)
     targets = targets_of(newest)
-    found = attack.run(observations, targets, knowledge_of(**rest), seed=0, device=CPU)
+    found = attack(observations, knowledge_of(**rest), targets, seed=0, device=CPU)
     truth = torch.stack([prototypes_of(client)[target.label] for target in targets])
     return found.features, truth
 
@@ -255,9 +255,9 @@ def test_what_is_missing_is_named():
     encoding = part(observations[0].upload, Entangled).label_encoding
     absent = TargetId(1, 0, 0, int((encoding == 0).nonzero()[0]))
     with pytest.raises(UserError, match="no weight in round 1"):
-        LabelUnmixing().run(observations, (absent,), knowledge_of(), seed=0, device=CPU)
+        LabelUnmixing()(observations, knowledge_of(), (absent,), seed=0, device=CPU)
     with pytest.raises(UserError, match="no other client uploaded"):
-        PriorUnmixing().run(observations[:1], targets_of(observations[0]), knowledge_of(), seed=0, device=CPU)
+        PriorUnmixing()(observations[:1], knowledge_of(), targets_of(observations[0]), seed=0, device=CPU)
 
 
 def test_found_vectors_keep_their_places():

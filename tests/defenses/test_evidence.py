@@ -137,7 +137,7 @@ def test_noise_costs_the_attacker_and_without_it_the_same_attack_works(tmp_path)
     for name, texts in {"none": (), "little": ("noise:scale=0.001",), "much": ("noise:scale=3",)}.items():
         directory, federation = train(tmp_path / name, *texts, method="fedallrep", rounds=1)
         seen = gather(directory, federation, "representation", CARD, n_targets=6, seed=0)
-        found = DipInversion(iterations=150).run(seen.observations, seen.targets, seen.knowledge, seed=0, device=CPU)
+        found = DipInversion(iterations=150)(seen.observations, seen.knowledge, seen.targets, seed=0, device=CPU)
         true = truths(directory, federation, "representation", seen.targets, seed=0)
         errors[name] = [
             float((image[0] - truth.members[0]).square().mean())

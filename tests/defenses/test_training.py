@@ -13,6 +13,7 @@ from method_cases import World
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.local_step import StepModel
 from fedpriv.attacks.gradients.step_problems import read_problem
@@ -439,7 +440,7 @@ def knowledge_of(model, labels):
 
 
 def error_of(attack, seen, model, images, labels):
-    found = attack.run((seen,), (TargetId(1, 0, 0, -1),), knowledge_of(model, labels), seed=0, device=CPU)
+    found = attack((seen,), knowledge_of(model, labels), (TargetId(1, 0, 0, -1),), seed=0, device=CPU)
     return float((found.images.reshape(images.shape) - images).square().mean())
 
 
@@ -459,13 +460,13 @@ def test_what_is_ignored_has_no_part_in_the_comparison_but_tells_labels():
     seen = one_step(model, plain_step, images, labels)
     target = TargetId(1, 0, 0, -1)
     guessing = replace(knowledge_of(model, labels), card=KnowledgeCard(labels="inferred"), labels={})
-    problem = read_problem("dlg", (seen,), (target,), guessing, CPU, ignore="head.*+extractor.0.bias")
+    problem = read_problem("dlg", AttackProblem((seen,), guessing, (target,)), ignore="head.*+extractor.0.bias")
     assert problem.labels.tolist() == [labels.tolist()]
     names = set(dict(model.named_parameters())) - {"head.weight", "head.bias", "extractor.0.bias"}
     assert set(problem.steps[0].gradient) == names
     for pattern, words in (("heads", "no uploaded parameter"), ("*", "nothing to compare")):
         with pytest.raises(UserError, match=words):
-            read_problem("dlg", (seen,), (target,), guessing, CPU, ignore=pattern)
+            read_problem("dlg", AttackProblem((seen,), guessing, (target,)), ignore=pattern)
 
 
 def test_attackers_take_the_mean_of_a_bottleneck():

@@ -7,6 +7,7 @@ import torch
 from compare import expect_close, expect_same
 
 from fedpriv.algebra.entanglement import MECHANISMS
+from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
@@ -221,10 +222,13 @@ def test_pieces_give_what_one_go_gives_and_are_read_back(world, tmp_path):
 def test_batches_of_different_sizes_are_put_together(tmp_path):
     sizes = [4] * PIECE + [2, 3]
 
-    class ShowsInTurn:
+    class ShowsInTurn(Attack):
         """Stands for an attack on batches: image j of target t is a flat (t + j / 10), labelled j, own ones in turn."""
 
-        def run(self, observations, targets, knowledge, **_):
+        name = "shows in turn"
+
+        def run(self, problem):
+            targets = problem.targets
             most = max(sizes[target.client] for target in targets)
             own = [torch.arange(most) % sizes[target.client] for target in targets]
             shown = torch.stack([target.client + places / 10 for target, places in zip(targets, own, strict=True)])
@@ -235,7 +239,7 @@ def test_batches_of_different_sizes_are_put_together(tmp_path):
                 objective=torch.zeros(count, 1),
                 chosen=torch.zeros(count, dtype=torch.int64),
                 labels=torch.stack(own),
-                cost=Cost(1.0, 1, count, "cpu"),
+                cost=Cost(rows=count),
                 converged=torch.ones(count, dtype=torch.bool),
             )
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
@@ -77,7 +78,7 @@ def at_the_truth(directory, federation, kind, round_, swapped=False):
     evidence = gather(directory, federation, kind, CARD, n_targets=2, seed=0, round_=round_)
     found = truths(directory, federation, kind, evidence.targets, seed=0)
     knowledge = evidence.knowledge
-    problem = read_problem("x", evidence.observations, evidence.targets, knowledge, CPU)
+    problem = read_problem("x", AttackProblem(evidence.observations, knowledge, evidence.targets))
     matcher = Matcher(
         problem.model, knowledge.image_shape, problem.facts, "unrolled", CPU, knowledge.loss.proximal
     ).against(problem.steps, problem.counts)
@@ -142,13 +143,13 @@ def test_momentum_and_weight_decay_are_named(tmp_path):
     directory, federation = RunDirectory.create(tmp_path / "run", config), prepare(config, CPU)
     run(federation, directory, run_clients)
     evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)
-    asked = (evidence.observations, evidence.targets, evidence.knowledge)
+    asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     for attack in (InvertingGradients(), DeepLeakage(), LinearLayer()):
-        said = attack.caveat(*asked)
+        said = attack.caveat(asked)
         assert "weight decay" in said
         assert "momentum" in said
         plain = dataclasses.replace(evidence.knowledge, loss=KnownLoss())
-        assert attack.caveat(*asked[:2], plain) == ""
+        assert attack.caveat(dataclasses.replace(asked, knowledge=plain)) == ""
 
 
 def test_reading_a_layer_behind_others_says_what_several_steps_do_to_it(world):
@@ -156,7 +157,8 @@ def test_reading_a_layer_behind_others_says_what_several_steps_do_to_it(world):
     for steps in (1, 2):
         directory, federation = world("fedavg", batch_size=3, steps=steps)
         evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)
-        said[steps] = LinearLayer().caveat(evidence.observations, evidence.targets, evidence.knowledge)
+        asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+        said[steps] = LinearLayer().caveat(asked)
     assert said[1] == ""
     assert "every local step" in said[2]
 
@@ -164,9 +166,9 @@ def test_reading_a_layer_behind_others_says_what_several_steps_do_to_it(world):
 def test_a_teacher_of_logits_is_named_unless_soft_labels_are_searched_for(world):
     directory, federation = world("fml", batch_size=3, steps=2)
     evidence = gather(directory, federation, "small-model", CARD, n_targets=2, seed=0)
-    asked = (evidence.observations, evidence.targets, evidence.knowledge)
-    assert "through its logits" in InvertingGradients().caveat(*asked)
-    assert DeepLeakage(labels="joint").caveat(*asked) == ""
+    asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+    assert "through its logits" in InvertingGradients().caveat(asked)
+    assert DeepLeakage(labels="joint").caveat(asked) == ""
 
 
 def test_layers_whose_bias_tells_the_derivative():

@@ -58,7 +58,7 @@ def test_the_update_begins_where_the_client_began(round_, stored):
                 expect_same(start[name], value)
         assert start.keys() == inner(server, prefix(seen.client)).keys()
     truth = truths(directory, federation, "model", found.targets, seed=0)
-    result = LinearLayer().run(found.observations, found.targets, found.knowledge, seed=0, device=CPU)
+    result = LinearLayer()(found.observations, found.knowledge, found.targets, seed=0, device=CPU)
     for images, own in zip(result.images, truth, strict=True):
         assert float((images - own.members).square().mean()) < 1e-6
 

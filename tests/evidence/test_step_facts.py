@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, one_hot
 from fedpriv.attacks.gradients.step_problems import dealt, read_problem
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
@@ -44,7 +45,7 @@ def test_inferred_labels_are_as_many_as_each_client_used(n_targets, world):
     directory, federation = world
     card = dataclasses.replace(CARD, labels="inferred")
     evidence = gather(directory, federation, "model", card, n_targets=n_targets, seed=0)
-    problem = read_problem("x", evidence.observations, evidence.targets, evidence.knowledge, CPU)
+    problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
     used = [len(used_images(directory, 1, target.client)) for target in evidence.targets]
     assert list(problem.counts) == used
     assert len(set(used)) == len(used)  # else the test says nothing
@@ -64,7 +65,7 @@ def test_what_the_protocol_says_does_not_depend_on_who_is_attacked(world):
 def test_the_true_images_take_the_clients_own_steps(world):
     evidence = gather(*world, "model", CARD, n_targets=4, seed=0)
     found = truths(*world, "model", evidence.targets, seed=0)
-    problem = read_problem("x", evidence.observations, evidence.targets, evidence.knowledge, CPU)
+    problem = read_problem("x", AttackProblem(evidence.observations, evidence.knowledge, evidence.targets))
     most = problem.labels.shape[1]
     members = torch.stack([truth.members[torch.arange(most) % truth.n_c] for truth in found])
     matcher = Matcher(problem.model, evidence.knowledge.image_shape, problem.facts, "unrolled", CPU)

@@ -174,7 +174,7 @@ def test_mixtures_are_attacked_without_the_trace_and_not_scored(bare, finished):
     directory, federation = bare("fedre")
     attack = DipInversion(iterations=2)
     found, whole = (
-        attack.run(seen.observations, seen.targets, seen.knowledge, seed=0, device=CPU)
+        attack(seen.observations, seen.knowledge, seen.targets, seed=0, device=CPU)
         for seen in (
             gather(*run, "entangled", KnowledgeCard(), n_targets=2, seed=0)
             for run in ((directory, federation), finished["fedre"])

@@ -176,7 +176,7 @@ def test_whatever_the_loss_the_first_layer_gives_the_batch_away(method, batch_si
     card = dataclasses.replace(CARD, extractor="none")  # nothing private is needed
     evidence, found, _ = steps_of(directory, federation, KINDS[method], CARD)
     knowledge = dataclasses.replace(evidence.knowledge, card=card, heads={})
-    result = LinearLayer().run(evidence.observations, evidence.targets, knowledge, seed=0, device=CPU)
+    result = LinearLayer()(evidence.observations, knowledge, evidence.targets, seed=0, device=CPU)
     for images, truth in zip(result.images, found, strict=True):
         errors = (images[:, None] - truth.members[None]).square().flatten(2).mean(2).min(0).values
         assert float(errors.max()) < 1e-6  # 60 dB

@@ -9,25 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, SeveralSteps
-from fedpriv.attacks.gradients.step_problems import (
-    MATCHING,
-    MATCHING_ON,
-    StepProblem,
-    bytes_of_matching,
-    caveat,
-    read_problem,
-)
-from fedpriv.attacks.observation import Knowledge, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
+from fedpriv.attacks.gradients.matching_attack import GradientMatching
+from fedpriv.attacks.gradients.step_problems import StepProblem, bytes_of_matching
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
-from fedpriv.attacks.read.sent_entries import GradientMatch
 from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import NETWORKS
@@ -39,8 +33,8 @@ _WIDTHS = 4
 """How many widths of start there are, each twice the one before: starts near mid-grey are much alike."""
 
 
-@dataclass(frozen=True)
-class DeepLeakage:
+@dataclass(frozen=True, kw_only=True)
+class DeepLeakage(GradientMatching):
     """Gradient matching by L-BFGS in the squared L2 distance, without prior and without clamping on the way.
 
     A target is an upload as a whole; its images are the n of the batch, in no particular order.
@@ -58,11 +52,8 @@ class DeepLeakage:
             ``joint`` optimises soft labels together with the images, as DLG does.
         learning_rate: step size of L-BFGS.
         line_search: ``none``, as in the paper, or ``strong-wolfe``: fewer steps that lead astray, at more evaluations each.
-        several_steps: see :class:`fedpriv.attacks.gradients.inverting_gradients.InvertingGradients`.
         stop_below: a row is finished, and converged, when the distance relative to the squared norm of the client's
             gradient falls below.
-        ignore: see :class:`fedpriv.attacks.gradients.inverting_gradients.InvertingGradients`.
-        match: see there too.
     """
 
     outer_steps: Annotated[int, Ge(1)] = 100
@@ -72,85 +63,48 @@ class DeepLeakage:
     labels: Literal["auto", "joint"] = "auto"
     learning_rate: Annotated[float, Gt(0)] = 1.0
     line_search: Literal["none", "strong-wolfe"] = "none"
-    several_steps: SeveralSteps = "unrolled"
     stop_below: Annotated[float, Ge(0)] = 1e-9
-    ignore: str = ""
-    match: GradientMatch = "all"
 
     name = "dlg"
+    summary = "images whose gradient is the uploaded one, by L-BFGS without a prior"
     targets = NETWORKS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "outer_steps"
-    needs = MATCHING
-    needs_on: ClassVar[NeedsOn] = MATCHING_ON
+    budget = "outer_steps"
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Recover the batch of each target; see :class:`fedpriv.attacks.observation.Attack`.
+    @property
+    def labels_known(self) -> bool:
+        """Whether labels are looked up or inferred; else they are found together with the images."""
+        return self.labels != "joint"
+
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Recover the batch of each target.
 
         Raises:
             UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
         if self.labels not in ("auto", "joint"):
             raise UserError(f"attack {self.name!r}: labels={self.labels!r}; expected 'auto' or 'joint'")
-        self.needs.refuse(self.name, knowledge.card)
-        joint = self.labels == "joint"
-        problem = read_problem(
-            self.name,
-            observations,
-            targets,
-            knowledge,
-            device,
-            labels_known=not joint,
-            ignore=self.ignore,
-            match=self.match,
-        )
-        matcher = Matcher(
-            problem.model, knowledge.image_shape, problem.facts, self.several_steps, device, knowledge.loss.proximal
-        )
-        shape = (problem.labels.shape[1], *knowledge.image_shape)
-        points = _Points(shape, knowledge.n_classes, self.spread, joint)
+        updates, knowledge = self.read(problem), problem.knowledge
+        matcher = self.matcher(problem, updates)
+        n_classes = knowledge.n_classes
+        shape = (updates.labels.shape[1], *knowledge.image_shape)
+        points = _Points(shape, n_classes, self.spread, not self.labels_known)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            return self._solve(problem, matcher, points, rows, None if joint else knowledge.n_classes, seed, tick)
+            known = n_classes if self.labels_known else None
+            return self._solve(updates, matcher, points, rows, known, problem.seed, tick)
 
-        best = solve_rows(
-            targets,
+        return solve_rows(
+            problem,
             solve,
             restarts=self.restarts,
             iterations=self.outer_steps,
             # Beside what matching takes, two histories of 100 vectors.
-            bytes_per_row=4 * 200 * points.width + bytes_of_matching(problem, knowledge, matcher),
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
-        )
-        return best.reconstruction(targets)
-
-    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
-        """Return in words why the true images need not be what is searched for; empty where they are."""
-        return caveat(
-            self.name,
-            observations,
-            targets,
-            knowledge,
-            labels_known=self.labels != "joint",
-            ignore=self.ignore,
-            match=self.match,
+            bytes_per_row=4 * 200 * points.width + bytes_of_matching(updates, knowledge, matcher),
         )
 
     def _solve(
         self,
-        problem: StepProblem,
+        updates: StepProblem,
         matcher: Matcher,
         points: _Points,
         rows: Sequence[Row],
@@ -158,10 +112,10 @@ class DeepLeakage:
         seed: int,
         tick: Callable[[int], None],
     ) -> Solved:
-        steps, counts, labels = problem.of(rows)
+        steps, counts, labels = updates.of(rows)
         scale = torch.stack([_square_norm(step.gradient) for step in steps])
         evaluate = points.evaluator(
-            matcher.against(steps, counts), None if n_classes is None else problem.probabilities(rows, n_classes)
+            matcher.against(steps, counts), None if n_classes is None else updates.probabilities(rows, n_classes)
         )
         settings = LbfgsSettings(
             self.outer_steps,
@@ -174,10 +128,10 @@ class DeepLeakage:
         images, logits = points.split(best)
         loss, _ = evaluate(best, torch.arange(len(best), device=best.device))
         return Solved(
-            images=problem.shown(rows, images.clamp(0, 1)),
+            images=updates.shown(rows, images.clamp(0, 1)),
             objective=loss / scale,
             converged=loss < scale * self.stop_below,
-            labels=problem.shown(rows, logits.argmax(2) if n_classes is None else labels),
+            labels=updates.shown(rows, logits.argmax(2) if n_classes is None else labels),
             iterations=int(found.evaluations.max()),
         )
 

@@ -8,31 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
-from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps
-from fedpriv.attacks.gradients.step_problems import MATCHING, MATCHING_ON, bytes_of_matching, caveat, read_problem
+from fedpriv.attacks.gradients.matching_attack import GradientMatching
+from fedpriv.attacks.gradients.step_problems import bytes_of_matching
 from fedpriv.attacks.invert.inversion import bytes_of_generator
-from fedpriv.attacks.observation import Knowledge, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.fitting import Schedule, fit
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
-from fedpriv.attacks.read.sent_entries import GradientMatch
-from fedpriv.util import seeds
 from fedpriv.wire.kinds import NETWORKS
 
 
-@dataclass(frozen=True)
-class GradientDip:
+@dataclass(frozen=True, kw_only=True)
+class GradientDip(GradientMatching):
     """Gradient matching in the cosine distance over the weights of one generator network an image, by plain Adam.
-
-    A target is an upload as a whole; its images are all those of its local steps, in the order of the steps.
 
     Attributes:
         iterations: most steps of a row.
@@ -41,10 +37,7 @@ class GradientDip:
         average: decay of the running mean of the images.
         tolerance: distance below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
-        several_steps: see :class:`fedpriv.attacks.gradients.inverting_gradients.InvertingGradients`.
-        ignore: see there too.
-        match: see there too.
-        statistics_weight: see there too.
+        statistics_weight: see :class:`fedpriv.attacks.gradients.inverting_gradients.InvertingGradients`.
         generator: shape of each generator network.
     """
 
@@ -54,85 +47,52 @@ class GradientDip:
     average: Annotated[float, Ge(0), Lt(1)] = 0.99
     tolerance: Annotated[float, Ge(0)] = 1e-6
     patience: Annotated[int, Ge(1)] = 500
-    several_steps: SeveralSteps = "unrolled"
-    ignore: str = ""
-    match: GradientMatch = "all"
     statistics_weight: Annotated[float, Ge(0)] = 0.01
     generator: Hourglass = Hourglass()
 
     name = "gradient-dip"
+    summary = "images drawn by untrained networks whose gradient is the uploaded one, by direction"
     targets = NETWORKS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
-    needs = MATCHING
-    needs_on: ClassVar[NeedsOn] = MATCHING_ON
+    budget = "iterations"
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Recover the images of each target; see :class:`fedpriv.attacks.observation.Attack`.
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Recover the images of each target.
 
         Raises:
             UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        problem = read_problem(
-            self.name, observations, targets, knowledge, device, ignore=self.ignore, match=self.match
-        )
-        matcher = Matcher(
-            problem.model, knowledge.image_shape, problem.facts, self.several_steps, device, knowledge.loss.proximal
-        )
-        count = problem.labels.shape[1]
+        updates, knowledge, device = self.read(problem), problem.knowledge, problem.device
+        matcher = self.matcher(problem, updates)
+        count = updates.labels.shape[1]
         schedule = Schedule(
             self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
         )
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            _, _, labels = problem.of(rows)
-            matching = matching_of(problem, matcher, rows, self.statistics_weight)
-            probabilities = problem.probabilities(rows, knowledge.n_classes)
+            _, _, labels = updates.of(rows)
+            matching = matching_of(updates, matcher, rows, self.statistics_weight)
+            probabilities = updates.probabilities(rows, knowledge.n_classes)
 
             def distance(pictures: Tensor, which: Tensor) -> Tensor:
                 there = which.to(device)
                 return matching.cosine(pictures.unflatten(1, (count, -1)), probabilities[there], there)
 
-            draws = [[_generator(seed, row, image) for image in range(count)] for row in rows]
+            draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
             fitted = fit(SeveralImages(draws, knowledge.image_shape, self.generator, device), distance, schedule, tick)
             images = fitted.images.unflatten(1, (count, -1))
             return Solved(
-                images=problem.shown(rows, images),
+                images=updates.shown(rows, images),
                 objective=fitted.objective,
                 converged=explained(matching, images, probabilities, fitted.objective) < schedule.tolerance,
-                labels=problem.shown(rows, labels),
+                labels=updates.shown(rows, labels),
                 iterations=fitted.iterations,
             )
 
-        best = solve_rows(
-            targets,
+        return solve_rows(
+            problem,
             solve,
             restarts=self.restarts,
             iterations=self.iterations,
             bytes_per_row=count * bytes_of_generator(self.generator, knowledge.image_shape)
-            + bytes_of_matching(problem, knowledge, matcher),
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
+            + bytes_of_matching(updates, knowledge, matcher),
         )
-        return best.reconstruction(targets)
-
-    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
-        """Return in words why the true images need not be what is searched for; empty where they are."""
-        return caveat(self.name, observations, targets, knowledge, ignore=self.ignore, match=self.match)
-
-
-def _generator(seed: int, row: Row, image: int) -> torch.Generator:
-    target = row.target
-    return seeds.generator(seed, target.round, target.client, target.index, row.restart, image)

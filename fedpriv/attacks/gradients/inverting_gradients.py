@@ -8,26 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt, Le, MinLen
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, SeveralSteps
-from fedpriv.attacks.gradients.step_problems import (
-    MATCHING,
-    MATCHING_ON,
-    StepProblem,
-    bytes_of_matching,
-    caveat,
-    read_problem,
-)
-from fedpriv.attacks.observation import Knowledge, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
+from fedpriv.attacks.gradients.matching_attack import GradientMatching
+from fedpriv.attacks.gradients.step_problems import StepProblem, bytes_of_matching
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
-from fedpriv.attacks.read.sent_entries import GradientMatch
 from fedpriv.wire.kinds import NETWORKS
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
@@ -39,12 +33,9 @@ _FLAT = 0.02
 Weight = Annotated[float, Ge(0)]
 
 
-@dataclass(frozen=True)
-class InvertingGradients:
+@dataclass(frozen=True, kw_only=True)
+class InvertingGradients(GradientMatching):
     """Gradient matching in the cosine distance, with total variation, by Adam in the box of valid images.
-
-    A target is an upload as a whole; its images are all those of its local steps, in the order of the steps. Of several
-    steps the candidates' own steps are unrolled.
 
     The variables are ``u`` with ``x = 0.5 + scale u``, the space of images normalised to a standard deviation of
     ``scale``, in which the paper's step size and start are meant. Departs from the paper in that the weight of total
@@ -68,13 +59,7 @@ class InvertingGradients:
         scale: what one unit of u is in pixel values.
         start_noise: standard deviation of the start in u, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
-        several_steps: ``unrolled``, or ``approximate``: as if the steps were one gradient, which is faster and wrong by
-            as much as the weights moved on the way.
         tolerance: a row has converged when its distance is below.
-        ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
-            names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
-        match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), or
-            their ``signs`` (the answer to ``sign``); see :mod:`fedpriv.attacks.read.sent_entries`.
         statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
             has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
             :mod:`fedpriv.attacks.gradients.batch_statistics`.
@@ -89,18 +74,13 @@ class InvertingGradients:
     scale: Annotated[float, Gt(0)] = 0.5
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
-    several_steps: SeveralSteps = "unrolled"
     tolerance: Annotated[float, Ge(0)] = 1e-3
-    ignore: str = ""
-    match: GradientMatch = "all"
     statistics_weight: Annotated[float, Ge(0)] = 0.01
 
     name = "inverting-gradients"
+    summary = "smooth images whose gradient is the uploaded one, by direction"
     targets = NETWORKS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
-    needs = MATCHING
-    needs_on: ClassVar[NeedsOn] = MATCHING_ON
+    budget = "iterations"
 
     @property
     def ways(self) -> tuple[tuple[float, bool], ...]:
@@ -109,76 +89,51 @@ class InvertingGradients:
         signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
         return tuple((weight, signs[place % len(signs)]) for place, weight in enumerate(weights))
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Recover the images of each target; see :class:`fedpriv.attacks.observation.Attack`.
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Recover the images of each target.
 
         Raises:
             UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        problem = read_problem(
-            self.name, observations, targets, knowledge, device, ignore=self.ignore, match=self.match
-        )
-        shape, proximal = knowledge.image_shape, knowledge.loss.proximal
-        matcher = Matcher(problem.model, shape, problem.facts, self.several_steps, device, proximal)
-        batch = (problem.labels.shape[1], *shape)
+        updates, knowledge = self.read(problem), problem.knowledge
+        matcher = self.matcher(problem, updates)
+        batch = (updates.labels.shape[1], *knowledge.image_shape)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            draws = [torch.randn(batch, generator=row.generator(seed)) for row in rows]
-            return self._solve(problem, matcher, rows, knowledge.n_classes, torch.stack(draws).to(device), tick)
+            draws = torch.stack([torch.randn(batch, generator=row.generator(problem.seed)) for row in rows])
+            return self._solve(updates, matcher, rows, knowledge.n_classes, draws.to(problem.device), tick)
 
-        best = solve_rows(
-            targets,
+        return solve_rows(
+            problem,
             solve,
             restarts=self.restarts * len(self.ways),
             iterations=self.iterations,
-            bytes_per_row=bytes_of_matching(problem, knowledge, matcher),
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
+            bytes_per_row=bytes_of_matching(updates, knowledge, matcher),
         )
-        fields = {
-            name: getattr(best, name) for name in ("images", "objective", "chosen", "labels", "cost", "converged")
-        }
-        return Reconstruction(targets=targets, **fields)
-
-    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
-        """Return in words why the true images need not be what is searched for; empty where they are."""
-        return caveat(self.name, observations, targets, knowledge, ignore=self.ignore, match=self.match)
 
     def _solve(
         self,
-        problem: StepProblem,
+        updates: StepProblem,
         matcher: Matcher,
         rows: Sequence[Row],
         n_classes: int,
         draws: Tensor,
         tick: Callable[[int], None],
     ) -> Solved:
-        _, _, labels = problem.of(rows)
-        matching = matching_of(problem, matcher, rows, self.statistics_weight)
+        _, _, labels = updates.of(rows)
+        matching = matching_of(updates, matcher, rows, self.statistics_weight)
         ways = [self.ways[row.restart % len(self.ways)] for row in rows]
-        known = problem.probabilities(rows, n_classes)
+        known = updates.probabilities(rows, n_classes)
         search = _Search(self, matching, known, draws, ways)
         for step in range(self.iterations):
             search.advance(step)
             tick(step + 1)
         search.look()
         return Solved(
-            images=problem.shown(rows, search.images),
+            images=updates.shown(rows, search.images),
             objective=search.distance.clamp_min(0) * (_FLAT + absolute_variation(search.images)).square(),
             converged=explained(matching, search.images, known, search.distance) < self.tolerance,
-            labels=problem.shown(rows, labels),
+            labels=updates.shown(rows, labels),
             iterations=self.iterations,
         )
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, UpToLayer
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.invert.inversion import bytes_of_generator
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Progress, TargetId
+from fedpriv.attacks.observation import BatchFacts, Reconstruction
 from fedpriv.attacks.optim.fitting import Schedule, fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
-from fedpriv.attacks.optim.rows import Chosen, Row, Solved, solve_rows
+from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.updates import Tangent, Weights
-from fedpriv.util import seeds
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,13 @@ def invert_layers(
     model: nn.Module,
     name: str,
     layers: Sequence[Layer],
-    targets: tuple[TargetId, ...],
-    knowledge: Knowledge,
+    problem: AttackProblem,
     schedule: Schedule,
     *,
     share: float,
     restarts: int,
     labels: Tensor,
-    seed: int,
-    device: torch.device,
-    chunk_rows: int | None,
-    progress: Progress | None,
-) -> Chosen:
+) -> Reconstruction:
     """Invert every target's inputs under one deep image prior an image.
 
     The objective of a row is the relative squared distance of the inputs, mean over its images, and ``share`` times the
@@ -78,23 +73,19 @@ def invert_layers(
         model: the architecture.
         name: of the layer.
         layers: T layers.
-        targets: T targets.
-        knowledge: card and grants.
+        problem: T targets.
         schedule: how to optimise.
         share: see above.
         restarts: rows a target.
         labels: ``(T, M)``, M the largest number of images of a target; passed through.
-        seed: the run's seed.
-        device: where to compute.
-        chunk_rows: rows at a time.
-        progress: called as the work goes on.
     """
+    image_shape, device = problem.knowledge.image_shape, problem.device
     count = labels.shape[1]
     shape = Hourglass()
     matcher = None
     if share and any(layer.matchable for layer in layers):
-        upto = UpToLayer(model, name, knowledge.image_shape, padded=True)
-        matcher = Matcher(upto, knowledge.image_shape, BatchFacts(count, 1.0, 1), "approximate", device)
+        upto = UpToLayer(model, name, image_shape, padded=True)
+        matcher = Matcher(upto, image_shape, BatchFacts(count, 1.0, 1), "approximate", device)
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
         known = [layers[row.position] for row in rows]
@@ -106,11 +97,8 @@ def invert_layers(
             value = features.distance(images, which)
             return value if gradients is None else value + share * gradients.distance(images, which)
 
-        draws = [
-            [seeds.generator(seed, r.target.round, r.target.client, r.target.index, r.restart, i) for i in range(count)]
-            for r in rows
-        ]
-        fitted = fit(SeveralImages(draws, knowledge.image_shape, shape, device), distance, schedule, tick)
+        draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
+        fitted = fit(SeveralImages(draws, image_shape, shape, device), distance, schedule, tick)
         images = fitted.images.unflatten(1, (count, -1))
         # A batch of fewer images shows them again, and again.
         shown = [own[torch.arange(count) % len(one.inputs)] for own, one in zip(images, known, strict=True)]
@@ -122,16 +110,13 @@ def invert_layers(
             iterations=fitted.iterations,
         )
 
-    _, height, width = knowledge.image_shape
+    _, height, width = image_shape
     return solve_rows(
-        targets,
+        problem,
         solve,
         restarts=restarts,
         iterations=schedule.iterations,
-        bytes_per_row=count * (bytes_of_generator(shape, knowledge.image_shape) + 4 * 1000 * height * width),
-        device=device,
-        chunk_rows=chunk_rows,
-        progress=progress,
+        bytes_per_row=count * (bytes_of_generator(shape, image_shape) + 4 * 1000 * height * width),
     )
 
 

@@ -8,15 +8,15 @@ do, as long as they keep at least as many dimensions as the batch has images.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from fedpriv.attacks.contract import CPU, Attack, AttackProblem
 from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
 from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.gradients.layer_inputs import Affine, LayerInputs, as_affine, first_linear
@@ -24,17 +24,7 @@ from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
 from fedpriv.attacks.gradients.local_step import LocalStep, private_head
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.step_problems import moved_besides
-from fedpriv.attacks.observation import (
-    BatchFacts,
-    Cost,
-    Knowledge,
-    Needs,
-    Observation,
-    Progress,
-    Reconstruction,
-    TargetId,
-    Unit,
-)
+from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Schedule
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import Tangent, Update, Weights, read_update
@@ -67,8 +57,8 @@ class Solution:
     unexplained: float
 
 
-@dataclass(frozen=True)
-class LinearLayer:
+@dataclass(frozen=True, kw_only=True)
+class LinearLayer(Attack):
     """Solve for what went into the first fully connected layer; invert that where it is not the image.
 
     A target is an upload as a whole; its images are those of the batch, in no particular order.
@@ -92,34 +82,24 @@ class LinearLayer:
     separable: Annotated[int, Ge(1)] = 12
 
     name = "linear-layer"
+    summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
     targets = NETWORKS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
+    unit = "upload"
+    budget = "iterations"
     needs = Needs(batch=True)
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Recover the batch of each target; see :class:`fedpriv.attacks.observation.Attack`.
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Recover the batch of each target.
 
         Raises:
             UserError: when the architecture or the batch facts are missing, or the network has no such layer.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        began = time.perf_counter()
+        knowledge, targets, device = problem.knowledge, problem.targets, problem.device
         facts = [known for known in (knowledge.facts_of(target.client) for target in targets) if known is not None]
         if knowledge.model is None or len(facts) < len(targets):
             raise UserError(f"attack {self.name!r} needs the shared architecture and the batch facts")
         shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
-        updates = [read_update(observation_of(observations, target), shapes, device) for target in targets]
+        updates = [read_update(observation_of(problem.observations, target), shapes, device) for target in targets]
         layer = first_linear(knowledge.model, knowledge.image_shape, updates[0].before.keys())
         own_labels = [_labels(knowledge, *known) for known in zip(facts, targets, updates, strict=True)]
         most = max(len(own) for own in own_labels)
@@ -127,7 +107,7 @@ class LinearLayer:
         shown = [torch.arange(most) % len(own) for own in own_labels]
         labels = torch.stack([own[place] for own, place in zip(own_labels, shown, strict=True)])
         found = [
-            self._solve(update, layer, len(own), generator(seed, target.round, target.client, "linear-layer"))
+            self._solve(update, layer, len(own), generator(problem.seed, target.round, target.client, "linear-layer"))
             for target, update, own in zip(targets, updates, own_labels, strict=True)
         ]
         views = _views(knowledge, updates, layer, device)
@@ -142,49 +122,41 @@ class LinearLayer:
                 objective=left_over[:, None],
                 chosen=torch.zeros(len(targets), dtype=torch.int64),
                 labels=labels,
-                cost=Cost(time.perf_counter() - began, 1, len(targets), str(device)),
+                cost=Cost(iterations=1, rows=len(targets)),
                 converged=sound,
             )
-        best = invert_layers(
+        solved = invert_layers(
             knowledge.model,
             layer,
             [
-                self._problem(view, update, one, layer, own, device)
+                self._layer(view, update, one, layer, own, device)
                 for view, update, one, own in zip(views, updates, found, facts, strict=True)
             ],
-            targets,
-            knowledge,
+            problem,
             Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4),
             share=self.earlier,
             restarts=self.restarts,
             labels=labels,
-            seed=seed,
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
         )
-        solved = best.reconstruction(targets)
         return replace(
             solved,
             objective=solved.objective + left_over[:, None].to(solved.objective.device),
             converged=solved.converged & sound.to(solved.converged.device),
-            cost=replace(solved.cost, seconds=time.perf_counter() - began),
         )
 
-    def caveat(self, observations: tuple[Observation, ...], targets: tuple[TargetId, ...], knowledge: Knowledge) -> str:
+    def caveat(self, problem: AttackProblem) -> str:
         """Return in words what else moved the layer than its inputs; empty for nothing."""
-        loss = knowledge.loss
-        known = [knowledge.facts_of(target.client) for target in targets]
+        knowledge, loss = problem.knowledge, problem.knowledge.loss
+        known = [knowledge.facts_of(target.client) for target in problem.targets]
         several = any(facts is not None and facts.steps > 1 for facts in known)
         told = moved_besides([loss.besides, loss.later if several else ""])
         if not several or knowledge.model is None:
             return told
-        device = torch.device("cpu")
         shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
-        update = read_update(observation_of(observations, targets[0]), shapes, device)
+        update = read_update(observation_of(problem.observations, problem.targets[0]), shapes, CPU)
         layer = first_linear(knowledge.model, knowledge.image_shape, update.before.keys())
-        view = _views(knowledge, [update], layer, device)[0]
-        if as_affine(view, knowledge.image_shape, device) is not None:
+        view = _views(knowledge, [update], layer, CPU)[0]
+        if as_affine(view, knowledge.image_shape, CPU) is not None:
             return told
         return f"{told} {_SUMMED}".strip()
 
@@ -214,7 +186,7 @@ class LinearLayer:
             unexplained=float(left_over.norm() / rows.norm().clamp(min=1e-300)),
         )
 
-    def _problem(
+    def _layer(
         self, view: LayerInputs, update: Update, one: Solution, layer: str, facts: BatchFacts, device: torch.device
     ) -> Layer:
         inputs = one.inputs.to(device)

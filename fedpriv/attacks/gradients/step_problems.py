@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
 from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
 from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.gradients.readout import last_readable, readable_layers
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, NeedsOn, Observation, Statistics, TargetId
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, NeedsOn, Statistics, TargetId
 from fedpriv.attacks.optim.rows import Row
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
@@ -82,24 +83,13 @@ class StepProblem:
 
 
 def read_problem(
-    attack: str,
-    observations: Sequence[Observation],
-    targets: Sequence[TargetId],
-    knowledge: Knowledge,
-    device: torch.device,
-    *,
-    labels_known: bool = True,
-    ignore: str = "",
-    match: GradientMatch = "all",
+    attack: str, problem: AttackProblem, *, labels_known: bool = True, ignore: str = "", match: GradientMatch = "all"
 ) -> StepProblem:
     """Return what is to be explained, and with how many images of which labels.
 
     Args:
         attack: its name, for messages.
-        observations: what the server saw.
-        targets: T targets.
-        knowledge: card and grants.
-        device: where to put it.
+        problem: T targets, and the device to put them on.
         labels_known: whether to look labels up or infer them; else the attack finds them itself.
         ignore: patterns of parameters whose gradients are not compared, joined by +; they still tell labels.
         match: which entries of the gradients are compared, and whether only by sign.
@@ -107,6 +97,7 @@ def read_problem(
     Raises:
         UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
     """
+    observations, targets, knowledge, device = problem.observations, problem.targets, problem.knowledge, problem.device
     known = [batch_facts(attack, knowledge, target.client) for target in targets]
     model, own_facts = known[0][0], [facts for _, facts in known]
     steps = [
@@ -151,29 +142,6 @@ def read_problem(
         misfit,
         statistics if len(statistics) == len(targets) else (),
     )
-
-
-def caveat(
-    attack: str,
-    observations: Sequence[Observation],
-    targets: Sequence[TargetId],
-    knowledge: Knowledge,
-    *,
-    labels_known: bool = True,
-    ignore: str = "",
-    match: GradientMatch = "all",
-) -> str:
-    """Return why the true images need not be what is searched for, in words; empty where they are."""
-    return read_problem(
-        attack,
-        observations,
-        targets,
-        knowledge,
-        torch.device("cpu"),
-        labels_known=labels_known,
-        ignore=ignore,
-        match=match,
-    ).misfit
 
 
 Read = tuple[LocalStep, Tensor] | None

@@ -27,6 +27,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedpriv.attacks.contract import Declared
 from fedpriv.attacks.infer.membership_update import Judge, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
@@ -56,8 +57,8 @@ class Candidates:
     labels: Tensor
 
 
-@dataclass(frozen=True)
-class MembershipInference:
+@dataclass(frozen=True, kw_only=True)
+class MembershipInference(Declared):
     """Score candidates by how near they are to what was uploaded.
 
     Attributes:
@@ -72,13 +73,14 @@ class MembershipInference:
     judge: Judge = "gradient"
 
     name = "membership"
+    summary = "scores of candidate images: which ones the client trained on"
+    result = "scores"
     targets = COMPARED | KERNELS | TRAINED
     needs = Needs(extractor=("white_box", "query"))
     needs_on: ClassVar[NeedsOn] = (
         (KERNELS | WHOLE, Needs()),
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
-    budget: ClassVar[str | None] = None
 
     def run(
         self, observation: Observation, candidates: Candidates, knowledge: Knowledge, kind: str | None = None

@@ -23,6 +23,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.algebra.entanglement import Mechanism
+from fedpriv.attacks.contract import Declared
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.observation import Needs, NeedsOn, Observation
 from fedpriv.attacks.read.disclosed_labels import Said, said
@@ -58,8 +59,8 @@ class Learned:
         return ((numbers - self.centre) / self.scale) @ self.weight + self.bias
 
 
-@dataclass(frozen=True)
-class PropertyInference:
+@dataclass(frozen=True, kw_only=True)
+class PropertyInference(Declared):
     """Answer a question about each class of a client.
 
     Attributes:
@@ -85,10 +86,9 @@ class PropertyInference:
     penalty: Annotated[float, Gt(0)] = 1.0
 
     name = "property"
+    summary = "scores of classes: which ones the client holds, or has most of"
+    result = "scores"
     targets = VECTORS | CLASS_OUTPUTS | HEADS | KERNELS
-    unit = None
-    budget = None
-    needs = Needs()
     needs_on: ClassVar[NeedsOn] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
         "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
+from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.invert.inversion import bytes_of_generator
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Prior, Schedule, fit
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
@@ -33,8 +34,8 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_OUTPUTS
 
 
-@dataclass(frozen=True)
-class ClassInversion:
+@dataclass(frozen=True, kw_only=True)
+class ClassInversion(Attack):
     """Find an image for each uploaded class output.
 
     Attributes:
@@ -62,32 +63,23 @@ class ClassInversion:
     pixels: PixelSettings = PixelSettings(jitter=1)
 
     name = "class-inversion"
+    summary = "an image that the client's model answers as the upload says that it answers a class"
     targets = CLASS_OUTPUTS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
+    unit = "upload"
+    budget = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Invert the class outputs of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Invert the class outputs of the targets.
 
         Raises:
-            UserError: when the card grants no extractor, a model is missing, or a target is not there.
+            UserError: when a model is missing, or a target is not there.
         """
-        self.needs.refuse(self.name, knowledge.card)
+        knowledge, device, targets = problem.knowledge, problem.device, problem.targets
         require_extractors(knowledge, targets)
         for client in sorted({target.client for target in targets} - set(knowledge.heads)):
             raise UserError(f"no head of client {client} was handed over; attack {self.name!r} needs the whole model")
-        outputs = [self._wanted(observations, target, knowledge.n_classes) for target in targets]
+        outputs = [self._wanted(problem.observations, target, knowledge.n_classes) for target in targets]
         schedule = Schedule(
             self.iterations,
             # A pixel moves by a step size directly; a network's weights move it by far more.
@@ -109,7 +101,7 @@ class ClassInversion:
                 as_softmax = output_distance(logits, wanted[there], softmax=True)
                 return torch.where(softmax[there], as_softmax, output_distance(logits, wanted[there], softmax=False))
 
-            draws = [row.generator(seed) for row in rows]
+            draws = [row.generator(problem.seed) for row in rows]
             fitted = fit(self._prior(draws, knowledge.image_shape, device), distance, schedule, tick)
             return Solved(
                 images=fitted.images.unsqueeze(1),
@@ -119,24 +111,12 @@ class ClassInversion:
                 iterations=fitted.iterations,
             )
 
-        best = solve_rows(
-            targets,
+        return solve_rows(
+            problem,
             solve,
             restarts=self.restarts,
             iterations=self.iterations,
             bytes_per_row=bytes_of_generator(self.generator, knowledge.image_shape),
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
-        )
-        return Reconstruction(
-            targets=targets,
-            images=best.images,
-            objective=best.objective,
-            chosen=best.chosen,
-            labels=best.labels,
-            cost=best.cost,
-            converged=best.converged,
         )
 
     def _wanted(self, observations: Sequence[Observation], target: TargetId, n_classes: int) -> tuple[Tensor, bool]:

@@ -9,22 +9,23 @@ Source: Dosovitskiy and Brox, "Inverting visual representations with convolution
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, train_decoder
-from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Schedule, fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
+from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import SEPARATE
@@ -39,8 +40,8 @@ _GROUPS = (2, 8)
 """Fewest and most images of one class whose mean is trained on."""
 
 
-@dataclass(frozen=True)
-class DecoderInversion:
+@dataclass(frozen=True, kw_only=True)
+class DecoderInversion(Attack):
     """Train a decoder for each attacked client's extractor, then decode the vectors of the targets.
 
     Attributes:
@@ -62,54 +63,44 @@ class DecoderInversion:
     refine_rate: Annotated[float, Gt(0)] = 0.02
 
     name = "decoder"
+    summary = "one pass of a network that learned on the attacker's own images to invert the extractor"
     targets = SEPARATE
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
+    unit = "upload"
+    budget = "iterations"
     needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain", "other_domain"))
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Train and decode; see :class:`fedpriv.attacks.observation.Attack`.
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Train a decoder for each client, unless there is one, and decode.
 
         Raises:
-            UserError: when the card grants no extractor or images, there are too few images, or a target is not there.
+            UserError: when extractors or images are missing, there are too few images, or a target is not there.
         """
-        self.needs.refuse(self.name, knowledge.card)
+        knowledge, device, targets = problem.knowledge, problem.device, problem.targets
         require_extractors(knowledge, targets)
         own = knowledge.public_images
         if own is None or len(own) < LEAST_IMAGES:
             raise UserError(
-                f"attack 'decoder' got {0 if own is None else len(own)} images to train on; expected at least "
+                f"attack {self.name!r} got {0 if own is None else len(own)} images to train on; expected at least "
                 f"{LEAST_IMAGES} (train the run with --public N, or name a larger foreign data set)"
             )
         if self.refine and knowledge.card.extractor == "query":
             raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")
-        started = time.perf_counter()
-        vectors = torch.stack([target_feature(observations, target).to(device) for target in targets])
+        vectors = torch.stack([target_feature(problem.observations, target).to(device) for target in targets])
         clients = sorted({target.client for target in targets})
         planned, steps = self.iterations * self.restarts * len(clients), 0
         images = vectors.new_zeros((len(targets), self.restarts, *knowledge.image_shape))
         settled = torch.zeros(len(targets), self.restarts, dtype=torch.bool)
         for number, client in enumerate(clients):
             mine = torch.tensor([place for place, target in enumerate(targets) if target.client == client])
-            means = any(_is_mean(observations, targets[place]) for place in mine.tolist())
+            means = any(_is_mean(problem.observations, targets[place]) for place in mine.tolist())
             for again in range(self.restarts):
                 offset = (number * self.restarts + again) * self.iterations
 
                 def tick(done: int, offset: int = offset) -> None:
-                    if progress is not None:
-                        progress(offset + done, planned)
+                    if problem.progress is not None:
+                        problem.progress(offset + done, planned)
 
-                decoder = self._train(knowledge, client, means, derive_seed(seed, client, again), device, tick)
+                decoder = self._trained(problem, own, client, means, derive_seed(problem.seed, client, again), tick)
                 tick(self.iterations)
                 images[mine.to(device), again] = decoder(vectors[mine.to(device)])
                 settled[mine, again] = decoder.settled
@@ -117,7 +108,7 @@ class DecoderInversion:
         rows = images.flatten(0, 1)
         owners = torch.tensor([target.client for target in targets]).repeat_interleave(self.restarts)
         wanted = vectors.repeat_interleave(self.restarts, 0)
-        rows, objective = self._finish(knowledge, rows, wanted, owners, seed, device)
+        rows, objective = self._finish(knowledge, rows, wanted, owners, problem.seed, device)
         objective = objective.view(len(targets), self.restarts)
         chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
         here = torch.arange(len(targets), device=device)
@@ -127,24 +118,22 @@ class DecoderInversion:
             objective=objective,
             chosen=chosen,
             labels=torch.tensor([[target.label] for target in targets], device=device),
-            cost=Cost(time.perf_counter() - started, steps + self.refine, len(rows), str(device)),
+            cost=Cost(iterations=steps + self.refine, rows=len(rows)),
             converged=settled.to(device)[here, chosen],
             features=vectors,
         )
 
-    def _train(
-        self, knowledge: Knowledge, client: int, means: bool, seed: int, device: torch.device, tick: Tick
-    ) -> Decoder:
-        assert knowledge.public_images is not None
-        images = knowledge.public_images.to(device)
-        with torch.no_grad():
-            features = torch.cat([knowledge.extractors[client](batch) for batch in images.split(256)])
-        if means and knowledge.public_labels is not None:
-            groups = class_groups(knowledge.public_labels.cpu(), len(images), generator(seed, "groups"))
-            features = torch.cat([features, *(features[group.to(device)].mean(0, keepdim=True) for group in groups)])
-            images = torch.cat([images, *(images[group.to(device)].mean(0, keepdim=True) for group in groups)])
+    def _trained(self, problem: AttackProblem, own: Tensor, client: int, means: bool, seed: int, tick: Tick) -> Decoder:
+        """Return the decoder of a client's extractor, which is trained once for all that ask for the same."""
+        extractor, labels = problem.knowledge.extractors[client], problem.knowledge.public_labels
         training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.channels)
-        return train_decoder(features, images, training, seed, tick)
+        groups = labels.cpu() if means and labels is not None else None
+        key = ("decoder", training, seed, Same(extractor), Same(own), groups is not None, problem.device)
+
+        def train() -> Decoder:
+            return _train(extractor, own.to(problem.device), groups, training, seed, tick)
+
+        return problem.trained.get(key, train)
 
     def _finish(
         self, knowledge: Knowledge, images: Tensor, wanted: Tensor, owners: Tensor, seed: int, device: torch.device
@@ -164,6 +153,24 @@ class DecoderInversion:
         schedule = Schedule(self.refine, self.refine_rate, anneal=True)
         fitted = fit(prior, distance, schedule, lambda _: None)
         return fitted.images, fitted.objective
+
+
+def _train(
+    extractor: Callable[[Tensor], Tensor],
+    images: Tensor,
+    labels: Tensor | None,
+    training: DecoderTraining,
+    seed: int,
+    tick: Tick,
+) -> Decoder:
+    """Train a decoder on images, and where labels are given on as many means of images of one class."""
+    with torch.no_grad():
+        features = torch.cat([extractor(batch) for batch in images.split(256)])
+    if labels is not None:
+        groups = class_groups(labels, len(images), generator(seed, "groups"))
+        features = torch.cat([features, *(features[group.to(images.device)].mean(0, keepdim=True) for group in groups)])
+        images = torch.cat([images, *(images[group.to(images.device)].mean(0, keepdim=True) for group in groups)])
+    return train_decoder(features, images, training, seed, tick)
 
 
 def class_groups(labels: Tensor, number: int, rng: torch.Generator) -> list[Tensor]:

@@ -7,16 +7,18 @@ image's; that is what published evaluations do, and it understates what such an 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
+from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.optim.fitting import Prior, Schedule, fit
 from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
@@ -25,50 +27,50 @@ from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.wire.kinds import VECTORS
 
-_NEEDS = Needs(extractor=("white_box", "shadow"))
 
+@dataclass(frozen=True, kw_only=True)
+class VectorInversion(Attack):
+    """What inversions of one vector an image share: everything but the prior and the schedule.
 
-class VectorInversion(Protocol):
-    """What inversions of one vector share: everything but the prior and the schedule."""
+    Attributes:
+        iterations: most steps of a row.
+        restarts: rows a target; the one with the lowest objective is kept.
+        match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
+            :data:`fedpriv.attacks.invert.feature_matching.Match`.
+    """
 
-    restarts: int
-    name: str
-    match: Match
+    iterations: Annotated[int, Ge(1)] = 800
+    restarts: Annotated[int, Ge(1)] = 1
+    match: Match = "vector"
+
+    unit = "upload"
+    budget = "iterations"
+    needs = Needs(extractor=("white_box", "shadow"))
 
     @property
+    @abstractmethod
     def schedule(self) -> Schedule:
         """How a row is optimised."""
-        ...
 
+    @abstractmethod
     def prior(
         self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
     ) -> Prior:
         """Return a prior over as many images as there are generators."""
-        ...
 
+    @abstractmethod
     def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
         """Estimate the memory that a row takes."""
-        ...
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Invert the vectors of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Invert the vectors of the targets.
 
         Raises:
-            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
+            UserError: when an extractor is missing, or a target is not there.
         """
-        _NEEDS.refuse(self.name, knowledge.card)
-        require_extractors(knowledge, targets)
-        vectors = [target_feature(observations, target).to(device) for target in targets]
+        knowledge, device = problem.knowledge, problem.device
+        require_extractors(knowledge, problem.targets)
+        vectors = [target_feature(problem.observations, target).to(device) for target in problem.targets]
         schedule, apart = self.schedule, DISTANCES[self.match]
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
@@ -79,7 +81,7 @@ class VectorInversion(Protocol):
                 features = represent_rows(knowledge, images, owners[which])
                 return apart(features, wanted[which.to(device)])
 
-            prior = self.prior([row.generator(seed) for row in rows], knowledge.image_shape, device)
+            prior = self.prior([row.generator(problem.seed) for row in rows], knowledge.image_shape, device)
             fitted = fit(prior, distance, schedule, tick)
             return Solved(
                 images=fitted.images.unsqueeze(1),
@@ -90,47 +92,36 @@ class VectorInversion(Protocol):
             )
 
         return solve_rows(
-            targets,
+            problem,
             solve,
             restarts=self.restarts,
             iterations=schedule.iterations,
             bytes_per_row=self.bytes_per_row(knowledge.image_shape),
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
-        ).reconstruction(targets, torch.stack(vectors))
+            features=torch.stack(vectors),
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DipInversion(VectorInversion):
     """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images).
 
     Attributes:
-        iterations: most steps of a row.
         learning_rate: Adam's step size.
-        restarts: rows a target; the one with the lowest objective is kept.
         average: decay of the running mean of the images.
         tolerance: relative feature distance below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
-        match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
-            :data:`fedpriv.attacks.invert.feature_matching.Match`.
         generator: shape of the generator network.
     """
 
-    iterations: Annotated[int, Ge(1)] = 800
     learning_rate: Annotated[float, Gt(0)] = 5e-3
-    restarts: Annotated[int, Ge(1)] = 1
     average: Annotated[float, Ge(0), Lt(1)] = 0.99
     tolerance: Annotated[float, Ge(0)] = 2e-4
     patience: Annotated[int, Ge(1)] = 300
-    match: Match = "vector"
     generator: Hourglass = Hourglass()
 
     name = "dip"
+    summary = "an image of the uploaded representation, drawn by an untrained network"
     targets = VECTORS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
-    needs = _NEEDS
 
     @property
     def schedule(self) -> Schedule:
@@ -163,33 +154,25 @@ def _pairs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
     return list(zip((*channels[1:], channels[-1]), channels, strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PixelInversion(VectorInversion):
     """Inversion over pixels with total variation (Mahendran and Vedaldi 2015): the control without a learned prior.
 
     Attributes:
-        iterations: steps of a row.
         learning_rate: Adam's first step size; it falls to zero along half a cosine.
-        restarts: rows a target; the one with the lowest objective is kept.
         tolerance: relative feature distance plus penalties below which a row is finished, and converged.
         patience: steps without 1 % gain after which a row is finished.
-        match: what of the vector is believed; see :class:`DipInversion`.
         pixels: what holds pixels back.
     """
 
-    iterations: Annotated[int, Ge(1)] = 800
     learning_rate: Annotated[float, Gt(0)] = 0.05
-    restarts: Annotated[int, Ge(1)] = 1
     tolerance: Annotated[float, Ge(0)] = 5e-4
     patience: Annotated[int, Ge(1)] = 300
-    match: Match = "vector"
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
+    summary = "an image of the uploaded representation, over pixels with total variation"
     targets = VECTORS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
-    needs = _NEEDS
 
     @property
     def schedule(self) -> Schedule:

@@ -11,29 +11,29 @@ number too small cannot reach the objective that the right one reaches.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
+from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
 from fedpriv.attacks.invert.inversion import bytes_of_generator
-from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Schedule, fit
-from fedpriv.attacks.optim.rows import Chosen, Row, Solved, solve_rows
+from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
-from fedpriv.util import seeds
 from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Prototypes, optional_part
 
 
-@dataclass(frozen=True)
-class JointInversion:
+@dataclass(frozen=True, kw_only=True)
+class JointInversion(Attack):
     """Invert each prototype by as many images as it is a mean of.
 
     Every target gets ``most`` images, because a reconstruction holds the same number for all: one of M < ``most`` images
@@ -65,31 +65,22 @@ class JointInversion:
     generator: Hourglass = Hourglass()
 
     name = "joint"
+    summary = "as many images as an uploaded class mean is made of, found together"
     targets = CLASS_MEANS
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
+    unit = "upload"
+    budget = "iterations"
     needs = Needs(extractor=("white_box", "shadow"))
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Invert the prototypes of ``targets``; see :class:`fedpriv.attacks.observation.Attack`.
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Invert the prototypes of the targets.
 
         Raises:
-            UserError: when the card grants no extractor, an extractor is missing, or a target is not there.
+            UserError: when an extractor is missing, or a target is not there.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        require_extractors(knowledge, targets)
-        vectors = [target_feature(observations, target, CLASS_MEANS).to(device) for target in targets]
-        counts = [uploaded_count(observations, target) for target in targets]
+        targets = problem.targets
+        require_extractors(problem.knowledge, targets)
+        vectors = [target_feature(problem.observations, t, CLASS_MEANS).to(problem.device) for t in targets]
+        counts = [uploaded_count(problem.observations, target) for target in targets]
         best: dict[int, _Attempt] = {}
         spent: list[Cost] = []
         for number in range(1, self.most + 1):
@@ -102,19 +93,11 @@ class JointInversion:
                 continue
 
             def within(done: int, planned: int, number: int = number) -> None:
-                if progress is not None:
-                    progress((number - 1) * planned + done, self.most * planned)
+                if problem.progress is not None:
+                    problem.progress((number - 1) * planned + done, self.most * planned)
 
-            solved = self._solve(
-                [targets[place] for place in waiting],
-                [vectors[place] for place in waiting],
-                number,
-                knowledge,
-                seed,
-                device,
-                chunk_rows,
-                within,
-            )
+            part = replace(problem, targets=tuple(targets[place] for place in waiting), progress=within)
+            solved = self._solve(part, [vectors[place] for place in waiting], number)
             spent.append(solved.cost)
             for position, place in enumerate(waiting):
                 attempt = _Attempt(solved, position)
@@ -125,20 +108,11 @@ class JointInversion:
     def _settled(self, attempt: _Attempt | None) -> bool:
         return attempt is not None and attempt.lowest <= self.fits
 
-    def _solve(
-        self,
-        targets: Sequence[TargetId],
-        vectors: Sequence[Tensor],
-        number: int,
-        knowledge: Knowledge,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None,
-        progress: Progress,
-    ) -> Chosen:
+    def _solve(self, problem: AttackProblem, vectors: Sequence[Tensor], number: int) -> Reconstruction:
         schedule = Schedule(
             self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
         )
+        knowledge, device = problem.knowledge, problem.device
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             wanted = torch.stack([vectors[row.position] for row in rows])
@@ -150,7 +124,7 @@ class JointInversion:
                 means = features.unflatten(0, (-1, number)).mean(1)
                 return DISTANCES[self.match](means, wanted[which.to(device)])
 
-            draws = [[_generator(seed, row, image) for image in range(number)] for row in rows]
+            draws = [[row.generator(problem.seed, "image", image) for image in range(number)] for row in rows]
             prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)
             fitted = fit(prior, distance, schedule, tick)
             labels = torch.tensor([row.target.label for row in rows], device=device)
@@ -163,14 +137,11 @@ class JointInversion:
             )
 
         return solve_rows(
-            targets,
+            problem,
             solve,
             restarts=self.restarts,
             iterations=self.iterations,
             bytes_per_row=number * bytes_of_generator(self.generator, knowledge.image_shape),
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
         )
 
     def _gather(
@@ -188,12 +159,7 @@ class JointInversion:
             objective=torch.stack(rows("objective")),
             chosen=torch.stack(rows("chosen")),
             labels=torch.stack([in_turn(labels) for labels in rows("labels")]),
-            cost=Cost(
-                seconds=sum(cost.seconds for cost in spent),
-                iterations=max(cost.iterations for cost in spent),
-                rows=sum(cost.rows for cost in spent),
-                device=spent[0].device,
-            ),
+            cost=Cost(iterations=max(cost.iterations for cost in spent), rows=sum(cost.rows for cost in spent)),
             converged=torch.stack(rows("converged")),
             features=torch.stack(vectors),
         )
@@ -203,7 +169,7 @@ class JointInversion:
 class _Attempt:
     """One target solved with some number of images: which row of what was solved together."""
 
-    solved: Chosen
+    solved: Reconstruction
     position: int
 
     @property
@@ -219,8 +185,3 @@ def uploaded_count(observations: Sequence[Observation], target: TargetId) -> int
     if means is None or means.counts is None:
         return None
     return max(1, int(means.counts[target.index]))
-
-
-def _generator(seed: int, row: Row, image: int) -> torch.Generator:
-    target = row.target
-    return seeds.generator(seed, target.round, target.client, target.index, row.restart, "image", image)

@@ -5,14 +5,14 @@ Every row draws from its own generator, so what becomes of it does not depend on
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Cost, Progress, Reconstruction, TargetId
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.util import seeds
 from fedpriv.util.errors import UserError
 
@@ -37,9 +37,9 @@ class Row:
     position: int
     restart: int
 
-    def generator(self, seed: int) -> torch.Generator:
-        """Return the row's own CPU generator, derived from (seed, round, client, index, restart)."""
-        return seeds.generator(seed, self.target.round, self.target.client, self.target.index, self.restart)
+    def generator(self, seed: int, *part: int | str) -> torch.Generator:
+        """Return the row's own CPU generator, derived from (seed, round, client, index, restart) and the part of the row."""
+        return seeds.generator(seed, self.target.round, self.target.client, self.target.index, self.restart, *part)
 
 
 @dataclass(frozen=True)
@@ -61,45 +61,6 @@ class Solved:
     iterations: int
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The best restart of each of T targets.
-
-    Attributes:
-        images: ``(T, M, c, h, w)`` in [0, 1].
-        objective: ``(T, R)`` of every restart.
-        chosen: ``(T,)`` int64, the restart with the lowest objective.
-        converged: ``(T,)`` bool of the chosen restart.
-        labels: ``(T, M)`` int64 of the chosen restart.
-        cost: what it took.
-    """
-
-    images: Tensor
-    objective: Tensor
-    chosen: Tensor
-    converged: Tensor
-    labels: Tensor
-    cost: Cost
-
-    def reconstruction(self, targets: tuple[TargetId, ...], features: Tensor | None = None) -> Reconstruction:
-        """Return it as an attack's result.
-
-        Args:
-            targets: the T targets.
-            features: ``(T, d)`` vectors that the images were fitted to, or None.
-        """
-        return Reconstruction(
-            targets=targets,
-            images=self.images,
-            objective=self.objective,
-            chosen=self.chosen,
-            labels=self.labels,
-            cost=self.cost,
-            converged=self.converged,
-            features=features,
-        )
-
-
 Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
 """Solves a chunk of rows; the second argument is to be called with the number of iterations done."""
 
@@ -119,42 +80,36 @@ def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
 
 
 def solve_rows(
-    targets: Sequence[TargetId],
+    problem: AttackProblem,
     solve: Solver,
     *,
     restarts: int,
     iterations: int,
     bytes_per_row: int,
-    device: torch.device,
-    chunk_rows: int | None = None,
-    progress: Progress | None = None,
-) -> Chosen:
+    features: Tensor | None = None,
+) -> Reconstruction:
     """Solve every row in chunks and keep the restart with the lowest objective of each target.
 
     Args:
-        targets: T targets, at least one.
+        problem: T targets, the device on which rows are computed, how many at a time, and whom to tell of progress.
         solve: solves one chunk.
         restarts: R, rows per target.
         iterations: iterations planned for a row, for progress.
-        bytes_per_row: estimate of a row's memory, from which the chunk size follows where ``chunk_rows`` is None.
-        device: where the rows are computed; recorded.
-        chunk_rows: rows at a time, at least 1.
-        progress: called with (iterations done, iterations planned) over all chunks.
+        bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
+        features: ``(T, d)`` vectors that the images are fitted to, or None.
 
     Raises:
-        UserError: for no target, fewer than one restart, or a chunk of fewer than one row.
+        UserError: for fewer than one restart, or a chunk of fewer than one row.
     """
-    if not targets:
-        raise UserError("no targets: the observations hold nothing of the kind to attack; expected at least one")
+    targets, chunk_rows, progress = problem.targets, problem.chunk_rows, problem.progress
     if restarts < 1:
         raise UserError(f"restarts={restarts}: expected at least 1")
     if chunk_rows is not None and chunk_rows < 1:
         raise UserError(f"chunk_rows={chunk_rows}: expected at least 1")
     rows = rows_of(targets, restarts)
-    size = chunk_rows or rows_that_fit(bytes_per_row, device)
+    size = chunk_rows or rows_that_fit(bytes_per_row, problem.device)
     chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
     planned = iterations * len(chunks)
-    started = time.perf_counter()
     solved: list[Solved] = []
     for number, chunk in enumerate(chunks):
 
@@ -164,20 +119,17 @@ def solve_rows(
 
         solved.append(solve(chunk, tick))
         tick(iterations)
-    return _choose(solved, len(targets), restarts, time.perf_counter() - started, device)
-
-
-def _choose(solved: Sequence[Solved], n_targets: int, restarts: int, seconds: float, device: torch.device) -> Chosen:
-    objective = torch.cat([part.objective for part in solved]).view(n_targets, restarts)
+    objective = torch.cat([part.objective for part in solved]).view(len(targets), restarts)
     # A row that failed has no finite objective and must not win: NaN would, in an argmin.
     chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
-    best = torch.arange(n_targets, device=chosen.device) * restarts + chosen
-    cost = Cost(seconds, max(part.iterations for part in solved), n_targets * restarts, str(device))
-    return Chosen(
+    best = torch.arange(len(targets), device=chosen.device) * restarts + chosen
+    return Reconstruction(
+        targets=targets,
         images=torch.cat([part.images for part in solved])[best],
         objective=objective,
         chosen=chosen,
         converged=torch.cat([part.converged for part in solved])[best],
         labels=torch.cat([part.labels for part in solved])[best],
-        cost=cost,
+        cost=Cost(iterations=max(part.iterations for part in solved), rows=len(rows)),
+        features=features,
     )

@@ -9,27 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
-from fedpriv.attacks.invert.inversion import DipInversion
-from fedpriv.attacks.observation import (
-    BatchFacts,
-    Knowledge,
-    Needs,
-    Observation,
-    Progress,
-    Reconstruction,
-    TargetId,
-    Unit,
-)
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation
 from fedpriv.attacks.recover.angle_fit import fit_nonnegative
 from fedpriv.attacks.recover.closed_form import AngleStep, means_of_angle
-from fedpriv.attacks.recover.head_update import Recovered, given_counts, invert_class_means, require_facts
+from fedpriv.attacks.recover.head_update import MeansOfClasses, class_means, given_counts, require_facts
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import MAPPINGS
@@ -39,9 +29,9 @@ WELL_POSED = 1e3
 """Condition number up to which the linear answer is kept."""
 
 
-@dataclass(frozen=True)
-class AngleUpdate:
-    """Recover class means (or the one representation) from an angle matrix's update, then invert each under a DIP.
+@dataclass(frozen=True, kw_only=True)
+class AngleUpdate(RecoverThenInvert):
+    """Recover class means (or the one representation) from an angle matrix's update, then invert each.
 
     A target is one class of one client. All rounds handed over are solved together.
 
@@ -49,57 +39,32 @@ class AngleUpdate:
         nonnegative: whether representations are known to follow a ReLU, as the small and the published networks' do. Then
             means that linear equations do not determine (blocks with a side below the number of classes, diagonals) are
             fitted without negative entries; see :mod:`fedpriv.attacks.recover.angle_fit`.
-        iterations: most steps of a row of the inversion.
-        restarts: rows a target of the inversion.
     """
 
     nonnegative: bool = True
-    iterations: Annotated[int, Ge(1)] = 800
-    restarts: Annotated[int, Ge(1)] = 1
 
     name = "angle-update"
+    summary = "class means solved for from an angle matrix's update, then inverted"
     targets = MAPPINGS
-    unit: ClassVar[Unit] = "class"
-    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Solve and invert; see :class:`fedpriv.attacks.observation.Attack`.
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Solve for the class means of every attacked client.
 
         Raises:
-            UserError: when the card lacks a grant, a head was not handed over, or a message holds no angle matrix.
+            UserError: when a head was not handed over, or a message holds no angle matrix.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        clients = sorted({target.client for target in targets})
-        recovered = {
-            client: recover_from_angle(observations, client, knowledge, nonnegative=self.nonnegative, seed=seed)
-            for client in clients
+        seen, knowledge = problem.observations, problem.knowledge
+        solved = {
+            client: recover_from_angle(seen, client, knowledge, nonnegative=self.nonnegative, seed=problem.seed)
+            for client in sorted({target.client for target in problem.targets})
         }
-        return invert_class_means(
-            recovered,
-            targets,
-            knowledge,
-            DipInversion(iterations=self.iterations, restarts=self.restarts),
-            seed=seed,
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
-        )
+        return class_means(solved, problem.targets)
 
 
 def recover_from_angle(
     observations: Sequence[Observation], client: int, knowledge: Knowledge, *, nonnegative: bool = True, seed: int = 0
-) -> Recovered:
+) -> MeansOfClasses:
     """Solve for the class means behind one client's updates of the angle matrix.
 
     Args:

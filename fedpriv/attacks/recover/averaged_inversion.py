@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.invert.feature_matching import Match
-from fedpriv.attacks.invert.inversion import DipInversion
-from fedpriv.attacks.invert.joint import JointInversion
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Needs, Observation
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.recover.averaging import Averaged, average
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.attacks.recover.unmixing import Family
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import SEPARATE
@@ -29,8 +27,8 @@ from fedpriv.wire.payloads import Message, Prototypes, Representations, optional
 Rows = Representations | Prototypes
 
 
-@dataclass(frozen=True)
-class AveragedInversion:
+@dataclass(frozen=True, kw_only=True)
+class AveragedInversion(RecoverThenInvert):
     """Average a client's rows over all rounds seen, then invert those of the targets.
 
     A target is a row of the newest upload. Representations are averaged over the rounds whose rows have the same labels in
@@ -40,58 +38,38 @@ class AveragedInversion:
         family: which estimators may be chosen; see :mod:`fedpriv.attacks.recover.unmixing`.
         zeros: ``sent``; or ``missing``: a coordinate that is zero in all rows of a round was not sent (``diagonal``), and
             rounds that show different coordinates are put together.
-        inversion: of the averaged vector: ``dip``, ``joint`` (prototypes only) or ``decoder`` (needs attacker data).
-        match: what of the averaged vector is believed, by ``dip`` and ``joint``; see
+        match: what of the averaged vector is believed, by all inversions but ``decoder``; see
             :data:`fedpriv.attacks.invert.feature_matching.Match`.
-        iterations: most steps of the inversion.
-        restarts: of the inversion.
     """
 
     family: Family = "auto"
     zeros: Literal["sent", "missing"] = "sent"
-    inversion: Literal["dip", "joint", "decoder"] = "dip"
     match: Match = "vector"
-    iterations: Annotated[int, Ge(1)] = 800
-    restarts: Annotated[int, Ge(1)] = 1
 
     name = "average"
+    summary = "what a client uploads of the same images averaged over rounds, then inverted"
     targets = SEPARATE
-    only_by_name: ClassVar[bool] = True
-    unit: ClassVar[Unit] = "row"
-    budget: ClassVar[str | None] = "iterations"
-    needs = Needs(extractor=("white_box", "query", "shadow"), min_rounds=2)
+    unit = "row"
+    needs = Needs(min_rounds=2)
+    only_by_name = True
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Average and invert; see :class:`fedpriv.attacks.observation.Attack`.
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Average the newest upload of every attacked client over rounds.
 
         Raises:
-            UserError: when the card grants too few rounds or not what the inversion needs, or a target is not there.
+            UserError: when an upload holds neither representations nor prototypes.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        newest = {target.client: observation_of(observations, target) for target in targets}
+        seen = problem.observations
+        newest = {target.client: observation_of(seen, target) for target in problem.targets}
         averaged = tuple(
-            replace(seen, upload=averaged_upload(observations, seen, self.family, self.zeros == "missing"))
-            for seen in newest.values()
+            replace(one, upload=averaged_upload(seen, one, self.family, self.zeros == "missing"))
+            for one in newest.values()
         )
-        return self._inversion().run(
-            averaged, targets, knowledge, seed=seed, device=device, chunk_rows=chunk_rows, progress=progress
-        )
+        return Recovered(averaged, problem.targets)
 
-    def _inversion(self) -> DipInversion | JointInversion | DecoderInversion:
-        if self.inversion == "decoder":
-            return DecoderInversion(iterations=self.iterations, restarts=self.restarts)
-        kind = DipInversion if self.inversion == "dip" else JointInversion
-        return kind(iterations=self.iterations, restarts=self.restarts, match=self.match)
+    def inverter(self, **options: Any) -> Attack:
+        """Return the inversion, which believes of the averaged vectors what ``match`` says."""
+        return super().inverter(**options, **({} if self.inversion == "decoder" else {"match": self.match}))
 
 
 def averaged_upload(

@@ -8,16 +8,15 @@ to find, and the attack says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Lt
-from torch import Tensor
 
-from fedpriv.attacks.invert.inversion import DipInversion
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Needs, Observation, TargetId
 from fedpriv.attacks.read.target_features import list_targets, observation_of
 from fedpriv.attacks.recover.differencing import (
     Change,
@@ -26,14 +25,14 @@ from fedpriv.attacks.recover.differencing import (
     newest_of_running_mean,
     usual_drift,
 )
-from fedpriv.attacks.recover.found_vectors import invert_vectors
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
 from fedpriv.wire.payloads import Entangled, Prototypes, optional_part
 
 
-@dataclass(frozen=True)
-class Differencing:
+@dataclass(frozen=True, kw_only=True)
+class Differencing(RecoverThenInvert):
     """Recover and invert what each target's class gained or lost since the client's upload before.
 
     A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds, is
@@ -41,56 +40,35 @@ class Differencing:
 
     Attributes:
         momentum: m of prototypes that are running means, in [0, 1); None for exact means, which need uploaded counts.
-        iterations: most steps of a row of the inversion.
-        restarts: rows a target of the inversion.
     """
 
     momentum: Annotated[float, Ge(0), Lt(1)] | None = None
-    iterations: Annotated[int, Ge(1)] = 800
-    restarts: Annotated[int, Ge(1)] = 1
 
     name = "difference"
+    summary = "the vector of images that a client gained or lost between two rounds, then inverted"
     targets = CLASS_MEANS | MIXTURES
-    only_by_name: ClassVar[bool] = True
-    unit: ClassVar[Unit] = "upload"
-    budget: ClassVar[str | None] = "iterations"
-    needs = Needs(extractor=("white_box", "shadow"), min_rounds=2)
+    unit = "upload"
+    needs = Needs(min_rounds=2)
+    only_by_name = True
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Difference and invert; see :class:`fedpriv.attacks.observation.Attack`.
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Recover the difference of each target.
 
         Raises:
-            UserError: when the card grants no extractor or too few rounds, or a target did not change.
+            UserError: when a target did not change.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        changes = [self.change(observations, target) for target in targets]
-        for target, change in zip(targets, changes, strict=True):
+        found: list[Change] = []
+        for target in problem.targets:
+            change = self.change(problem.observations, target)
             if change is None:
-                raise UserError(_nothing(observations, target))
-        found: list[Change] = [change for change in changes if change is not None]
-        inverted = invert_vectors(
-            DipInversion(iterations=self.iterations, restarts=self.restarts),
-            torch.stack([change.vector for change in found]),
-            targets,
-            knowledge,
-            seed=seed,
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
+                raise UserError(_nothing(problem.observations, target))
+            found.append(change)
+        return Recovered(
+            as_uploads([change.vector for change in found], problem.targets),
+            problem.targets,
+            labels=torch.tensor([change.label for change in found]),
+            sound=torch.tensor([change.noise < 1 for change in found]),
         )
-        clear: Tensor = torch.tensor([change.noise < 1 for change in found], device=inverted.converged.device)
-        labels = torch.tensor([[change.label] for change in found], device=inverted.labels.device)
-        return replace(inverted, converged=inverted.converged & clear, labels=labels)
 
     def change(self, observations: Sequence[Observation], target: TargetId) -> Change | None:
         """Return what a target's client gained or lost since its upload before, or None."""

@@ -9,23 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.invert.inversion import DipInversion
-from fedpriv.attacks.observation import (
-    BatchFacts,
-    Knowledge,
-    Needs,
-    Observation,
-    Progress,
-    Reconstruction,
-    TargetId,
-    Unit,
-)
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.recover.closed_form import (
     ClassMeans,
     HeadStep,
@@ -34,71 +23,46 @@ from fedpriv.attacks.recover.closed_form import (
     single_label,
     single_representation,
 )
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import HEADS
-from fedpriv.wire.payloads import Classifier, Message, Prototypes, optional_part
+from fedpriv.wire.payloads import Classifier, Message, optional_part
 
 HALF_AN_IMAGE = 0.5
 """A class is taken to be there when the update speaks of at least so many of its images."""
 
 
-@dataclass(frozen=True)
-class HeadUpdate:
-    """Recover class means (or the one representation) from a head's update, then invert each under a deep image prior.
+@dataclass(frozen=True, kw_only=True)
+class HeadUpdate(RecoverThenInvert):
+    """Recover class means (or the one representation) from a head's update, then invert each.
 
     A target is one class of one client; its ``label`` names the class where labels are given, else its ``index`` counts
     the classes that the update speaks of, ascending. All rounds handed over are solved together.
-
-    Attributes:
-        iterations: most steps of a row of the inversion.
-        restarts: rows a target of the inversion.
     """
 
-    iterations: Annotated[int, Ge(1)] = 800
-    restarts: Annotated[int, Ge(1)] = 1
-
     name = "head-update"
+    summary = "class means solved for from a classifier's update, then inverted"
     targets = HEADS
-    unit: ClassVar[Unit] = "class"
-    budget: ClassVar[str | None] = "iterations"
     needs = Needs(extractor=("white_box",), batch=True)
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Solve and invert; see :class:`fedpriv.attacks.observation.Attack`.
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Solve for the class means of every attacked client.
 
         Raises:
-            UserError: when the card grants no white-box access or no batch facts, or a message holds no head.
+            UserError: when there are no batch facts, or a message holds no head.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        clients = sorted({target.client for target in targets})
-        recovered = {client: recover_from_head(observations, client, knowledge) for client in clients}
-        return invert_class_means(
-            recovered,
-            targets,
-            knowledge,
-            DipInversion(iterations=self.iterations, restarts=self.restarts),
-            seed=seed,
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
+        clients = sorted({target.client for target in problem.targets})
+        return class_means(
+            {client: recover_from_head(problem.observations, client, problem.knowledge) for client in clients},
+            problem.targets,
         )
 
 
-Recovered = tuple[ClassMeans, Tensor]
+MeansOfClasses = tuple[ClassMeans, Tensor]
 """Class means, and the classes ``(m,)`` of their rows."""
 
 
-def recover_from_head(observations: Sequence[Observation], client: int, knowledge: Knowledge) -> Recovered:
+def recover_from_head(observations: Sequence[Observation], client: int, knowledge: Knowledge) -> MeansOfClasses:
     """Solve for the class means behind one client's head updates."""
     facts = require_facts("head-update", knowledge, client)
     own = sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)
@@ -166,38 +130,20 @@ def _head(message: Message, where: str) -> Head:
     return sent.state["weight"].cpu().double(), sent.state["bias"].cpu().double()
 
 
-def invert_class_means(
-    recovered: Mapping[int, Recovered],
-    targets: tuple[TargetId, ...],
-    knowledge: Knowledge,
-    inversion: DipInversion,
-    *,
-    seed: int,
-    device: torch.device,
-    chunk_rows: int | None,
-    progress: Progress | None,
-) -> Reconstruction:
-    """Invert recovered class means as if they had been uploaded.
+def class_means(solved: Mapping[int, MeansOfClasses], targets: Sequence[TargetId]) -> Recovered:
+    """Return class means as if they had been uploaded.
 
     Args:
-        recovered: client -> class means and their classes.
+        solved: client -> class means and their classes.
         targets: one class of one client each.
-        knowledge: card and grants.
-        inversion: how to invert.
-        seed: the run's seed.
-        device: where to compute.
-        chunk_rows: rows at a time.
-        progress: called as the work goes on.
     """
-    rows = tuple(replace(target, index=_row(recovered[target.client][1], target)) for target in targets)
-    uploads = {client: Prototypes(found.means.float(), classes.cpu()) for client, (found, classes) in recovered.items()}
-    last = {target.client: target.round for target in targets}
-    seen = tuple(Observation(last[client], client, (sent,), ()) for client, sent in uploads.items())
-    inverted = inversion.run(seen, rows, knowledge, seed=seed, device=device, chunk_rows=chunk_rows, progress=progress)
-    features = torch.stack([uploads[row.client].features[row.index] for row in rows])
-    labels = torch.tensor([[int(uploads[row.client].classes[row.index])] for row in rows])
-    sound = torch.tensor([recovered[row.client][0].settled for row in rows], device=inverted.converged.device)
-    return replace(inverted, targets=targets, features=features, labels=labels, converged=inverted.converged & sound)
+    places = tuple(replace(target, index=_row(solved[target.client][1], target)) for target in targets)
+    return Recovered(
+        as_uploads([solved[place.client][0].means[place.index] for place in places], places),
+        places,
+        labels=torch.tensor([int(solved[place.client][1][place.index]) for place in places]),
+        sound=torch.tensor([solved[place.client][0].settled for place in places]),
+    )
 
 
 def _row(classes: Tensor, target: TargetId) -> int:

@@ -8,73 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
 
-import torch
-from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.invert.inversion import DipInversion
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Needs, Observation, TargetId
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.recover.unmixing import Family, Unmixed, stack_rounds, unmix
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
-from fedpriv.wire.payloads import Entangled, Prototypes, part
+from fedpriv.wire.payloads import Entangled, part
 
 
-@dataclass(frozen=True)
-class UnmixedInversion:
-    """Unmix a client's prototypes from all rounds seen, then invert each under a deep image prior.
+@dataclass(frozen=True, kw_only=True)
+class UnmixedInversion(RecoverThenInvert):
+    """Unmix a client's prototypes from all rounds seen, then invert each.
 
     A target is one class of one client (``TargetId.label``), as of the last round.
 
     Attributes:
         family: which unmixing estimators may be chosen.
-        iterations: most steps of a row of the inversion.
-        restarts: rows a target of the inversion.
     """
 
     family: Family = "auto"
-    iterations: Annotated[int, Ge(1)] = 800
-    restarts: Annotated[int, Ge(1)] = 1
 
     name = "unmix"
+    summary = "class means unmixed from many rounds of mixtures, then inverted"
     targets = MIXTURES
-    unit: ClassVar[Unit] = "class"
-    budget: ClassVar[str | None] = "iterations"
-    needs = Needs(extractor=("white_box", "shadow"), min_rounds=2)
+    needs = Needs(min_rounds=2)
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Unmix and invert; see :class:`fedpriv.attacks.observation.Attack`.
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Unmix every attacked client's prototypes.
 
         Raises:
-            UserError: when the card grants no white-box access or too few rounds, or a class never had weight.
+            UserError: when a class never had weight.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        recovered = {
-            client: unmix_client(observations, client, self.family) for client in sorted({t.client for t in targets})
-        }
-        last = {target.client: target.round for target in targets}
-        as_prototypes = tuple(
-            Observation(last[client], client, (Prototypes(found.prototypes, classes),), ())
-            for client, (found, classes) in recovered.items()
-        )
-        rows = tuple(replace(t, index=_position(recovered[t.client][1], t)) for t in targets)
-        inverted = DipInversion(iterations=self.iterations, restarts=self.restarts).run(
-            as_prototypes, rows, knowledge, seed=seed, device=device, chunk_rows=chunk_rows, progress=progress
-        )
-        features = torch.stack([recovered[t.client][0].prototypes[t.index] for t in rows])
-        return replace(inverted, targets=targets, features=features)
+        clients = sorted({target.client for target in problem.targets})
+        unmixed = {client: unmix_client(problem.observations, client, self.family) for client in clients}
+        places = tuple(replace(t, index=_position(unmixed[t.client][1], t)) for t in problem.targets)
+        found = [unmixed[place.client][0].prototypes[place.index] for place in places]
+        return Recovered(as_uploads(found, places), places)
 
 
 def unmix_client(observations: Sequence[Observation], client: int, family: Family) -> tuple[Unmixed, Tensor]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.invert.inversion import DipInversion
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.recover.found_vectors import invert_vectors
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean, prior_of_images, prior_of_others
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
@@ -26,64 +26,38 @@ from fedpriv.wire.payloads import Classifier, Entangled, optional_part, part
 Source = Literal["auto", "images", "uploads"]
 
 
-@dataclass(frozen=True)
-class LabelUnmixing:
+@dataclass(frozen=True, kw_only=True)
+class LabelUnmixing(RecoverThenInvert):
     """Take the upload for the prototype of every class that its label encoding names, then invert.
 
     A target is one class of one client (``TargetId.label``). Where one class has all the weight (RSR, RSP) this is exact.
 
     Attributes:
         scaled: divide by the largest weight for the class that has it.
-        iterations: most steps of a row of the inversion.
-        restarts: rows a target of the inversion.
     """
 
     scaled: bool = False
     iterations: Annotated[int, Ge(1)] = 250
-    restarts: Annotated[int, Ge(1)] = 1
 
     name = "unmix-label"
+    summary = "a mixture taken for the mean of each class that it names, then inverted"
     targets = MIXTURES
-    unit: ClassVar[Unit] = "class"
-    budget: ClassVar[str | None] = "iterations"
-    needs = Needs(extractor=("white_box", "shadow"))
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Guess and invert; see :class:`fedpriv.attacks.observation.Attack`.
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Guess the prototype of each target.
 
         Raises:
-            UserError: when the card grants no extractor, or a class has no weight.
+            UserError: when a class has no weight.
         """
-        self.needs.refuse(self.name, knowledge.card)
         guesses = []
-        for target in targets:
-            sent = part(observation_of(observations, target).upload, Entangled)
-            held = held_with_weight(sent, target)
-            guesses.append(label_only(sent.feature, sent.label_encoding[held], scaled=self.scaled)[_row(held, target)])
-        return invert_vectors(
-            DipInversion(iterations=self.iterations, restarts=self.restarts),
-            torch.stack(guesses),
-            targets,
-            knowledge,
-            seed=seed,
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
-        )
+        for target in problem.targets:
+            sent, held, row = _mixture(problem.observations, target)
+            guesses.append(label_only(sent.feature, sent.label_encoding[held], scaled=self.scaled)[row])
+        return Recovered(as_uploads(guesses, problem.targets), problem.targets)
 
 
-@dataclass(frozen=True)
-class PriorUnmixing:
+@dataclass(frozen=True, kw_only=True)
+class PriorUnmixing(RecoverThenInvert):
     """Take the posterior mean of the prototypes under what the server knows of the classes, then invert.
 
     A target is one class of one client (``TargetId.label``).
@@ -93,56 +67,30 @@ class PriorUnmixing:
             client's extractor (or its shadow), ``uploads`` other clients' uploads of the round and the broadcast
             classifier; ``auto`` takes images where the card grants some.
         noise: how much of an upload is taken to be noise: its variance over that of prototypes, >= 0.
-        iterations: most steps of a row of the inversion.
-        restarts: rows a target of the inversion.
     """
 
     source: Source = "auto"
     noise: Annotated[float, Ge(0)] = 0.0
     iterations: Annotated[int, Ge(1)] = 250
-    restarts: Annotated[int, Ge(1)] = 1
 
     name = "unmix-prior"
+    summary = "class means guessed from one mixture and what the server knows of classes, then inverted"
     targets = MIXTURES
-    unit: ClassVar[Unit] = "class"
-    budget: ClassVar[str | None] = "iterations"
-    needs = Needs(extractor=("white_box", "shadow"))
 
-    def run(
-        self,
-        observations: tuple[Observation, ...],
-        targets: tuple[TargetId, ...],
-        knowledge: Knowledge,
-        *,
-        seed: int,
-        device: torch.device,
-        chunk_rows: int | None = None,
-        progress: Progress | None = None,
-    ) -> Reconstruction:
-        """Guess and invert; see :class:`fedpriv.attacks.observation.Attack`.
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Guess the prototype of each target.
 
         Raises:
-            UserError: when the card grants no extractor, a class has no weight, or there is nothing to make a prior of.
+            UserError: when a class has no weight, or there is nothing to make a prior of.
         """
-        self.needs.refuse(self.name, knowledge.card)
-        prior = {(t.round, t.client): self.prior(observations, t, knowledge) for t in targets}
+        targets, seen = problem.targets, problem.observations
+        prior = {(t.round, t.client): self.prior(seen, t, problem.knowledge) for t in targets}
         guesses = []
         for target in targets:
-            sent = part(observation_of(observations, target).upload, Entangled)
-            held = held_with_weight(sent, target)
+            sent, held, row = _mixture(seen, target)
             means = prior[target.round, target.client].to(sent.feature)[held]
-            found = posterior_mean(sent.feature, sent.label_encoding[held], means, self.noise)
-            guesses.append(found[_row(held, target)])
-        return invert_vectors(
-            DipInversion(iterations=self.iterations, restarts=self.restarts),
-            torch.stack(guesses),
-            targets,
-            knowledge,
-            seed=seed,
-            device=device,
-            chunk_rows=chunk_rows,
-            progress=progress,
-        )
+            guesses.append(posterior_mean(sent.feature, sent.label_encoding[held], means, self.noise)[row])
+        return Recovered(as_uploads(guesses, targets), targets)
 
     def prior(self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge) -> Tensor:
         """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload.
@@ -177,19 +125,16 @@ class PriorUnmixing:
         )
 
 
-def held_with_weight(sent: Entangled, target: TargetId) -> Tensor:
-    """Return the classes ``(m,)`` that an upload gives weight.
+def _mixture(observations: Sequence[Observation], target: TargetId) -> tuple[Entangled, Tensor, int]:
+    """Return an upload, the classes ``(m,)`` that it gives weight, and the place of the target's among them.
 
     Raises:
         UserError: when the target's class is not among them.
     """
+    sent = part(observation_of(observations, target).upload, Entangled)
     held = (sent.label_encoding.abs() > 0).nonzero().squeeze(1)
     if target.label not in held.tolist():
         raise UserError(
             f"client {target.client} gave class {target.label} no weight in round {target.round}; nothing to unmix"
         )
-    return held
-
-
-def _row(held: Tensor, target: TargetId) -> int:
-    return int((held == target.label).nonzero()[0])
+    return sent, held, held.tolist().index(target.label)

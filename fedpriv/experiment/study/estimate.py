@@ -208,11 +208,11 @@ def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict
         took = _timed(lambda: _measure(folder, ground, small))
         return dict.fromkeys(plan.results(), took * cell.config.clients / run.clients)
     ((name, made),) = plan.attacks.items()
-    least = replace(made, **{made.budget: SMALL_BUDGETS[0]}) if made.budget else made  # type: ignore[type-var]
+    least = replace(made, **{made.budget: SMALL_BUDGETS[0]}) if made.budget else made
     first, targets = _trial(run, replace(small, attacks={name: least}), folder / f"{name}-first")
     slope = 0.0
     if made.budget:
-        more = replace(made, **{made.budget: SMALL_BUDGETS[1]})  # type: ignore[type-var]
+        more = replace(made, **{made.budget: SMALL_BUDGETS[1]})
         second, _ = _trial(run, replace(small, attacks={name: more}), folder / f"{name}-second")
         slope = max(0.0, (second - first) / (SMALL_BUDGETS[1] - SMALL_BUDGETS[0]))
     start = max(0.0, first - SMALL_BUDGETS[0] * slope)

@@ -1,0 +1,189 @@
+"""The contract of attacks: a final call checks and times, and around it a subclass writes ``run``.
+
+An attack is a frozen dataclass of hyperparameters. What it is, needs and returns are class attributes, from which plans,
+lists and records read.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypedDict, Unpack, final
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.trained import Trained
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import Kinds
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(ABC):
+    """What every attack says of itself, whether it returns images or scores.
+
+    Attributes:
+        name: by which it is asked for.
+        summary: what it does, in one line.
+        version: raised whenever the same input and seed give other numbers; records carry it.
+        result: what it returns.
+        targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.wire.kinds`), or names.
+        only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find.
+        needs: what the card must grant.
+        needs_on: the same for kinds of payload where it differs.
+        needs_in_words: what lists say where ``needs`` is empty.
+        budget: the hyperparameter that says how long it may search, in a unit of its own (steps of Adam, calls of L-BFGS);
+            None for an attack that does not iterate.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    version: ClassVar[int] = 1
+    result: ClassVar[Literal["images", "scores"]]
+    targets: ClassVar[Kinds | tuple[str, ...]]
+    only_by_name: ClassVar[bool] = False
+    needs: ClassVar[Needs] = Needs()
+    needs_on: ClassVar[NeedsOn] = ()
+    needs_in_words: ClassVar[str] = "nothing"
+    budget: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a subclass that replaces the call, which checks and times."""
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls) and cls.__module__ not in _FAMILIES:
+            raise TypeError(f"{cls.__qualname__}: write run, not __call__, which checks and times")
+
+    def requirements_for(self, kind: str | None) -> Needs:
+        """Return what the card must grant for an attack on one kind of upload; None for whichever."""
+        special = (needs for kinds, needs in self.needs_on if kind is not None and kind in kinds)
+        return next(special, self.needs)
+
+
+_FAMILIES = (__name__, "fedpriv.attacks.infer.contract")
+"""The modules that hold the final calls."""
+
+
+@dataclass(frozen=True)
+class AttackProblem:
+    """What one call of an attack is about, and how it is computed.
+
+    Attributes:
+        observations: what the server saw.
+        knowledge: card and grants.
+        targets: T targets, which point into the observations.
+        seed: the run's; every row derives its own generator from it.
+        device: where to compute.
+        chunk_rows: rows at a time; None chooses one by memory. Results do not depend on it.
+        progress: called with (iterations done, iterations planned) as the work goes on.
+        trained: networks of the attacker's own that are trained already.
+    """
+
+    observations: tuple[Observation, ...]
+    knowledge: Knowledge
+    targets: tuple[TargetId, ...]
+    seed: int = 0
+    device: torch.device = CPU
+    chunk_rows: int | None = None
+    progress: Progress | None = None
+    trained: Trained = field(default_factory=Trained)
+
+
+class Computing(TypedDict, total=False):
+    """How an attack is computed: fields of :class:`AttackProblem`, by name."""
+
+    seed: int
+    device: torch.device
+    chunk_rows: int | None
+    progress: Progress | None
+    trained: Trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(Declared):
+    """An attack that returns images.
+
+    Attributes:
+        unit: what one target is: the ``upload`` (or a row of it), each ``class`` that a client gave weight to, or a ``row``
+            whose undisturbed vector the attack recovers before it inverts it.
+    """
+
+    result = "images"
+    unit: ClassVar[Unit]
+
+    @final
+    def __call__(
+        self,
+        observations: tuple[Observation, ...],
+        knowledge: Knowledge,
+        targets: tuple[TargetId, ...],
+        *,
+        kind: str | None = None,
+        **computing: Unpack[Computing],
+    ) -> Reconstruction:
+        """Attack ``targets``.
+
+        Args:
+            observations: what the server saw.
+            knowledge: card and grants.
+            targets: which parts of the observations to invert, at least one.
+            kind: of upload that is attacked, where needs differ by it.
+            computing: seed and device, among others; see :class:`Computing`.
+
+        Raises:
+            UserError: when the card lacks a grant, the knowledge lacks what the card grants, there is no target, a target is
+                not there, or what ``run`` returned is no reconstruction of the targets.
+        """
+        self.requirements_for(kind).refuse(self.name, knowledge.card)
+        if not targets:
+            raise UserError("no targets: the observations hold nothing of the kind to attack; expected at least one")
+        problem = AttackProblem(observations, knowledge, targets, **computing)
+        began = time.perf_counter()
+        found = self.run(problem)
+        seconds = time.perf_counter() - began
+        _refuse_result(self.name, found, problem)
+        return replace(found, cost=replace(found.cost, seconds=seconds, device=str(problem.device)))
+
+    @abstractmethod
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Return the images of the targets; the card, and that there are targets, has been checked."""
+
+    def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
+        """Return the targets in which there is anything to find, by what the server saw.
+
+        Raises:
+            UserError: when there are none.
+        """
+        return tuple(targets)
+
+    def caveat(self, problem: AttackProblem) -> str:
+        """Return in words why the true images need not be what is searched for; empty where they are."""
+        return ""
+
+
+def _refuse_result(name: str, found: Reconstruction, problem: AttackProblem) -> None:
+    """Check shapes and that images are images.
+
+    Raises:
+        UserError: naming the field that is wrong.
+    """
+    targets, shape = len(problem.targets), problem.knowledge.image_shape
+    guesses, restarts = found.images.shape[1:2], found.objective.shape[1:2]
+    expected: dict[str, tuple[Tensor, tuple[int, ...]]] = {
+        "images": (found.images, (targets, *guesses, *shape)),
+        "objective": (found.objective, (targets, *restarts)),
+        "chosen": (found.chosen, (targets,)),
+        "labels": (found.labels, (targets, *guesses)),
+        "converged": (found.converged, (targets,)),
+    }
+    for field_name, (values, wanted) in expected.items():
+        if tuple(values.shape) != wanted:
+            raise UserError(f"attack {name!r} returned {field_name} of shape {tuple(values.shape)}; expected {wanted}")
+    if found.targets != problem.targets:
+        raise UserError(f"attack {name!r} returned other targets than it was given")
+    if not bool(found.images.isfinite().all()):
+        raise UserError(f"attack {name!r} returned images that are not finite")

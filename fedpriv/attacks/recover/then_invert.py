@@ -1,0 +1,116 @@
+"""Attacks of two parts: linear algebra recovers a vector for each target, and an inversion of vectors makes it an image."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, final
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.invert.joint import JointInversion
+from fedpriv.attacks.observation import Needs, Observation, Reconstruction, TargetId, Unit
+from fedpriv.wire.payloads import Prototypes
+
+Inversion = Literal["dip", "pixels", "decoder", "joint"]
+
+INVERSIONS: dict[Inversion, type[Attack]] = {
+    "dip": DipInversion,
+    "pixels": PixelInversion,
+    "decoder": DecoderInversion,
+    "joint": JointInversion,
+}
+"""The second parts, by name."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What the first part found.
+
+    Attributes:
+        uploads: as clients would have uploaded the vectors.
+        places: T targets in these uploads, one for each target of the attack and in their order. Rows draw by them.
+        labels: ``(T,)`` int64 classes that the recovery tells, or None for those of the targets.
+        sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
+    """
+
+    uploads: tuple[Observation, ...]
+    places: tuple[TargetId, ...]
+    labels: Tensor | None = None
+    sound: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverThenInvert(Attack):
+    """Recover a vector for each target, then invert it; a subclass writes ``recover``.
+
+    Attributes:
+        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data) or ``joint`` (of class
+            means, by several images each).
+        iterations: most steps of the inversion.
+        restarts: of the inversion.
+    """
+
+    inversion: Inversion = "dip"
+    iterations: Annotated[int, Ge(1)] = 800
+    restarts: Annotated[int, Ge(1)] = 1
+
+    unit: ClassVar[Unit] = "class"
+    budget = "iterations"
+
+    def requirements_for(self, kind: str | None) -> Needs:
+        """Return what both parts need together."""
+        return super().requirements_for(kind).together(INVERSIONS[self.inversion].needs)
+
+    @abstractmethod
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Return a vector for each target.
+
+        Raises:
+            UserError: when the observations or grants do not allow it.
+        """
+
+    def inverter(self, **options: Any) -> Attack:
+        """Return the inversion, made with this attack's budget and further options of its own."""
+        return INVERSIONS[self.inversion](**{"iterations": self.iterations, "restarts": self.restarts} | options)
+
+    @final
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Recover and invert.
+
+        Raises:
+            UserError: when one of the parts cannot be done.
+        """
+        found = self.recover(problem)
+        inverted = self.inverter().run(replace(problem, observations=found.uploads, targets=found.places))
+        labels, converged = inverted.labels, inverted.converged
+        if found.labels is not None:
+            labels = found.labels.to(labels)[:, None].expand_as(labels)
+        if found.sound is not None:
+            converged = converged & found.sound.to(converged.device)
+        return replace(inverted, targets=problem.targets, labels=labels, converged=converged)
+
+
+def as_uploads(found: Sequence[Tensor], targets: Sequence[TargetId]) -> tuple[Observation, ...]:
+    """Return observations in which each target's place holds its vector; places without a target hold zeros.
+
+    Args:
+        found: T vectors ``(d,)``.
+        targets: T targets, which keep their generators whatever the vectors were found with.
+    """
+    rows: dict[tuple[int, int], dict[int, Tensor]] = {}
+    for target, vector in zip(targets, found, strict=True):
+        rows.setdefault((target.round, target.client), {})[target.index] = vector.detach().cpu().float()
+    made = []
+    for (round_, client), held in rows.items():
+        table = torch.zeros(max(held) + 1, len(next(iter(held.values()))))
+        for index, vector in held.items():
+            table[index] = vector
+        made.append(Observation(round_, client, (Prototypes(table, torch.arange(len(table))),), ()))
+    return tuple(made)

@@ -1,0 +1,45 @@
+"""Networks of the attacker's own (substitutes for extractors, decoders), trained once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Same:
+    """A key that equals another of the very same object, and keeps the object alive.
+
+    Args:
+        value: a tensor or an extractor, which have no equality of their own that a key could use.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same object."""
+        return isinstance(other, Same) and self._value is other._value
+
+    def __hash__(self) -> int:
+        """Hash of the identity."""
+        return hash(id(self._value))
+
+
+class Trained:
+    """What was trained so far, by everything that determines it; one object serves all attacks on a run."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, object] = {}
+
+    def get(self, key: Hashable, train: Callable[[], T]) -> T:
+        """Return what was trained under a key, training it the first time.
+
+        Args:
+            key: all that the result depends on: what it is, whose, the seed, the hyperparameters, :class:`Same` of data.
+            train: makes it.
+        """
+        if key not in self._kept:
+            self._kept[key] = train()
+        return cast(T, self._kept[key])
