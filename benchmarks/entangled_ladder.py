@@ -19,7 +19,7 @@ from fedpriv.attacks.recover.unmixed_inversion import unmix_client
 from fedpriv.attacks.recover.unmixed_once import PriorUnmixing, Source
 from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean
 from fedpriv.evidence.gather import gather, truths
-from fedpriv.federation.rounds import prepare
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.identification import identify_features
 from fedpriv.scoring.leakage import relative_error

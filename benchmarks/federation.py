@@ -21,9 +21,10 @@ from pathlib import Path
 import torch
 
 from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining, Method
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS as METHODS_TABLE
 from fedpriv.util.registry import resolve

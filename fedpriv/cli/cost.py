@@ -141,12 +141,11 @@ def _sizes(given: set[str], seed: int, download: bool, flags: dict[str, Any]) ->
 def _row(name: str, facts: Facts, options: dict[str, Any], mixed: bool) -> dict[str, Any]:
     from fedpriv.federation.planned_traffic import communication
     from fedpriv.methods import METHODS
-    from fedpriv.util.errors import unknown_name
+    from fedpriv.util.registry import resolve
 
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
+    method = resolve("method", name, METHODS)
     try:
-        return {"method": name, "communication": communication(name, facts, options, mixed=mixed)}
+        return {"method": name, "communication": communication(method, facts, options, mixed=mixed)}
     except UserError as error:
         return {"method": name, "missing": str(error)}
 

@@ -40,19 +40,13 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
     Raises:
         UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
     """
-    from fedpriv.defenses import build_defenses
     from fedpriv.evidence.gather import gather
-    from fedpriv.federation.rounds import prepare
+    from fedpriv.experiment.federation import prepare
     from fedpriv.federation.run_directory import RunDirectory
 
     run = RunDirectory.open(run_path)
     run.require_complete()
-    federation = prepare(
-        run.config,
-        pick_device(plan.device),
-        download=plan.download,
-        defenses=build_defenses(run.config.defenses),
-    )
+    federation = prepare(run.config, pick_device(plan.device), download=plan.download)
     evidence: dict[tuple[str, Stage | None], Evidence] = {}
     for job in plan.jobs():
         if (job.name, job.stage) not in evidence:

@@ -39,9 +39,9 @@ def train_run(
     Raises:
         UserError: for bad configurations and occupied directories, before anything is written or removed.
     """
-    from fedpriv.defenses import build_defenses
+    from fedpriv.experiment.federation import prepare
     from fedpriv.federation.engines.local import run_clients
-    from fedpriv.federation.rounds import prepare, run
+    from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
 
     chosen = pick_device(device)
@@ -49,7 +49,7 @@ def train_run(
     folders.refuse_overlap(out, {}, around={"--data-dir": data_dir})
     if not resume:
         folders.check_free(out, force=force)
-    federation = prepare(config, chosen, download=download, defenses=build_defenses(config.defenses))
+    federation = prepare(config, chosen, download=download)
     with folders.output(out, "run", force=force, resume=resume):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:

@@ -11,13 +11,11 @@ import numpy as np
 from fedpriv.datasets.holdings import class_counts
 from fedpriv.datasets.types import FederatedData
 from fedpriv.federation.method import Method
-from fedpriv.methods import METHODS
 from fedpriv.models import family
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
 from fedpriv.wire.sizes import Facts, total
 
 
@@ -62,21 +60,20 @@ def held(federated: FederatedData) -> dict[str, int]:
     }
 
 
-def communication(name: str, facts: Facts, options: Mapping[str, Any], *, mixed: bool = False) -> dict[str, Any]:
+def communication(method: Method, facts: Facts, options: Mapping[str, Any], *, mixed: bool = False) -> dict[str, Any]:
     """Return a settled round's communication over all clients, under the names that a run's summary has.
 
     Args:
-        name: the method.
+        method: that is planned.
         facts: sizes; its ``options`` are ignored.
         options: the method's own options, as a user gives them.
         mixed: whether clients have different architectures.
 
     Raises:
-        UserError: when the method is unknown, an option is wrong, or a size that it depends on is not known.
+        UserError: when an option is wrong, or a size that it depends on is not known.
     """
-    method: Method = resolve("method", name, METHODS)
     if mixed and method.homogeneous:
-        raise UserError(f"method {name!r} needs one architecture for all clients: pass one --model")
-    parsed: Any = parse(method.options, options, f"options of {name}")
+        raise UserError(f"method {method.name!r} needs one architecture for all clients: pass one --model")
+    parsed: Any = parse(method.options, options, f"options of {method.name}")
     counts = total(method.wire(replace(facts, options=parsed)))
     return {kind: {f"{key}_per_round": value for key, value in asdict(own).items()} for kind, own in counts.items()}

@@ -22,13 +22,11 @@ from fedpriv.federation.local_training import has_batch_norm, steps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
 from fedpriv.federation.trace import Trace
-from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import Message
@@ -144,12 +142,18 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
 
 
 def prepare(
-    config: RunConfig, device: torch.device, *, download: bool = False, defenses: Sequence[Defense] = ()
+    config: RunConfig,
+    method: Method,
+    device: torch.device,
+    *,
+    download: bool = False,
+    defenses: Sequence[Defense] = (),
 ) -> Federation:
     """Load data, choose models and check the plan.
 
     Args:
         config: what to run.
+        method: what ``config.method`` names.
         device: where to compute.
         download: fetch the data set where it is missing.
         defenses: what ``config.defenses`` names, built, in the same order (:func:`fedpriv.defenses.build_defenses`).
@@ -157,10 +161,9 @@ def prepare(
     Raises:
         UserError: for anything in the configuration that cannot run, before anything is trained.
     """
-    if [choice.name for choice in config.defenses] != [defense.name for defense in defenses]:
-        raise ValueError("prepare: the defenses are not those that the configuration names")
+    if [config.method, *(one.name for one in config.defenses)] != [method.name, *(one.name for one in defenses)]:
+        raise ValueError("prepare: the method and the defenses are not those that the configuration names")
     shield = Shield(tuple(defenses))
-    method: Method = resolve("method", config.method, METHODS)
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
     names = family(config.models)

@@ -166,11 +166,12 @@ def test_what_is_missing_is_said():
 @pytest.mark.parametrize("method", ["fedallrep", "fedgh"])
 def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_nearer_to_them(method, tmp_path):
     from fedpriv.datasets.federated import PartitionOptions
-    from fedpriv.defenses import build_defenses, parse_choice
+    from fedpriv.defenses import parse_choice
     from fedpriv.evidence.gather import gather, truths
+    from fedpriv.experiment.federation import prepare
     from fedpriv.federation.engines.local import run_clients
     from fedpriv.federation.method import LocalTraining
-    from fedpriv.federation.rounds import prepare, run
+    from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunConfig, RunDirectory
 
     kind = "representation" if method == "fedallrep" else "prototype"
@@ -183,7 +184,7 @@ def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_near
         training=LocalTraining(learning_rate=0.02),
         defenses=(parse_choice("noise:scale=1"),),
     )
-    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    federation = prepare(config, CPU)
     directory = RunDirectory.create(tmp_path / "run", config)
     run(federation, directory, run_clients)
     seen = gather(

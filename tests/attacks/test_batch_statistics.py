@@ -17,9 +17,10 @@ from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.errors import UserError
 

@@ -18,16 +18,17 @@ from torch.nn.functional import cross_entropy
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run as command
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.defenses import parse_choice
 from fedpriv.defenses.dp_sgd import DPSGD, private_step
 from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import used_images
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Work, plain_step
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import local_batches, steps
 from fedpriv.federation.method import GuardedTraining, LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model, extractor_batch_norms
@@ -328,7 +329,7 @@ def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path):
     config = replace(
         CONFIG, method="fedrep", options={"head_epochs": 3}, defenses=(parse_choice("dp-sgd:noise_multiplier=3"),)
     )
-    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    federation = prepare(config, CPU)
     taken = []
 
     def counting(step):
@@ -398,7 +399,7 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
         training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
         defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
     )
-    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    federation = prepare(config, CPU)
     directory = RunDirectory.create(tmp_path / "run", config)
     run(federation, directory, run_clients)
     drawn = {k: used_images(directory, 1, k) for k in range(6)}

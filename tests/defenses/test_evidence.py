@@ -10,12 +10,13 @@ from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.recover.unmixed_inversion import unmix_client
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.defenses import parse_choice
 from fedpriv.evidence.gather import gather, truths
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import represent
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import put
 from fedpriv.federation.truth_files import load_trace
@@ -37,7 +38,7 @@ CARD = KnowledgeCard()
 
 def train(path, *texts, **changes):
     config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
-    federation = prepare(config, CPU, defenses=build_defenses(config.defenses))
+    federation = prepare(config, CPU)
     directory = RunDirectory.create(path, config)
     run(federation, directory, run_clients)
     return directory, federation

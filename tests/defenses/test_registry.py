@@ -22,11 +22,12 @@ from defense_cases import (
 
 from fedpriv.cli.main import run as command
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
+from fedpriv.defenses import DEFENSES, parse_choice
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Defense, Shield
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.util.errors import UserError
@@ -221,7 +222,7 @@ CONFIG = RunConfig(
 def train(path, *texts, **changes):
     config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
     directory = RunDirectory.create(path, config)
-    run(prepare(config, CPU, defenses=build_defenses(config.defenses)), directory, run_clients)
+    run(prepare(config, CPU), directory, run_clients)
     return directory
 
 
@@ -251,8 +252,8 @@ def test_an_interrupted_run_with_defenses_resumes_to_the_same_bytes(method, text
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(prepare(config, CPU, defenses=build_defenses(config.defenses)), directory, run_clients, die)
-    run(prepare(config, CPU, defenses=build_defenses(config.defenses)), directory, run_clients)
+        run(prepare(config, CPU), directory, run_clients, die)
+    run(prepare(config, CPU), directory, run_clients)
     assert files(directory.path) == files(whole.path)
     assert directory.summary["privacy"] == whole.summary["privacy"]
 

@@ -21,16 +21,17 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Ob
 from fedpriv.cli.main import run as command
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.datasets.types import Samples
-from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.defenses import parse_choice
 from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
 from fedpriv.defenses.precode import divergent_step
 from fedpriv.defenses.soteria import low, pruned_step, scores
 from fedpriv.defenses.transform import AUGMENTATIONS, Transform, read_policy, transform
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Shield, Work, plain_step
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import classification_loss, local_batches, train
 from fedpriv.federation.method import GuardedTraining, LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import parameters
 from fedpriv.federation.trace import Trace
@@ -361,7 +362,7 @@ CONFIG = RunConfig(
 
 
 def federation(config):
-    return prepare(config, CPU, defenses=build_defenses(config.defenses))
+    return prepare(config, CPU)
 
 
 def files(path):

@@ -14,10 +14,11 @@ from fedpriv.evidence.gather import gather
 from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.targets import choose_targets
 from fedpriv.evidence.truths import truths
+from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.suite import PIECE, Execution, attack_in_pieces
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, part

@@ -13,9 +13,10 @@ from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import local_steps, used_images
 from fedpriv.evidence.truths import truths
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 
 CPU = torch.device("cpu")

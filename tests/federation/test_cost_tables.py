@@ -13,8 +13,10 @@ import torch
 from fedpriv.algebra.low_rank import compress
 from fedpriv.federation.planned_traffic import communication, with_models
 from fedpriv.federation.states import parameters
+from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
+from fedpriv.util.registry import resolve
 from fedpriv.wire.sizes import Facts
 
 K = 10
@@ -159,9 +161,13 @@ DIFFERING = [
 ]
 
 
+def planned(name: str, facts: Facts, options: dict[str, Any]) -> dict[str, Any]:
+    return communication(resolve("method", name, METHODS), facts, options)
+
+
 def counted(entry: Cell) -> tuple[int, int]:
     facts = COLUMNS[entry.dataset].facts(**entry.sizes)
-    paper = communication(entry.method, facts, entry.options)["paper"]
+    paper = planned(entry.method, facts, entry.options)["paper"]
     return paper["upload_scalars_per_round"], paper["broadcast_scalars_per_round"]
 
 
@@ -276,18 +282,18 @@ def test_fedallreps_cells_of_table_4(samples, printed, consistent):
     # 2048 in thousands to an upload of width 512 in ones.
     narrow = Facts(clients=K, classes=200, width=512, samples=samples)
     wide = Facts(clients=K, classes=200, width=2048, samples=samples)
-    upload = communication("fedallrep", narrow, {})["full"]["upload_scalars_per_round"]
-    broadcast = communication("fedallrep", wide, {})["paper"]["broadcast_scalars_per_round"]
+    upload = planned("fedallrep", narrow, {})["full"]["upload_scalars_per_round"]
+    broadcast = planned("fedallrep", wide, {})["paper"]["broadcast_scalars_per_round"]
     assert upload == samples * 513
     assert broadcast == 4_098_000
     assert f"{(upload + broadcast / 1000) / 1000:.2f}" == printed
-    assert upload + communication("fedallrep", narrow, {})["paper"]["broadcast_scalars_per_round"] == consistent
+    assert upload + planned("fedallrep", narrow, {})["paper"]["broadcast_scalars_per_round"] == consistent
 
 
 def test_fedres_cell_of_table_4():
-    wide = communication("fedre", Facts(clients=K, classes=200, width=2048), {})["paper"]
+    wide = planned("fedre", Facts(clients=K, classes=200, width=2048), {})["paper"]
     assert thousands(sum(wide[f"{way}_scalars_per_round"] for way in ("upload", "broadcast"))) == "4118.48"
-    narrow = communication("fedre", Facts(clients=K, classes=200, width=512), {})
+    narrow = planned("fedre", Facts(clients=K, classes=200, width=512), {})
     totals = {
         kind: counts["upload_scalars_per_round"] + counts["broadcast_scalars_per_round"]
         for kind, counts in narrow.items()
@@ -300,7 +306,7 @@ def test_fedres_cell_of_table_4():
 
 def kilobytes(method: str, options: dict[str, Any], classes: int) -> str:
     facts = Facts(clients=1, classes=100, width=500, pairs=classes)
-    return f"{communication(method, facts, options)['paper']['upload_bytes_per_round'] / 1024:.2f}"
+    return f"{planned(method, facts, options)['paper']['upload_bytes_per_round'] / 1024:.2f}"
 
 
 @pytest.mark.parametrize(("classes", "printed"), [(2, "3.91"), (10, "19.53"), (100, "195.31")])

@@ -6,10 +6,11 @@ from compare import expect_same
 from torch import nn
 
 from fedpriv.datasets.types import Samples
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import ClientSetup, LocalTraining, NoOptions
 from fedpriv.federation.operations import images_per_round, local_training_flops, training_flops_per_image
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel

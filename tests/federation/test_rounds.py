@@ -10,10 +10,11 @@ import torch
 from compare import expect_close
 
 from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.accuracy import accuracy
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError

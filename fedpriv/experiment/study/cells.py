@@ -139,11 +139,9 @@ def _division(config: RunConfig) -> str:
 def _prepared(config: RunConfig, execution: Execution) -> Federation:
     import torch
 
-    from fedpriv.defenses import build_defenses
-    from fedpriv.federation.rounds import prepare
+    from fedpriv.experiment.federation import prepare
 
-    defenses = build_defenses(config.defenses)
-    return prepare(config, torch.device("cpu"), download=execution.download, defenses=defenses)
+    return prepare(config, torch.device("cpu"), download=execution.download)
 
 
 def _outlook(
@@ -318,7 +316,7 @@ def _scalars(federation: Federation) -> Mapping[str, Any] | str:
     try:
         facts = with_models(facts, config.models, blueprint.image_shape, config.mapping)
         mixed = len({setup.blueprint.name for setup in federation.clients}) > 1
-        return communication(config.method, facts, config.options, mixed=mixed)
+        return communication(federation.method, facts, config.options, mixed=mixed)
     except UserError as error:
         return str(error)
 

@@ -136,9 +136,10 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     import torch
 
     from fedpriv.defenses import build_defenses
+    from fedpriv.experiment.federation import prepare
     from fedpriv.federation.defense import Shield
     from fedpriv.federation.engines.local import run_clients
-    from fedpriv.federation.rounds import prepare, run
+    from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.wire.ledger import count
 
@@ -148,7 +149,7 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     rounds = min(cell.config.rounds, max(2, period * uploads))
     config = replace(cell.config, rounds=rounds, keep=(), capture="all")
     torch.set_num_threads(1)
-    federation = prepare(config, torch.device("cpu"), download=download, defenses=defenses)
+    federation = prepare(config, torch.device("cpu"), download=download)
     few = _with_few_clients(federation)
     directory = RunDirectory.create(path, config)
     run(few, directory, run_clients)

@@ -1,0 +1,31 @@
+"""From a run's configuration to a federation that is ready to run: its method and its defenses looked up by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.run_directory import RunConfig
+
+
+def prepare(config: RunConfig, device: torch.device, *, download: bool = False) -> Federation:
+    """Look up the method and the defenses, load data, choose models and check the plan.
+
+    Args:
+        config: what to run.
+        device: where to compute.
+        download: fetch the data set where it is missing.
+
+    Raises:
+        UserError: for anything in the configuration that cannot run, before anything is trained.
+    """
+    from fedpriv.defenses import build_defenses
+    from fedpriv.federation import rounds
+    from fedpriv.methods import METHODS
+    from fedpriv.util.registry import resolve
+
+    method = resolve("method", config.method, METHODS)
+    return rounds.prepare(config, method, device, download=download, defenses=build_defenses(config.defenses))
