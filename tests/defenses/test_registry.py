@@ -30,6 +30,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
+from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import resolve
 from fedpriv.wire.ledger import count, entries
@@ -227,7 +228,7 @@ def train(path, *texts, **changes):
 
 
 def files(path):
-    skipped = {"timings.jsonl", "summary.json"}
+    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))

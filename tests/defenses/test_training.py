@@ -38,6 +38,7 @@ from fedpriv.federation.trace import Trace
 from fedpriv.models.bottleneck import VariationalBottleneck, divergence
 from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Model
@@ -366,7 +367,7 @@ def federation(config):
 
 
 def files(path):
-    skipped = {"timings.jsonl", "summary.json"}
+    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
