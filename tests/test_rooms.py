@@ -30,15 +30,10 @@ MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""
 
-_REPLAY = "replays what a defense did from the run's seed; goes when a private trace is stored at training time"
-
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("fedpriv.evidence.entangled_weights", "defenses"): _REPLAY,
-    ("fedpriv.evidence.truths", "defenses"): _REPLAY,
     ("fedpriv.scoring.score_records", "pages"): "goes when sections of a page are made where pages are",
 }
 """(module, room or module that it imports although it may not) -> why."""
-
 
 READS_TEXT: dict[str, str] = {
     "study.toml_lines": "TOML that a user wrote: the lines of its keys",

@@ -17,9 +17,9 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.accuracy import accuracy, evaluate, summarise
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.defense import Defense, ProtectionPlan, Sender, Shield, defense_facts
-from fedpriv.federation.local_training import has_batch_norm, steps
-from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, Plan, ServerSetup, State
+from fedpriv.federation.defense import Defense, Sender, Shield, defense_facts
+from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
+from fedpriv.federation.plans import check_plan, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
 from fedpriv.federation.trace import Trace
 from fedpriv.models import default_width, family
@@ -208,61 +208,6 @@ def prepare(
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
     public_labels = None if public is None else public.labels
     return Federation(config, method, data, setups, server, tests, public_labels, shield)
-
-
-def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSetup]) -> ProtectionPlan:
-    """Return what defenses are told of a federation."""
-    options, blueprints = setups[0].options, tuple(setup.blueprint for setup in setups)
-    trainings = method.trainings(options, config.training)
-    return ProtectionPlan(
-        method=method.name,
-        uploads=method.uploads,
-        accepts=method.accepts,
-        blueprints=blueprints,
-        n_clients=config.clients,
-        rounds=config.rounds,
-        train_sizes=tuple(len(setup.train) for setup in setups),
-        batch_size=config.training.batch_size,
-        epochs=config.training.epochs,
-        max_steps=config.training.max_steps,
-        broadcasts=method.broadcasts,
-        options=options,
-        additive=method.additive,
-        trained=tuple(dict.fromkeys((*blueprints, *(method.shared(own, options) for own in blueprints)))),
-        steps=tuple(sum(steps(len(setup.train), training) for training in trainings) for setup in setups),
-        outside=method.outside(options),
-    )
-
-
-def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:
-    """Check that a method can run on these clients.
-
-    Raises:
-        UserError: with the reason and the remedy.
-    """
-    names = sorted({setup.blueprint.name for setup in setups})
-    if method.homogeneous and len(names) > 1:
-        raise UserError(
-            f"method {method.name!r} needs one architecture for all clients, but --models gives {', '.join(names)}; "
-            f"pass one model, for example --models {names[0]}"
-        )
-    if method.needs_public and not has_public:
-        raise UserError(f"method {method.name!r} needs public images; set some aside with --public N")
-    for setup in setups:
-        if len(setup.train) < 2 and has_batch_norm(setup.model):
-            raise UserError(
-                f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
-                "which needs two; use fewer clients, more data, or another model"
-            )
-    method.check(
-        Plan(
-            blueprints=tuple(setup.blueprint for setup in setups),
-            options=options,
-            has_public=has_public,
-            train_sizes=tuple(len(setup.train) for setup in setups),
-            training=setups[0].training,
-        )
-    )
 
 
 Report = Callable[[int, int, str], None]

@@ -17,9 +17,10 @@ from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import granted, local_steps, mixing_weights
 from fedpriv.evidence.truths import truths
+from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import prepare, run
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
 from fedpriv.federation.truth_files import load_trace, store_trace, trace_path

@@ -690,7 +690,7 @@ def test_ten_clients_exchange_what_the_published_table_says():
 
 
 def test_methods_that_average_models_refuse_different_architectures():
-    from fedpriv.federation.rounds import check_plan
+    from fedpriv.federation.plans import check_plan
     from fedpriv.methods import METHODS
     from fedpriv.util.registry import resolve
 
