@@ -69,7 +69,8 @@ def test_a_shadow_agrees_with_what_was_sent(halves, private, sent):
         answers = functional.linear(features, private.head.weight, private.head.bias).argmax(1)
         assert (answers == client.labels).float().mean() > 0.8
     if sent != "head":
-        assert (nearest(features, upload[0].features) == client.labels).float().mean() > 0.8
+        # Over six seeds 0.76 with a deviation of 0.04; untrained it is below 0.3 (the next test), by chance 0.1.
+        assert (nearest(features, upload[0].features) == client.labels).float().mean() > 0.6
         true = private.represent(client.images)
         error = (features - true).norm(dim=1) / true.norm(dim=1)
         blind = (true.mean(0) - true).norm(dim=1) / true.norm(dim=1)
