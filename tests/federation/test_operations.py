@@ -22,7 +22,7 @@ def linear_model():
     return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(20, 7)), nn.Identity(), nn.Linear(7, 3))
 
 
-def setup(n_samples, blueprint=BLUEPRINT, model=None, **training):
+def client_setup(n_samples, blueprint=BLUEPRINT, model=None, **training):
     samples = Samples(torch.zeros(n_samples, *blueprint.image_shape), torch.zeros(n_samples, dtype=torch.int64))
     model = linear_model() if model is None else model
     return ClientSetup(0, blueprint, model, samples, LocalTraining(**training), NoOptions(), lambda wanted: model)
@@ -53,8 +53,8 @@ def test_a_convolution_by_hand():
     ],
 )
 def test_a_round_is_as_many_images_as_are_trained_on(training, images):
-    found = local_training_flops([setup(10, **training), setup(5, batch_size=5)])
-    assert images_per_round(setup(10, **training)) == images
+    found = local_training_flops([client_setup(10, **training), client_setup(5, batch_size=5)])
+    assert images_per_round(client_setup(10, **training)) == images
     assert found["local_training_per_client_round"] == [images * 686, 5 * 686]
     assert found["mean_per_client_round"] == (images + 5) * 686 / 2
 
