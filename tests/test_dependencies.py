@@ -9,7 +9,7 @@ from pathlib import Path
 import fedpriv
 
 HOME = Path(fedpriv.__file__).parent
-PROJECT = HOME.parent / "pyproject.toml"
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 IMPORTED_AS = {
     "scikit-learn": "sklearn",
