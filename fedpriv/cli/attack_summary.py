@@ -4,64 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from fedpriv.cli import common
 from fedpriv.experiment.plan import MEMBERSHIP, PROPERTY, SCORING
 
+if TYPE_CHECKING:
+    from fedpriv.experiment.verbs.result import AttackResult
 
-def finish(
-    folder: Path,
-    results: Mapping[Path, Mapping[str, Any]],
-    measured: Mapping[Path, Mapping[str, Any]],
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Write the report over all results and print what a person, or a program, wants of it.
+
+def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
+    """Print what a person, or a program, wants of a result.
 
     Args:
-        folder: of the suite.
-        results: records by the folders of attacks.
-        measured: records by the folders of membership and property inference.
+        result: of the suite.
         as_json: print the records.
         quiet: print nothing else.
     """
-    from fedpriv.pages.membership_report import row as membership_row
-    from fedpriv.pages.property_report import row as property_row
-    from fedpriv.pages.report import write_report
-
-    write_report(list(results), folder, list(measured))
     if as_json:
-        named = {kind: {p.name: r for p, r in measured.items() if r["attack"] == kind} for kind in SCORING}
-        attacks = {path.name: record for path, record in results.items()}
-        common.print_json({"out": str(folder), "attacks": attacks, **named})
+        named = {kind: {n: r for n, r in result.scores.items() if r["attack"] == kind} for kind in SCORING}
+        common.print_json({"out": str(result.path), "attacks": dict(result.records), **named})
         return
     if quiet:
         return
-    show_attacks(results)
-    _show_scores(MEMBERSHIP, membership_row, measured)
-    _show_scores(PROPERTY, property_row, measured)
+    from fedpriv.pages.membership_report import row as membership_row
+    from fedpriv.pages.property_report import row as property_row
+
+    show_attacks({result.path / name: record for name, record in result.records.items()})
+    _show_scores(MEMBERSHIP, membership_row, result.scores)
+    _show_scores(PROPERTY, property_row, result.scores)
     click.echo("")
-    for path in results:
-        click.echo(f"image grid: {path / 'grid.png'}")
-    click.echo(f"report:     {folder / 'report.html'}")
+    for name in result.records:
+        click.echo(f"image grid: {result.path / name / 'grid.png'}")
+    click.echo(f"report:     {result.path / 'report.html'}")
 
 
 def _show_scores(
-    name: str, row: Callable[[Mapping[str, Any]], dict[str, str]], measured: Mapping[Path, Mapping[str, Any]]
+    name: str, row: Callable[[Mapping[str, Any]], dict[str, str]], measured: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Print the table and the verdicts of one inference."""
     from fedpriv.pages.score_section import varying
 
-    records = {path: record for path, record in measured.items() if record["attack"] == name}
+    records = {place: record for place, record in measured.items() if record["attack"] == name}
     if not records:
         return
     common.print_table(name, varying([row(record) for record in records.values()]), as_json=False)
-    for path, record in records.items():
-        click.echo(f"{path.name}: {record['verdict']}")
+    for place, record in records.items():
+        click.echo(f"{place}: {record['verdict']}")
 
 
 def show_attacks(results: Mapping[Path, Mapping[str, Any]], *, with_folder: bool = False) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
+import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.study_flags import source_of, study_options
+from fedpriv.cli.study_flags import read, study_options
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.study.cells import Execution
     from fedpriv.experiment.study.entries import Study
     from fedpriv.experiment.study.estimate import Estimate
     from fedpriv.experiment.study.run import StudyResult
@@ -53,29 +52,27 @@ def audit(
 
     A study is a TOML file (docs/audit.md), flags, or flags over a file. Repeating the command goes on where it stopped.
     """
-    from fedpriv.experiment.study.cells import Execution
-    from fedpriv.experiment.study.definition import parse_study
-    from fedpriv.experiment.study.run import run_study, saved_study
-
     given = common.given(ctx) - NOT_OF_THE_STUDY - {"chunk_rows"}
+    execution: dict[str, Any] = {"device": device, "download": download, "chunk_rows": chunk_rows, "workers": workers}
     if resume:
-        folder = _to_resume(study, out, given, force)
-        described = saved_study(folder)
+        _refuse_beside_resume(study, out, given, force)
+        described = None
+        folder = out or Path()
     else:
+        described = read(study, flags, given)
         folder = out or Path("studies") / ("audit" if study is None else study.stem)
-        described = parse_study(source_of(study, flags, given))
-    execution = Execution(device, download, chunk_rows, workers)
     if dry_run:
-        _preview(described, execution, as_json=as_json, quiet=quiet)
+        from fedpriv.experiment.study.run import saved_study
+
+        _preview(described or saved_study(folder), execution, as_json=as_json, quiet=quiet)
         return 0
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=_resume_command(folder, device, workers))
-    command = common.command_line(*sys.argv[1:])
-    result = run_study(described, folder, execution, force=force, command=command, listener=listener)
+    result = fedpriv.audit(described, out=folder, resume=resume, force=force, listener=listener, **execution)
     _finish(result, as_json=as_json, quiet=quiet)
     return 1 if result.failed else 0
 
 
-def _to_resume(study: Path | None, out: Path | None, given: set[str], force: bool) -> Path:
+def _refuse_beside_resume(study: Path | None, out: Path | None, given: set[str], force: bool) -> None:
     if out is None:
         raise UserError("--resume needs --out, the folder of the study")
     if force:
@@ -84,7 +81,6 @@ def _to_resume(study: Path | None, out: Path | None, given: set[str], force: boo
         extra = [str(study)] if study is not None else []
         extra += ["--" + name.replace("_", "-") for name in sorted(given)]
         raise UserError(f"--resume goes on with the study in {out} as it is; drop {', '.join(extra)}")
-    return out
 
 
 def _resume_command(folder: Path, device: str, workers: int) -> str:
@@ -93,20 +89,20 @@ def _resume_command(folder: Path, device: str, workers: int) -> str:
     return common.command_line("audit", "--resume", "--out", folder, *own)
 
 
-def _preview(study: Study, execution: Execution, *, as_json: bool, quiet: bool) -> None:
+def _preview(study: Study, execution: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
     """List the cells with what they send and how long they may take."""
-    from fedpriv.experiment.study.cells import lay_out
+    from fedpriv.experiment.study.cells import Execution, lay_out
     from fedpriv.experiment.study.estimate import estimate
     from fedpriv.experiment.study.progress import duration
 
     def say(text: str) -> None:
         common.say(text, quiet=quiet, as_json=True)
 
-    cells, notes = lay_out(study, execution)
+    cells, notes = lay_out(study, Execution(**execution))
     for note in notes:
         common.say(f"left out: {note}", quiet=quiet, as_json=as_json)
-    workers = execution.workers
-    estimates = estimate(cells, download=execution.download, say=say)
+    workers = execution["workers"]
+    estimates = estimate(cells, download=execution["download"], say=say)
     known = sum(part for one in estimates for part in (one.train, one.attack) if part is not None)
     complete = all(one.complete for one in estimates)
     if as_json:

@@ -96,6 +96,26 @@ def device_option(command: F) -> F:
     return option(command)
 
 
+_FLAGS = {"attacks": "--attack", "stages": "--stage", "methods": "--method", "study": "STUDY.toml"}
+"""Arguments of verbs whose flags are called otherwise."""
+
+
+def flag(name: str, *value: Any) -> str:
+    """Return how the command line spells an argument of a verb, with what was given where that is passed.
+
+    >>> flag("rounds_seen", 3), flag("resume"), flag("knowledge", {"labels": "given"})
+    ('--rounds-seen 3', '--resume', '--knowledge labels=given')
+    """
+    spelled = _FLAGS.get(name) or "--" + name.replace("_", "-")
+    return " ".join([spelled, *(_typed(given) for given in value)])
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_typed(entry)}" for key, entry in value.items())
+    return ",".join(map(_typed, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def command_line(*parts: str | Path) -> str:
     """Return a command that can be pasted into a shell."""
     return shlex.join(["fedpriv", *(str(part) for part in parts)])
@@ -122,6 +142,7 @@ class Terminal(Listener):
         self.quiet = quiet
         self.as_json = as_json
         self.resume = resume
+        self.command = command_line(*sys.argv[1:])
 
     def progress(self, title: str) -> AbstractContextManager[Report]:
         """Show a progress bar."""
@@ -225,3 +246,9 @@ def given(ctx: click.Context) -> set[str]:
 
     chosen = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
     return {str(p.name) for p in ctx.command.params if p.name and ctx.get_parameter_source(p.name) in chosen}
+
+
+def given_values(ctx: click.Context, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that the user set, by name: what is left out takes the verb's own default."""
+    named = given(ctx)
+    return {name: value for name, value in values.items() if name in named}

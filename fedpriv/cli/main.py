@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import rich_click as click
 
 from fedpriv import __version__
+from fedpriv.util.arguments import spelled
 from fedpriv.util.errors import UserError
 
 COMMANDS: dict[str, str] = {
@@ -71,7 +72,8 @@ def run(arguments: list[str]) -> int:
     if not arguments:
         arguments = ["--help"]
     try:
-        result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
+        with spelled(common.flag):
+            result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         usage = f" (see: {where.command_path} --help)" if where is not None else ""

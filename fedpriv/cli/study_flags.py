@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import rich_click as click
 
 from fedpriv.cli.federation_options import data_options, training_options
-from fedpriv.experiment.study.definition import FEDERATION
+from fedpriv.experiment.study.definition import FEDERATION, parse_study
+from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grammar import split_entries
 from fedpriv.experiment.study.source import Source, overridden, read_source
 from fedpriv.util.errors import UserError
@@ -55,6 +56,11 @@ def study_options(command: F) -> F:
 def _parameters(command: Any) -> list[click.Parameter]:
     found: list[click.Parameter] = getattr(command, "__click_params__", [])
     return found
+
+
+def read(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> Study:
+    """Return the study that a file and flags describe together, checked; arguments as :func:`source_of` has them."""
+    return parse_study(source_of(path, flags, given))
 
 
 def source_of(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> Source:

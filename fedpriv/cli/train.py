@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich_click as click
 
+import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.federation_options import data_options, training_options
-from fedpriv.experiment.federation_settings import FLAG_NAMES, run_config
-from fedpriv.experiment.training import train_run
 from fedpriv.util.folders import numbered
-
-if TYPE_CHECKING:
-    from fedpriv.federation.run_directory import RunConfig
 
 
 @click.command()
@@ -28,52 +24,18 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace the run directory if it exists.")
 @common.common_options
 @click.pass_context
-def train(
-    ctx: click.Context,
-    /,
-    method: str,
-    seed: int,
-    download: bool,
-    device: str,
-    out: Path | None,
-    resume: bool,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-    **flags: Any,
-) -> None:
+def train(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Train a federation and store what crossed the wire."""
-    if resume:
-        directory_config = _resumed(ctx, out, force)
-        assert out is not None
-    else:
-        directory_config = run_config(method, {name: flags[name] for name in FLAG_NAMES}, seed)
-        out = out or numbered(Path("runs") / f"{directory_config.method}-{directory_config.dataset}")
-    listener = common.Terminal(
-        quiet=quiet, as_json=as_json, resume=common.command_line("train", "--resume", "--out", out)
-    )
-    summary = train_run(
-        out, directory_config, device=device, download=download, resume=resume, force=force, listener=listener
-    )
+    given = common.given_values(ctx, flags)
+    if out is None and not flags["resume"]:
+        out = numbered(Path("runs") / f"{flags['method']}-{flags['dataset']}")
+    resume = common.command_line("train", "--resume", "--out", out or "")
+    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=resume)
+    run = fedpriv.train(out=out, listener=listener, **given)
     if as_json:
-        common.print_json({"run": str(out), **summary})
+        common.print_json({"run": str(run.path), **run.summary})
     elif not quiet:
-        print_summary(out, summary)
-
-
-def _resumed(ctx: click.Context, out: Path | None, force: bool) -> RunConfig:
-    from fedpriv.federation.run_directory import RunDirectory
-    from fedpriv.util.errors import UserError
-
-    if out is None:
-        raise UserError("--resume needs --out, the run directory to go on with")
-    if force:
-        raise UserError("--resume and --force exclude each other")
-    extra = common.given(ctx) & {*FLAG_NAMES, "method", "seed"}
-    if extra:
-        flags = ", ".join("--" + name.replace("_", "-") for name in sorted(extra))
-        raise UserError(f"--resume goes on with the run as it was configured; drop {flags}")
-    return RunDirectory.open(out).config
+        print_summary(run.path, run.summary)
 
 
 def print_summary(out: Path, summary: dict[str, Any]) -> None:

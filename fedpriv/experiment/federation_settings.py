@@ -2,22 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from fedpriv.util.pairs import key_values
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
 
-FLAG_NAMES = (
-    *("dataset", "data_dir", "per_class", "image_size", "partition", "alpha", "classes_per_client", "imbalance"),
-    *("train_fraction", "clients", "public", "rounds", "participation", "models", "width", "mapping", "lr"),
-    *("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle", "local_steps", "option", "defense"),
-    *("capture", "checkpoint_every", "keep"),
-)
-"""Parameters that describe a federation (``seed``, ``download`` and ``method`` are handled by the commands)."""
+
+class FederationSettings(TypedDict, total=False):
+    """The settings of a federation: keywords of :func:`fedpriv.train`, flags of ``fedpriv train``, keys of a TOML file.
+
+    Attributes:
+        dataset: a name of ``fedpriv list datasets`` (default ``digits``).
+        data_dir: folder that holds the data set.
+        per_class: keep only the first so many images of each class.
+        image_size: resize images to this side in pixels.
+        partition: ``dirichlet`` (default), ``pathological``, ``iid`` or ``long_tail``.
+        alpha: concentration of the Dirichlet partition, > 0 (default 0.1).
+        classes_per_client: of the pathological partition (default 2).
+        imbalance: of the long-tailed partition (default 100).
+        train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
+        clients: number of clients K (default 10).
+        public: images set aside as public data (default 0).
+        rounds: number of rounds (default 20).
+        participation: share of clients in a round, in (0, 1] (default 1).
+        models: a family, or models with commas between; client k takes the k-th (default ``small``).
+        width: representation width d (default: the family's).
+        mapping: representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``).
+        lr: learning rate of local SGD (default 0.01).
+        batch_size: images of a local batch (default 10).
+        epochs: local epochs a round (default 1).
+        momentum: of SGD (default 0).
+        weight_decay: of SGD (default 0).
+        drop_last: leave out tail batches (default False).
+        shuffle: draw a new order of the images every epoch (default True).
+        local_steps: stop local training after so many steps.
+        option: the method's own options: a mapping, or texts ``KEY=VALUE``.
+        defense: what clients do to an upload before it leaves, in this order: texts ``NAME[:KEY=VALUE,...]``.
+        capture: rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default).
+        checkpoint_every: rounds between checkpoints (default 1).
+        keep: rounds whose checkpoints and uploads are kept for good.
+    """
+
+    dataset: str
+    data_dir: str | Path | None
+    per_class: int | None
+    image_size: int | None
+    partition: str
+    alpha: float
+    classes_per_client: int
+    imbalance: float
+    train_fraction: float
+    clients: int
+    public: int
+    rounds: int
+    participation: float
+    models: str
+    width: int | None
+    mapping: str
+    lr: float
+    batch_size: int
+    epochs: int
+    momentum: float
+    weight_decay: float
+    drop_last: bool
+    shuffle: bool
+    local_steps: int | None
+    option: Mapping[str, Any] | Sequence[str]
+    defense: Sequence[str]
+    capture: str
+    checkpoint_every: int
+    keep: Sequence[int]
+
+
+FLAG_NAMES = tuple(FederationSettings.__annotations__)
+"""Names of the settings of a federation (``seed``, ``download`` and ``method`` are arguments of the verbs)."""
+
+
+def refuse_unknown(settings: Mapping[str, Any], known: Collection[str]) -> None:
+    """Check the names of keyword arguments.
+
+    Raises:
+        UserError: for one that is unknown, with the nearest that is known.
+    """
+    for name in settings:
+        if name not in known:
+            raise unknown_name("argument", name, known)
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Return what may be one text or several as several.
+
+    Raises:
+        UserError: naming the argument, for anything else.
+    """
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
+        raise UserError(f"{argument(name, value)}: expected a text or a list of texts")
+    return tuple(found)
 
 
 def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
@@ -34,20 +121,20 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     from fedpriv.defenses import parse_choice
     from fedpriv.federation.run_directory import RunConfig
     from fedpriv.util.config import parse, plain
-    from fedpriv.util.errors import UserError
 
+    refuse_unknown(flags, FLAG_NAMES)
     direct = (
         *("dataset", "per_class", "image_size", "clients", "public", "rounds", "participation", "models", "width"),
         *("mapping", "capture"),
     )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
-    values |= {"method": method, "seed": seed, "options": key_values(tuple(flags.get("option", ())), "--option")}
+    values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
     if flags.get("data_dir") is not None:
         values["data_dir"] = str(Path(flags["data_dir"]).expanduser().resolve())
     if "checkpoint_every" in flags:
         values["checkpoint_every"] = flags["checkpoint_every"]
     values["keep"] = tuple(flags.get("keep", ()))
-    values["defenses"] = tuple(plain(parse_choice(text)) for text in flags.get("defense", ()))
+    values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
     partition = {"partition": "name"} | {n: n for n in ("alpha", "classes_per_client", "imbalance", "train_fraction")}
     values["partition"] = {name: flags[flag] for flag, name in partition.items() if flag in flags}
     training = {"lr": "learning_rate", "local_steps": "max_steps"}

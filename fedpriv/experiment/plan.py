@@ -1,4 +1,4 @@
-"""What to attack, with what, under which knowledge: read from flags, checked, and laid out as jobs. Prints nothing."""
+"""What to attack, with what, under which knowledge: read from arguments, checked, and laid out as jobs. Prints nothing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
-from fedpriv.util.pairs import key_values
+from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
@@ -144,16 +145,17 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     from fedpriv.attacks import ATTACKS, attacks_for, targets_of, told_in_clear
 
     target = target_name(target)
+    where = argument("target", target)
     if why := told_in_clear(target):
-        raise UserError(f"--target {target}: {why}; see: fedpriv list targets")
+        raise UserError(f"{where}: {why}; see: fedpriv list targets")
     chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
     fitting = attacks_for(target)
     if not fitting:
-        raise UserError(f"--target {target}: no attack on this kind of upload yet; see: fedpriv list targets")
+        raise UserError(f"{where}: no attack on this kind of upload yet; see: fedpriv list targets")
     for name in chosen:
         if name not in fitting:
             raise UserError(
-                f"--attack {name}: attacks {' or '.join(targets_of(name))}, not {target}; "
+                f"{argument('attacks', name)}: attacks {' or '.join(targets_of(name))}, not {target}; "
                 f"for {target} there are: {', '.join(fitting)}"
             )
     return chosen or tuple(n for n in fitting if not getattr(ATTACKS.load(n), "only_by_name", False))
@@ -223,11 +225,12 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
     """
     if rounds_seen is None or rounds_seen == 1:
         return
+    seen = argument("rounds_seen", rounds_seen)
     for name in named:
         if chosen[name].needs.min_rounds == 1:
-            raise UserError(f"--rounds-seen {rounds_seen}: attack {name!r} uses one round; drop the flag or the attack")
+            raise UserError(f"{seen}: attack {name!r} uses one round; drop the flag or the attack")
     if all(made.needs.min_rounds == 1 for made in chosen.values()):
-        raise UserError(f"--rounds-seen {rounds_seen}: no attack on {target} uses several rounds; drop the flag")
+        raise UserError(f"{seen}: no attack on {target} uses several rounds; drop the flag")
 
 
 # ---------------------------------------------------------------- options, budgets, stages, card
@@ -235,7 +238,7 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
 
 def options_by_attack(
     names: Sequence[str],
-    pairs: Sequence[str],
+    given: Mapping[str, Any] | Sequence[str],
     *,
     iterations: int | None = None,
     restarts: int | None = None,
@@ -245,7 +248,8 @@ def options_by_attack(
 
     Args:
         names: the attacks of the suite.
-        pairs: ``KEY=VALUE`` or ``ATTACK.KEY=VALUE``; the second kind wins.
+        given: options by name, those of one attack under its name: a mapping, or texts ``KEY=VALUE`` and
+            ``ATTACK.KEY=VALUE``. The second kind wins.
         iterations: value of every attack's budget field.
         restarts: value of ``restarts`` of every attack that has it. A field that one of these three flags sets is not an
             option besides.
@@ -261,8 +265,8 @@ def options_by_attack(
     known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     if iterations is not None or budgets:
-        _refuse_budget(kinds, "--iterations" if iterations is not None else "--budget")
-    tree = key_values(tuple(pairs), "--attack-option")
+        _refuse_budget(kinds, argument("iterations" if iterations is not None else "budget"))
+    tree = mapping("attack_option", given)
     # A field may be called like an attack (``pixels``); of the two the attack is meant.
     scoped = {key for key in tree if key in names or (key in ATTACKS and not any(key in one for one in known.values()))}
     general = {key: value for key, value in tree.items() if key not in scoped}
@@ -275,23 +279,24 @@ def options_by_attack(
     for name in scoped:
         if name not in names:
             raise UserError(
-                f"--attack-option {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}"
+                f"{argument('attack_option')} {name}.…: attack {name!r} does not run here; there are: {', '.join(names)}"
             )
         if not isinstance(tree[name], dict):
-            raise UserError(f"--attack-option {name}={tree[name]}: expected {name}.KEY=VALUE")
+            raise UserError(f"{argument('attack_option', {name: tree[name]})}: expected {name}.KEY=VALUE")
         found[name] |= tree[name]
     if restarts is not None and not any("restarts" in own for own in known.values()):
-        raise UserError(f"--restarts: {', '.join(names)} has no restarts; drop the flag")
+        raise UserError(f"{argument('restarts')}: {', '.join(names)} has no restarts; drop the flag")
     for name, kind in kinds.items():
         restarted = restarts is not None and "restarts" in known[name]
         flags: dict[str, str | None] = {
-            "--restarts": "restarts" if restarted else None,
-            "--iterations": kind.budget if iterations is not None else None,
-            "--budget": kind.budget if budgets else None,
+            "restarts": "restarts" if restarted else None,
+            "iterations": kind.budget if iterations is not None else None,
+            "budget": kind.budget if budgets else None,
         }
         for flag, own in flags.items():
             if own in found[name]:
-                raise UserError(f"--attack-option {own}: {flag} sets it for attack {name!r}; drop one of them")
+                where = f"{argument('attack_option')} {own}"
+                raise UserError(f"{where}: {argument(flag)} sets it for attack {name!r}; drop one of them")
         if restarted:
             found[name]["restarts"] = restarts
         if iterations is not None and kind.budget:
@@ -309,30 +314,31 @@ def _unknown_option(key: str, known: Mapping[str, set[str]]) -> UserError:
     close = difflib.get_close_matches(key, everything, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     listed = "; ".join(f"{name}: {', '.join(sorted(own))}" for name, own in known.items())
-    return UserError(f"--attack-option: unknown key {key!r}; {hint}known: {listed}")
+    return UserError(f"{argument('attack_option')}: unknown key {key!r}; {hint}known: {listed}")
 
 
-def parse_budgets(text: str | None) -> tuple[int, ...]:
-    """Return the budgets that ``"100,300,1000"`` lists, ascending.
+def parse_budgets(given: str | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the budgets that a list or ``"100,300,1000"`` holds, ascending.
 
     Raises:
         UserError: for anything but different whole numbers of at least 1.
     """
-    if text is None:
+    if given is None:
         return ()
+    where = argument("budget", given)
     try:
-        found = [int(entry) for entry in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"--budget {text}: expected whole numbers with commas between, such as 100,300,1000") from error
-    if min(found) < 1:
-        raise UserError(f"--budget {text}: expected at least 1, got {min(found)}")
+        found = [int(entry) for entry in (given.split(",") if isinstance(given, str) else given)]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: expected whole numbers with commas between, such as 100,300,1000") from error
+    if not found or min(found) < 1:
+        raise UserError(f"{where}: expected at least 1, got {min(found, default='none')}")
     if len(set(found)) < len(found):
-        raise UserError(f"--budget {text}: a value is given twice")
+        raise UserError(f"{where}: a value is given twice")
     return tuple(sorted(found))
 
 
 def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
-    """Return the stages that flags name, in the order of training.
+    """Return the stages that texts name, in the order of training.
 
     Raises:
         UserError: for an unknown one.
@@ -343,8 +349,11 @@ def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
     return tuple(stage for stage in STAGES if stage in wanted)
 
 
-def parse_card(pairs: Sequence[str]) -> KnowledgeCard:
-    """Return the knowledge card that flags describe; the number of rounds is each attack's own.
+def parse_card(given: Mapping[str, Any] | Sequence[str]) -> KnowledgeCard:
+    """Return the knowledge card that grants describe; the number of rounds is each attack's own.
+
+    Args:
+        given: values by grant, a mapping or texts ``GRANT=VALUE``.
 
     Raises:
         UserError: for an unknown grant or value.
@@ -353,26 +362,30 @@ def parse_card(pairs: Sequence[str]) -> KnowledgeCard:
     from fedpriv.evidence.foreign import parse_foreign
     from fedpriv.util.config import parse
 
-    values = key_values(tuple(pairs), "--knowledge")
+    values = mapping("knowledge", given)
     batch = values.get("batch", "known")
     if batch not in ("known", "none"):
-        raise UserError(f"--knowledge batch={batch}: expected known or none")
+        raise UserError(f"{_granting(batch=batch)}: expected known or none")
     if "rounds_seen" in values:
-        raise UserError("--knowledge rounds_seen: use --rounds-seen")
-    card = parse(KnowledgeCard, values | {"batch": batch == "known"}, "--knowledge")
+        raise UserError(f"{argument('knowledge')} rounds_seen: use {argument('rounds_seen')}")
+    card = parse(KnowledgeCard, values | {"batch": batch == "known"}, argument("knowledge"))
     if card.extractor == "shadow" and card.attacker_data != "same_domain":
         raise UserError(
-            "--knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images with their classes; "
-            "pass --knowledge attacker_data=same_domain and --public N too"
+            f"{_granting(extractor='shadow')}: a shadow extractor is trained on the attacker's own images with their "
+            f"classes; pass {_granting(attacker_data='same_domain')} and {argument('public')} N too"
         )
     if bool(card.foreign) != (card.attacker_data == "other_domain"):
         raise UserError(
-            f"--knowledge attacker_data={card.attacker_data}, foreign={card.foreign or '(nothing)'}: images of another "
-            "domain take both attacker_data=other_domain and foreign=NAME or NAME:FOLDER of a data set"
+            f"{argument('knowledge')} attacker_data={card.attacker_data}, foreign={card.foreign or '(nothing)'}: images of "
+            "another domain take both attacker_data=other_domain and foreign=NAME or NAME:FOLDER of a data set"
         )
     if card.foreign:
         try:
             parse_foreign(card.foreign)
         except UserError as error:
-            raise UserError(f"--knowledge foreign={card.foreign}: {error}") from error
+            raise UserError(f"{_granting(foreign=card.foreign)}: {error}") from error
     return card
+
+
+def _granting(**grants: str) -> str:
+    return argument("knowledge", grants)

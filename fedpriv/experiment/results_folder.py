@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.util import folders
+from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, write_json
@@ -44,7 +45,7 @@ def results_folder(
         UserError: when the folder is taken, overlaps the run, or was made with other flags.
     """
     data_dir = None if config is None or config.data_dir is None else Path(config.data_dir)
-    folders.refuse_overlap(folder, {"--run": run}, around={"--data-dir": data_dir})
+    folders.refuse_overlap(folder, {argument("run"): run}, around={argument("data_dir"): data_dir})
     described = {**request, "config": None if config is None else plain(config)}
     if resume:
         before = read_json(folder / REQUEST)
@@ -63,9 +64,8 @@ def results_folder(
             refused = error
     if refused is not None:
         if (folder / "run" / "summary.json").is_file():
-            raise UserError(
-                f"{refused} (the run is trained: go on with --run {folder / 'run'} and another --out)"
-            ) from refused
+            go_on = f"{argument('run')} {folder / 'run'} and another {argument('out')}"
+            raise UserError(f"{refused} (the run is trained: go on with {go_on})") from refused
         folders.give_back(folder)
         raise refused
 

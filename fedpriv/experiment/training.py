@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.util import folders
+from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 
@@ -46,7 +47,7 @@ def train_run(
 
     chosen = pick_device(device)
     data_dir = None if config.data_dir is None else Path(config.data_dir)
-    folders.refuse_overlap(out, {}, around={"--data-dir": data_dir})
+    folders.refuse_overlap(out, {}, around={argument("data_dir"): data_dir})
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)

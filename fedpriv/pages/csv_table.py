@@ -77,9 +77,18 @@ def csv_text(found: Sequence[AttackRecord]) -> str:
     buffer = io.StringIO()
     table = csv.DictWriter(buffer, _CSV, lineterminator="\n")
     table.writeheader()
-    for attack in in_order(found, scored):
-        table.writerow(_csv_row(attack))
+    table.writerows(csv_rows(found))
     return buffer.getvalue()
+
+
+def csv_rows(found: Sequence[AttackRecord]) -> list[dict[str, Any]]:
+    """Return the rows of the table by column, in its order; what was not measured is missing.
+
+    Raises:
+        UserError: when an attack was not scored.
+    """
+    rows = [_csv_row(attack) for attack in in_order(found, scored)]
+    return [{column: row[column] for column in _CSV if column in row} for row in rows]
 
 
 def _csv_row(attack: AttackRecord) -> dict[str, Any]:

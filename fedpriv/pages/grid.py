@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from fedpriv.scoring.leakage import psnr
 from fedpriv.scoring.panel import own_guesses, settle
 from fedpriv.scoring.ranking import title
 from fedpriv.util.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FEW = 10  # with so many targets or fewer all are shown
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rules ask for
@@ -63,7 +66,23 @@ def grid_png(
     every_target: bool | None = None,
     quantiles: Sequence[float] = QUANTILES,
 ) -> bytes:
-    """Return the picture as PNG bytes.
+    """Return the picture as PNG bytes; arguments as :func:`grid_figure` has them."""
+    figure = grid_figure(record, reconstruction, truths, permuted, every_target=every_target, quantiles=quantiles)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def grid_figure(
+    record: Mapping[str, Any],
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    permuted: Reconstruction | None,
+    *,
+    every_target: bool | None = None,
+    quantiles: Sequence[float] = QUANTILES,
+) -> Figure:
+    """Return the picture as a figure of matplotlib.
 
     Args:
         record: the attack's ``metrics.json``; title, best floor and seed are taken from it.
@@ -155,7 +174,7 @@ def _subtitle(record: Mapping[str, Any], columns: Sequence[Column], n_targets: i
     )
 
 
-def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> bytes:
+def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -202,9 +221,7 @@ def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle:
                     color=_SOFT if not strong else _GOOD if column.above_floor else _INK,
                     weight="bold" if strong else "normal",
                 )
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return figure
 
 
 def _pixels(image: Tensor) -> np.ndarray:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedpriv.util import ownership
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 
@@ -48,18 +49,20 @@ def check_free(path: Path, *, force: bool) -> None:
     """
     with writing(path):
         if path.is_symlink() and not path.exists():
-            raise UserError(f"{path}: is a link to nothing; --out takes a folder")
+            raise UserError(f"{path}: is a link to nothing; {argument('out')} takes a folder")
         if path.exists() and not path.is_dir():
-            raise UserError(f"{path}: is a file; --out takes a folder")
+            raise UserError(f"{path}: is a file; {argument('out')} takes a folder")
         if occupied(path):
             if not force:
-                raise UserError(f"{path}: already exists; choose another --out, or --force to replace it")
+                raise UserError(
+                    f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
+                )
             foreign = ownership.strangers(path)
             if foreign:
                 more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
                 raise UserError(
-                    f"{path}: holds files that fedpriv did not make ({foreign[0].relative_to(path)}{more}); --force "
-                    "removes only what fedpriv made: choose another --out"
+                    f"{path}: holds files that fedpriv did not make ({foreign[0].relative_to(path)}{more}); "
+                    f"{argument('force')} removes only what fedpriv made: choose another {argument('out')}"
                 )
         if (path / ownership.LOCK).is_file():
             with ownership.held(path):
@@ -94,20 +97,22 @@ def refuse_overlap(
 
     Args:
         out: the folder to write.
-        inputs: flag -> folder or file that is read; no part of either may lie in the other.
-        around: flag -> folder that is read, and that may have the output below it, as a folder of data sets has.
+        inputs: name -> folder or file that is read; no part of either may lie in the other.
+        around: name -> folder that is read, and that may have the output below it, as a folder of data sets has.
 
     Raises:
         UserError: naming both.
     """
     target = out.resolve()
-    for flag, given in (*inputs.items(), *(around or {}).items()):
+    for name, given in (*inputs.items(), *(around or {}).items()):
         if given is None:
             continue
         source = given.resolve()
-        below = flag in inputs and source in target.parents
+        below = name in inputs and source in target.parents
         if source == target or target in source.parents or below:
-            raise UserError(f"--out {out}: overlaps {flag} {given}, which is read; choose another --out")
+            raise UserError(
+                f"{argument('out')} {out}: overlaps {name} {given}, which is read; choose another {argument('out')}"
+            )
 
 
 def give_back(path: Path) -> None:
@@ -126,7 +131,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{path}: this folder cannot be made or written ({error.strerror or error}); choose another --out"
+            f"{path}: this folder cannot be made or written ({error.strerror or error}); choose another {argument('out')}"
         ) from error
 
 

@@ -11,7 +11,13 @@ Report = Callable[[int, int, str], None]
 
 
 class Listener:
-    """Hears of the work and shows nothing; a command line or a notebook overrides what it wants to show."""
+    """Hears of the work and shows nothing; a command line or a notebook overrides what it wants to show.
+
+    Attributes:
+        command: what was typed to start the work, for the records; None where a verb was called from Python.
+    """
+
+    command: str | None = None
 
     def progress(self, title: str) -> AbstractContextManager[Report]:
         """Follow one piece of work; entering gives what the work calls as it advances."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 
@@ -32,3 +34,18 @@ def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             inner[last] = text
     return result
+
+
+def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Return an argument that is a mapping, or texts ``KEY=VALUE``, as a mapping.
+
+    Raises:
+        UserError: naming the argument, for anything else.
+    """
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise UserError(f"{argument(name, dict(value))}: expected names as keys")
+        return dict(value)
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise UserError(f"{argument(name, value)}: expected a mapping, or texts KEY=VALUE")
+    return key_values(tuple(value), argument(name))

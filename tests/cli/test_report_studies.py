@@ -10,8 +10,8 @@ import pytest
 from eval_cases import ABOUT, firsts, reconstruction, truths
 
 from fedpriv.cli.main import run
-from fedpriv.cli.score import attack_directories
 from fedpriv.defenses import build_defenses
+from fedpriv.experiment.verbs.scoring import attack_directories
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.study_report import write_study_report

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.definition import parse_study
 from fedpriv.experiment.study.entries import Study
@@ -29,11 +30,13 @@ class StudyResult:
         folder: of the study.
         rows: a line a cell, as ``cells.jsonl`` has them.
         report: the page over what is done, or None where nothing is.
+        lifetime: what keeps a temporary folder; None for a folder that stays.
     """
 
     folder: Path
     rows: tuple[Row, ...]
     report: Path | None
+    lifetime: Scratch | None = field(default=None, repr=False, compare=False)
 
     @property
     def failed(self) -> tuple[Row, ...]:

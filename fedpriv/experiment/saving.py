@@ -1,0 +1,46 @@
+"""What results have in common: they are copied to a folder that stays, and become a pandas frame where pandas is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv.util import folders
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import whole
+from fedpriv.util.ownership import LOCK, MARKER, PARTIAL
+
+
+def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
+    """Copy a folder of results, file by file, to one that is ours.
+
+    Args:
+        source: the folder.
+        out: folder to make.
+        kind: what it holds.
+        force: replace what is there.
+
+    Raises:
+        UserError: when something is in the way, or the two overlap.
+    """
+    folders.refuse_overlap(out, {"results": source})
+    with folders.output(out, kind, force=force):
+        for path in sorted(source.rglob("*")):
+            if path.is_file() and path.name not in (MARKER, LOCK) and not path.name.endswith(PARTIAL):
+                with whole(out / path.relative_to(source)) as temporary:
+                    shutil.copyfile(path, temporary)
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a pandas frame.
+
+    Raises:
+        UserError: where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise UserError("to_frame needs pandas, which is not installed: pip install pandas") from error
+    return pandas.DataFrame(list(rows))

@@ -1,0 +1,32 @@
+"""A temporary folder that lasts as long as the object that stands for it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+
+class Scratch:
+    """A new folder; it is removed when nothing refers to this object any more, at the latest when Python ends.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="fedpriv-"))
+        self._end = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def place(out: str | Path | None) -> tuple[Path, Scratch | None]:
+    """Return the folder to write, and what keeps it where it is temporary.
+
+    Args:
+        out: where; None for a temporary folder.
+    """
+    if out is not None:
+        return Path(out), None
+    scratch = Scratch()
+    return scratch.path / "out", scratch

@@ -1,0 +1,381 @@
+"""The verb ``attack``: invert what clients upload, and show what that is worth beside a blind guess."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.evidence.client_states import refuse_mixed
+from fedpriv.evidence.foreign import refuse_foreign
+from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
+from fedpriv.experiment import membership
+from fedpriv.experiment import property as property_inference
+from fedpriv.experiment.execution import Ground, attack_all, prepare_ground
+from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, refuse_unknown, run_config, texts
+from fedpriv.experiment.plan import (
+    MEMBERSHIP,
+    PROPERTY,
+    SCORING,
+    AttackPlan,
+    attack_names,
+    build_attacks,
+    granted,
+    options_by_attack,
+    parse_budgets,
+    parse_card,
+    parse_stages,
+    refuse_rounds,
+    target_name,
+)
+from fedpriv.experiment.results_folder import results_folder
+from fedpriv.experiment.scratch import place
+from fedpriv.experiment.training import train_run
+from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.experiment.verbs.training import Run
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.methods import METHODS, default_method
+from fedpriv.models import family
+from fedpriv.pages.report import write_report
+from fedpriv.util.arguments import argument
+from fedpriv.util.config import plain
+from fedpriv.util.device import pick_device
+from fedpriv.util.errors import UserError
+from fedpriv.util.folders import occupied
+from fedpriv.util.listener import SILENT, Listener
+from fedpriv.wire.kinds import payload_kind
+
+if TYPE_CHECKING:
+    from fedpriv.federation.run_directory import RunConfig
+
+STAGED_ROUNDS = 100
+"""Rounds of the run that is trained when none is given, where stages are asked for and its quick settings have one round."""
+
+Grants: TypeAlias = Mapping[str, Any] | Sequence[str]
+
+
+class AttackSettings(FederationSettings, total=False):
+    """What may be said of an attack beside its target; and, where a run is trained first, of the federation.
+
+    Attributes:
+        method: method to train when there is no run (default: the usual one for the target).
+        targets: how many targets at most (default 48).
+        round: attack the uploads of this round (default: the last stored).
+        stages: attack early (after 5-10 % of the rounds), middle, converged (the last).
+        rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
+        iterations: budget of every attack that has one, in its own unit.
+        budget: run every attack that has a budget once with each of these, for a curve.
+        restarts: independent starts a target; the attack's own objective chooses.
+        attack_option: hyperparameters of every attack that has them, or of one under its name.
+        chunk_rows: rows (targets x restarts) at a time; bounds memory, changes no result.
+        control: also attack permuted uploads, the negative control (default True).
+        control_every_budget: with ``budget``: at every budget, not at the largest only.
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        download: fetch the data set if it is missing.
+        resume: go on with an interrupted attack in ``out``; repeat the other arguments.
+        force: replace ``out`` if it exists.
+    """
+
+    method: str | None
+    targets: int
+    round: int | None
+    stages: str | Sequence[str]
+    rounds_seen: int | None
+    iterations: int | None
+    budget: str | Sequence[int] | None
+    restarts: int | None
+    attack_option: Mapping[str, Any] | Sequence[str]
+    chunk_rows: int | None
+    control: bool
+    control_every_budget: bool
+    device: str
+    download: bool
+    resume: bool
+    force: bool
+
+
+SETTINGS: Collection[str] = AttackSettings.__optional_keys__
+_WHOLE = ("targets", "rounds_seen", "chunk_rows", "iterations", "restarts")
+
+
+def attack(
+    run: Run | str | Path | None = None,
+    *,
+    target: str,
+    attacks: str | Sequence[str] = (),
+    knowledge: Grants = (),
+    seed: int = 0,
+    out: str | Path | None = None,
+    listener: Listener = SILENT,
+    **settings: Unpack[AttackSettings],
+) -> AttackResult:
+    """Attack one kind of upload of a run; score what comes out beside blind guesses and permuted uploads.
+
+    Without a run a federation is trained first, with quick settings of the target where none are given.
+
+    Args:
+        run: a finished run or its folder; None trains one first.
+        target: kind of upload to attack: ``fedpriv list targets``.
+        attacks: names of attacks; none for all that fit.
+        knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign.
+        seed: of targets, attacks and scores, and of the run that is trained.
+        out: folder to make; None for a temporary result, which is gone with the returned object.
+        listener: hears of the progress.
+        settings: see :class:`AttackSettings`.
+
+    Raises:
+        UserError: naming the argument that is wrong, before anything is attacked.
+    """
+    refuse_unknown(settings, SETTINGS)
+    target = target_name(target)
+    asked = _read(target, texts("attacks", attacks), parse_card(knowledge), seed, settings)
+    device, download = settings.get("device", "auto"), settings.get("download", False)
+    pick_device(device)
+    path = run.path if isinstance(run, Run) else None if run is None else Path(run)
+    config = None
+    if path is None:
+        config = _quick_config(asked, settings)
+        _refuse_without_images(asked.plan.card, config)
+        _refuse_mixed(target, config)
+    else:
+        _refuse_training(path, settings)
+    plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
+    if not plan.results():
+        raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
+    notices = _Notices(listener, [*asked.refusals, *plan.left_out()])
+    ground, request = None, _request(plan, path)
+    if path is not None:
+        # What an existing run cannot give is refused before a folder is made.
+        ground, plan = _prepare(path, plan, asked.named, notices)
+    folder, scratch = place(out)
+    with results_folder(
+        folder,
+        resume=settings.get("resume", False),
+        force=settings.get("force", False),
+        request=request,
+        config=config,
+        run=path,
+    ):
+        listener.resumable()
+        if config is not None:
+            _train(folder / "run", config, device=device, download=download, listener=listener)
+        if ground is None:
+            ground, plan = _prepare(folder / "run", plan, asked.named, notices)
+        command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
+        results = attack_all(folder, ground, plan, command=command, listener=listener)
+        measured = membership.measure_all(folder, ground, plan, command=command, listener=listener)
+        named = PROPERTY in asked.named
+        measured |= property_inference.measure_all(
+            folder, ground, plan, command=command, named=named, listener=listener
+        )
+        write_report(list(results), folder, list(measured))
+    attacked = run if isinstance(run, Run) else Run(path or folder / "run")
+    records, scores = ({found.name: record for found, record in each.items()} for each in (results, measured))
+    return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
+
+
+# ---------------------------------------------------------------- what to run
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for, checked as far as that needs no run; its plan has no rounds of stages yet."""
+
+    plan: AttackPlan
+    named: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    refusals: tuple[str, ...]
+
+
+class _Notices:
+    """Hands lines on to a listener and keeps them."""
+
+    def __init__(self, listener: Listener, reasons: Sequence[str]) -> None:
+        self.lines: list[str] = []
+        self._listener = listener
+        for reason in reasons:
+            self.left_out(reason)
+
+    def left_out(self, reason: str) -> None:
+        self.lines.append(f"left out: {reason}")
+        self._listener.say(self.lines[-1])
+
+
+def _read(target: str, named: tuple[str, ...], card: KnowledgeCard, seed: int, settings: Mapping[str, Any]) -> _Asked:
+    for name in _WHOLE:
+        value = settings.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UserError(f"{argument(name, value)}: expected at least 1")
+    names = attack_names(target, named)
+    named = tuple(name for name in names if named)
+    stages = parse_stages(texts("stages", settings.get("stages", ())))
+    budgets = parse_budgets(settings.get("budget"))
+    number, rounds_seen = settings.get("round"), settings.get("rounds_seen")
+    control, every = settings.get("control", True), settings.get("control_every_budget", False)
+    _refuse_together(number, stages, settings.get("iterations"), budgets, every and not (budgets and control))
+    options = options_by_attack(
+        names,
+        settings.get("attack_option", ()),
+        iterations=settings.get("iterations"),
+        restarts=settings.get("restarts"),
+        budgets=budgets,
+    )
+    chosen = build_attacks(names, options)
+    refuse_rounds(named, chosen, target, rounds_seen)
+    chosen, refusals = granted(chosen, named, target, card, rounds_seen)
+    plan = AttackPlan(
+        target=target,
+        attacks={name: made for name, made in chosen.items() if name not in SCORING},
+        card=card,
+        n_targets=settings.get("targets", 48),
+        seed=seed,
+        round=number,
+        rounds_seen=rounds_seen,
+        budgets=budgets,
+        control=control,
+        control_every_budget=every,
+        chunk_rows=settings.get("chunk_rows"),
+        members=chosen.get(MEMBERSHIP),
+        properties=chosen.get(PROPERTY),
+    )
+    return _Asked(plan, named, stages, tuple(refusals))
+
+
+def _refuse_together(
+    number: int | None, stages: Sequence[Stage], iterations: int | None, budgets: Sequence[int], idle: bool
+) -> None:
+    def both(one: str, other: str, why: str) -> UserError:
+        return UserError(f"{argument(one)} and {argument(other)} exclude each other: {why}")
+
+    if number is not None and stages:
+        raise both("round", "stages", "a stage is a round")
+    if iterations is not None and budgets:
+        raise both("iterations", "budget", f"{argument('budget')} lists the iterations")
+    if idle:
+        raise UserError(
+            f"{argument('control_every_budget')}: needs {argument('budget')}, and no {argument('no_control')}"
+        )
+
+
+def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
+    if card.attacker_data == "other_domain":
+        refuse_foreign(card, config)
+    if card.attacker_data == "same_domain" and not config.public:
+        where = argument("knowledge", {"attacker_data": card.attacker_data})
+        raise UserError(f"{where}: no images are set aside for the attacker; pass {argument('public')} N")
+
+
+def _refuse_mixed(target: str, config: RunConfig) -> None:
+    refuse_mixed(METHODS.load(config.method), target, family(config.models)[: config.clients])
+
+
+def _refuse_training(path: Path, settings: Mapping[str, Any]) -> None:
+    extra = set(settings) & {*FLAG_NAMES, "method"}
+    if extra:
+        listed = ", ".join(argument(name) for name in sorted(extra))
+        raise UserError(f"{argument('run')} {path}: the run is trained already; drop {listed}")
+
+
+def _stage_rounds(asked: _Asked, path: Path | None, config: RunConfig | None) -> dict[Stage, int]:
+    if not asked.stages:
+        return {}
+    if path is None:
+        assert config is not None
+        return planned_rounds(asked.stages, config.rounds)
+    run = RunDirectory.open(path)
+    run.require_complete()
+    return kept_rounds(run, asked.plan.target, asked.stages)
+
+
+def quick_settings(target: str) -> dict[str, Any]:
+    """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
+
+    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds.
+    """
+    kind = payload_kind(target)
+    if kind.computed_from == "training":
+        models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
+        one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
+        return one_step | ({"models": models} if models else {})
+    rounds = 30 if kind.computed_from == "mixture" else 10
+    return {"rounds": rounds, "lr": 0.1} | ({"public": 200} if kind.computed_from == "public" else {})
+
+
+def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
+    target = asked.plan.target
+    method = settings.get("method") or default_method(target)
+    if method is None:
+        where = argument("target", target)
+        raise UserError(f"{where}: no method here uploads this; pass {argument('run')} or {argument('method')}")
+    values = quick_settings(target)
+    if asked.stages and values.get("rounds") == 1:
+        values["rounds"] = STAGED_ROUNDS
+    values |= {name: settings[name] for name in FLAG_NAMES if name in settings}
+    if asked.stages:
+        number = values.get("rounds", 0)
+        rounds = planned_rounds(asked.stages, number).values() if isinstance(number, int) and number > 0 else ()
+        values["keep"] = (*values.get("keep", ()), *rounds_to_keep(target, sorted(rounds)))
+    # Every round's uploads are needed only by attacks across rounds, but they are small where such attacks exist.
+    return run_config(method, values, asked.plan.seed)
+
+
+def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notices) -> tuple[Ground, AttackPlan]:
+    """Return the ground for a plan, and the plan without the inference that the run leaves nothing to.
+
+    Raises:
+        UserError: when the run does not have what is asked for, or leaves nothing to an inference that was named.
+    """
+    ground = prepare_ground(path, plan)
+    plan, about_members = membership.check(ground, plan, named=MEMBERSHIP in named)
+    plan, about_clients = property_inference.check(ground, plan, named=PROPERTY in named)
+    reasons = (*about_members, *about_clients)
+    if reasons and not plan.results():
+        raise UserError(reasons[0])
+    for reason in reasons:
+        notices.left_out(reason)
+    return ground, plan
+
+
+def _request(plan: AttackPlan, path: Path | None) -> dict[str, Any]:
+    """Return what is asked for, by which an interrupted suite knows its own continuation."""
+    return {
+        "target": plan.target,
+        "attacks": {name: plain(made) for name, made in plan.attacks.items()},
+        "membership": plain(plan.members),
+        "property": plain(plan.properties),
+        "knowledge": plain(plan.card),
+        "n_targets": plan.n_targets,
+        "round": plan.round,
+        "rounds_seen": plan.rounds_seen,
+        "stages": dict(plan.stages),
+        "budgets": list(plan.budgets),
+        "control": plan.control,
+        "control_every_budget": plan.control_every_budget,
+        "seed": plan.seed,
+        "run": None if path is None else os.fspath(path.resolve()),
+        "results": plan.results(),
+    }
+
+
+# ---------------------------------------------------------------- the run that is trained first
+
+
+def _local(config: RunConfig) -> str:
+    """Return the size of local batches and the limit on local steps, the latter where there is one."""
+    training = config.training
+    steps = "" if training.max_steps is None else f", at most {training.max_steps} local step(s) a round"
+    return f", batch size {training.batch_size}{steps}"
+
+
+def _train(path: Path, config: RunConfig, *, device: str, download: bool, listener: Listener) -> None:
+    resume = occupied(path)
+    if resume and RunDirectory.open(path).complete:
+        return
+    listener.say(
+        f"no {argument('run')}: training {config.method} on {config.dataset}: {config.clients} clients, models "
+        f"{config.models}, {config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}"
+    )
+    train_run(path, config, device=device, download=download, resume=resume, listener=listener)

@@ -1,0 +1,115 @@
+"""The verb ``audit``: train, attack and report over a grid of methods, defenses and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from fedpriv.experiment.federation_settings import refuse_unknown
+from fedpriv.experiment.scratch import place
+from fedpriv.experiment.study.cells import Execution
+from fedpriv.experiment.study.definition import parse_study
+from fedpriv.experiment.study.entries import Study
+from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
+from fedpriv.experiment.study.source import Source, overridden, read_source
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT, Listener
+
+
+class StudySettings(TypedDict, total=False):
+    """The keys of a study, and how it is carried out.
+
+    Attributes:
+        federation: settings that all methods share, by name.
+        methods: names, or mappings with ``name`` and settings of its own (default ``fedre``).
+        defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
+        attacks: names or mappings, or ``all`` that fit and are granted (default).
+        seeds: of training, targets and attacks (default 0).
+        knowledge: changes to the knowledge card.
+        targets: how many targets a cell at most (default 48).
+        control: also attack permuted uploads (default True).
+        stages: also attack early, middle, converged stages.
+        rounds_seen: rounds of uploads that attacks across rounds use.
+        workers: processes at a time, one thread each (default 1).
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        download: fetch data sets that are missing.
+        chunk_rows: rows of an attack at a time; bounds memory.
+    """
+
+    federation: Mapping[str, Any]
+    methods: Sequence[Any]
+    defenses: Sequence[Any]
+    attacks: str | Sequence[Any]
+    seeds: Sequence[int]
+    knowledge: Mapping[str, Any]
+    targets: int
+    control: bool
+    stages: Sequence[str]
+    rounds_seen: int
+    workers: int
+    device: str
+    download: bool
+    chunk_rows: int | None
+
+
+_EXECUTION = ("workers", "device", "download", "chunk_rows")
+
+
+def audit(
+    study: Study | Mapping[str, Any] | str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    listener: Listener = SILENT,
+    **settings: Unpack[StudySettings],
+) -> StudyResult:
+    """Train every method under every defense with every seed, attack each run, and report on all together.
+
+    Calling it again with the same study and ``out`` goes on where it stopped.
+
+    Args:
+        study: a TOML file (docs/audit.md), the mapping that such a file holds, or None for settings alone.
+        out: folder of the study; None for a temporary one, which is gone with the returned object.
+        resume: go on with the study in ``out`` as it is.
+        force: replace ``out`` if it holds another study.
+        listener: hears of every cell that ends, and of the progress.
+        settings: see :class:`StudySettings`; they win over ``study``.
+
+    Raises:
+        UserError: naming the key that is wrong, before anything runs.
+    """
+    refuse_unknown(settings, StudySettings.__optional_keys__)
+    own = {name: value for name, value in settings.items() if name not in _EXECUTION}
+    for name in ("workers", "chunk_rows"):
+        value = settings.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UserError(f"{argument(name, value)}: expected at least 1")
+    if resume:
+        if out is None:
+            raise UserError(f"{argument('resume')} needs {argument('out')}, the folder of the study")
+        if force:
+            raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
+        if study is not None or own:
+            extra = ", ".join([argument("study")] * (study is not None) + [argument(name) for name in sorted(own)])
+            raise UserError(f"{argument('resume')} goes on with the study in {out} as it is; drop {extra}")
+        described = saved_study(Path(out))
+    else:
+        described = _described(study, own)
+    folder, scratch = place(out)
+    execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings})  # type: ignore[literal-required]
+    command = listener.command or "fedpriv.audit(...)"
+    result = run_study(described, folder, execution, force=force, command=command, listener=listener)
+    return replace(result, lifetime=scratch)
+
+
+def _described(study: Study | Mapping[str, Any] | str | Path | None, own: Mapping[str, Any]) -> Study:
+    if isinstance(study, Study):
+        if own:
+            raise UserError(f"{argument(min(own))}: the study is read already; drop it")
+        return study
+    source = read_source(Path(study)) if isinstance(study, (str, Path)) else Source(study or {})
+    return parse_study(overridden(source, {name: (name, value) for name, value in own.items()}, {}))

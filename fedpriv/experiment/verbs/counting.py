@@ -1,0 +1,184 @@
+"""The verb ``cost``: communication of a round, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, refuse_unknown, run_config, texts
+from fedpriv.experiment.saving import frame
+from fedpriv.federation.method import Method
+from fedpriv.federation.planned_traffic import communication, held, with_models
+from fedpriv.federation.rounds import load_data
+from fedpriv.methods import METHODS
+from fedpriv.models import default_width, family
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.pairs import mapping
+from fedpriv.wire.sizes import Facts
+
+DATA_SETTINGS = (
+    *("alpha", "classes_per_client", "data_dir", "dataset", "download", "imbalance", "partition", "per_class", "seed"),
+    "train_fraction",
+)
+"""Whoever sets one of these wants sizes from data."""
+
+STATED = ("classes", "pairs", "samples", "channels")
+"""Sizes that data would give."""
+
+_NUMBERS = ("classes", "width", "pairs", "samples", "channels", "model_scalars", "clusters", "compressed_scalars")
+
+
+class CostSettings(FederationSettings, total=False):
+    """The sizes that a count needs, stated or, where ``classes`` is not given, taken from data.
+
+    Attributes:
+        classes: number of classes C.
+        pairs: (client, class) pairs in the training splits together, P.
+        samples: training images of all clients together.
+        channels: of images where no data is read (default 3).
+        model_scalars: parameters of one client's model, instead of ``models``.
+        clusters: cluster prototypes over all classes, Q (fpl).
+        compressed_scalars: scalars of one compressed model (fedkd).
+        seed: of the partition.
+        download: fetch the data set if it is missing.
+    """
+
+    classes: int
+    pairs: int
+    samples: int
+    channels: int
+    model_scalars: int
+    clusters: int
+    compressed_scalars: int
+    seed: int
+    download: bool
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What methods upload and broadcast in a settled round, all clients together.
+
+    Attributes:
+        sizes: what was counted with: clients, classes, width, and so on.
+        methods: one mapping a method: ``method``, and ``communication`` (``paper`` and ``full`` counts of scalars and
+            bytes in both directions), or ``missing``: the size that is not known.
+    """
+
+    sizes: Mapping[str, Any]
+    methods: tuple[Mapping[str, Any], ...]
+
+    def to_frame(self) -> Any:
+        """Return the counts as a pandas frame, one row a method and way of counting.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        return frame(
+            [
+                {"method": row["method"], "count": kind, **counts}
+                for row in self.methods
+                for kind, counts in row.get("communication", {}).items()
+            ]
+        )
+
+
+def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
+    """Count what methods upload and broadcast in a round, without training.
+
+    Sizes are stated (``classes``, ``width``, ``pairs``, ...), or taken from data (``dataset``, ``partition``, ...). Without
+    data, images are 3 x 32 x 32 unless ``channels`` and ``image_size`` say otherwise. ``clients`` are those that take part.
+
+    >>> import fedpriv
+    >>> found = fedpriv.cost("fedre", clients=10, classes=10, width=512)
+    >>> found.methods[0]["communication"]["paper"]["upload_scalars_per_round"]
+    5120
+
+    Args:
+        methods: names of ``fedpriv list methods``, several with commas between, or ``all``.
+        sizes: see :class:`CostSettings`.
+
+    Raises:
+        UserError: naming the size that is missing or contradicts another, where no method can be counted.
+    """
+    refuse_unknown(sizes, CostSettings.__optional_keys__)
+    for name in _NUMBERS:
+        value: Any = sizes.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UserError(f"{argument(name, value)}: expected a whole number of at least 1")
+    listed = texts("methods", methods)
+    names = [part for name in listed for part in (METHODS if name == "all" else name.split(","))]
+    chosen: list[Method] = [METHODS.load(name) for name in names]
+    option = mapping("option", sizes.get("option", ()))
+    if option and len(names) > 1:
+        raise UserError(f"{argument('option')} belongs to one method; ask for one {argument('methods')} with it")
+    facts, where, mixed = _sizes(sizes)
+    rows = tuple(_row(method, facts, option, mixed) for method in chosen)
+    reasons = [row["missing"] for row in rows if "missing" in row]
+    if len(reasons) == len(rows):
+        raise UserError(reasons[0] if len(rows) == 1 else f"no method can be counted; {names[0]}: {reasons[0]}")
+    return Traffic(where, rows)
+
+
+def _sizes(given: Mapping[str, Any]) -> tuple[Facts, dict[str, Any], bool]:
+    """Return the sizes, the same for people and machines, and whether architectures differ."""
+    where: dict[str, Any] = {}
+    models: str | None = given.get("models")
+    clients = given.get("clients", 10)
+    wants_data = [name for name in DATA_SETTINGS if name in given]
+    if given.get("classes") is None or wants_data:
+        _refuse_stated(given, wants_data)
+        known = {name: given[name] for name in FLAG_NAMES if given.get(name) is not None and name != "option"}
+        config = run_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
+        federated, _ = load_data(config, download=given.get("download", False))
+        models, image_shape, sizes = config.models, federated.dataset.image_shape, held(federated)
+        where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
+    else:
+        side = given.get("image_size") or 32
+        image_shape = (given.get("channels") or 3, side, side)
+        sizes = {name: given[name] for name in ("classes", "pairs", "samples") if given.get(name) is not None}
+    if given.get("width") is None and models is None:
+        raise UserError(f"the representation width is not known: pass {argument('width')} or {argument('models')}")
+    facts = Facts(
+        clients=clients,
+        classes=sizes["classes"],
+        width=given.get("width") or default_width(str(models), image_shape),
+        pairs=sizes.get("pairs"),
+        known_classes=sizes.get("known_classes"),
+        samples=sizes.get("samples"),
+        clusters=given.get("clusters"),
+        compressed_scalars=given.get("compressed_scalars"),
+        public=given.get("public") or None,
+    )
+    if models is not None:
+        facts = with_models(facts, models, image_shape, given.get("mapping", "ap"))
+    if given.get("model_scalars") is not None:
+        if given.get("models") is not None:
+            raise UserError(
+                f"{argument('model_scalars')} and {argument('models')} exclude each other: the model says how many there are"
+            )
+        facts = replace(facts, model_scalars=given["model_scalars"], all_model_scalars=None)
+    mixed = models is not None and given.get("model_scalars") is None and len(set(family(models)[: facts.clients])) > 1
+    named = (
+        *("clients", "classes", "known_classes", "width", "pairs", "samples", "public", "clusters"),
+        *("compressed_scalars", "all_model_scalars" if mixed else "model_scalars"),
+    )
+    where |= {name: getattr(facts, name) for name in named if getattr(facts, name) is not None}
+    return facts, where, mixed
+
+
+def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
+    """Check that sizes are not stated where data gives them."""
+    stated = ", ".join(argument(name) for name in STATED if given.get(name) is not None)
+    if stated:
+        reason = f"{argument(wants_data[0])} reads data" if wants_data else f"{argument('classes')} is missing"
+        remedy = f"drop {stated}" if wants_data else "state it too"
+        raise UserError(f"{stated}: {reason}, and data gives these sizes itself; {remedy}")
+
+
+def _row(method: Method, facts: Facts, options: dict[str, Any], mixed: bool) -> dict[str, Any]:
+    try:
+        return {"method": method.name, "communication": communication(method, facts, options, mixed=mixed)}
+    except UserError as error:
+        return {"method": method.name, "missing": str(error)}

@@ -1,0 +1,88 @@
+"""The verb ``data``: what each client would hold, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from fedpriv.datasets.holdings import draw_holdings, holdings_table
+from fedpriv.experiment.federation_settings import FederationSettings, run_config
+from fedpriv.experiment.saving import copy_folder, frame
+from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.federation.rounds import load_data
+from fedpriv.util import folders
+from fedpriv.util.arguments import argument
+from fedpriv.util.files import write_json
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What each client holds. A temporary folder (no ``out``) is removed when nothing refers to this object any more.
+
+    Attributes:
+        path: folder with the picture ``holdings.png`` and the table ``about.json``.
+        dataset: name of the data set.
+        clients: one mapping a client: its number of images, of classes, and so on.
+    """
+
+    path: Path
+    dataset: str
+    clients: tuple[Mapping[str, Any], ...]
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def picture(self) -> Path:
+        """The picture: images of each class by client."""
+        return self.path / "holdings.png"
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas frame, one row a client.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        return frame(self.clients)
+
+    def save(self, out: str | Path, *, force: bool = False) -> Holdings:
+        """Copy picture and table to a folder that stays, and return them from there."""
+        copy_folder(self.path, Path(out), "data", force=force)
+        return Holdings(Path(out), self.dataset, self.clients)
+
+
+def data(
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    force: bool = False,
+    download: bool = False,
+    **federation: Unpack[FederationSettings],
+) -> Holdings:
+    """Divide a data set among clients and show what each holds, without training.
+
+    >>> import fedpriv
+    >>> len(fedpriv.data(dataset="digits", clients=5).clients)
+    5
+
+    Args:
+        seed: of the partition.
+        out: folder to make; None for a temporary one, which is gone with the returned object.
+        force: replace ``out`` if it exists.
+        download: fetch the data set if it is missing.
+        federation: those settings that say what data there is and who holds it; see :class:`FederationSettings`.
+
+    Raises:
+        UserError: naming the argument that is wrong.
+    """
+    config = run_config("local", federation, seed)
+    folder, scratch = place(out)
+    data_dir = federation.get("data_dir")
+    folders.refuse_overlap(folder, {}, around={argument("data_dir"): None if data_dir is None else Path(data_dir)})
+    folders.check_free(folder, force=force)
+    federated, _ = load_data(config, download=download)
+    rows = holdings_table(federated)
+    with folders.output(folder, "data", force=force):
+        write_json(folder / "about.json", {"dataset": config.dataset, "seed": seed, "clients": rows})
+        draw_holdings(federated, folder / "holdings.png")
+    return Holdings(folder, config.dataset, tuple(rows), scratch)

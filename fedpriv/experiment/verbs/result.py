@@ -1,0 +1,114 @@
+"""What attacking returns: typed records, verdicts, images, and how to show and keep them."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.experiment.saving import copy_folder, frame
+from fedpriv.experiment.scratch import Scratch
+from fedpriv.experiment.verbs.training import Run
+from fedpriv.util.errors import unknown_name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+    from fedpriv.scoring.storage import AttackRecord
+
+
+@dataclass(frozen=True)
+class AttackResult:
+    """What attacks reached, scored beside blind guesses and the negative control.
+
+    A temporary result (no ``out``) is removed when nothing refers to this object any more; :meth:`save` keeps it. A
+    notebook shows it by itself.
+
+    Attributes:
+        path: folder with one folder an attack, and ``report.html``.
+        records: name of a folder (``dip``, ``dip-early``, ``dip@300``) -> the record of an attack that returns images.
+        scores: name of a folder -> the record of an inference (``membership``, ``property``), which returns scores.
+        notices: what was left out, and why; one line each.
+        run: the run that was attacked, or None where uploads came from elsewhere.
+    """
+
+    path: Path
+    records: Mapping[str, Mapping[str, Any]]
+    scores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    run: Run | None = None
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def verdict(self) -> str:
+        """What leaked, one line an attack: the strongest first, then the inferences."""
+        from fedpriv.scoring.ranking import title
+        from fedpriv.scoring.verdict import verdict
+
+        lines = [f"{title(self.records[name])}: {verdict(self.records[name])}" for name in self._ranked()]
+        return "\n".join(lines + [f"{name}: {record['verdict']}" for name, record in self.scores.items()])
+
+    def load(self, name: str | None = None) -> AttackRecord:
+        """Return everything that was stored of one attack: reconstruction, control, truth and record.
+
+        Args:
+            name: a key of ``records``; None for the strongest.
+
+        Raises:
+            UserError: for another name.
+        """
+        from fedpriv.scoring.storage import load_attack
+
+        ranked = self._ranked()
+        chosen = ranked[0] if name is None and ranked else str(name)
+        if chosen not in self.records:
+            raise unknown_name("attack of this result", chosen, self.records)
+        return load_attack(self.path / chosen)
+
+    def images(self, name: str | None = None) -> Tensor:
+        """Return the reconstructed images ``(T, M, c, h, w)`` of one attack, float32 in [0, 1]; M guesses a target."""
+        return self.load(name).reconstruction.images
+
+    def figure(self, name: str | None = None) -> Figure:
+        """Return the grid of one attack, targets at fixed quantiles of the score beside the truth and the floor."""
+        from fedpriv.pages.grid import grid_figure
+        from fedpriv.scoring.storage import scored
+
+        saved = self.load(name)
+        return grid_figure(scored(saved), saved.reconstruction, saved.truths or (), saved.permuted)
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row an attack that returns images: the columns of ``results.csv``.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        from fedpriv.pages.csv_table import csv_rows
+
+        return frame(csv_rows([self.load(name) for name in self.records]))
+
+    def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
+        """Copy the result to a folder that stays, and return it from there.
+
+        Args:
+            out: folder to make.
+            force: replace it if it exists.
+        """
+        copy_folder(self.path, Path(out), "attacks", force=force)
+        return AttackResult(Path(out), self.records, self.scores, self.notices, self.run)
+
+    def _ranked(self) -> list[str]:
+        """Return the names of the attacks, the strongest of each knowledge card first."""
+        from fedpriv.scoring.ranking import strongest_first
+
+        return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.verdict.splitlines(), *self.notices))
+        grids = [self.path / name / "grid.png" for name in self._ranked()]
+        shown = [base64.b64encode(grid.read_bytes()).decode("ascii") for grid in grids if grid.is_file()]
+        return lines + "".join(f'<img alt="image grid" src="data:image/png;base64,{picture}">' for picture in shown)

@@ -1,0 +1,89 @@
+"""The verb ``score``: score a saved reconstruction again, without attacking again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.pages.grid import grid_png
+from fedpriv.scoring.membership import FILE as MEMBERSHIP
+from fedpriv.scoring.property import FILE as PROPERTY
+from fedpriv.scoring.score import score as score_attack
+from fedpriv.scoring.storage import TRUTH, is_attack_directory, load_attack, save_metrics
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_bytes
+from fedpriv.util.listener import SILENT, Listener
+
+_NOT_STORED = "inference stores no scores of single candidates; attack again"
+
+Scorable = AttackResult | str | Path
+
+
+def score(
+    results: Scorable | Sequence[Scorable], *, seed: int | None = None, listener: Listener = SILENT
+) -> dict[Path, Mapping[str, Any]]:
+    """Score attacks again; rewrites their records and image grids, in place.
+
+    Membership and property inference are not scored again: they store no scores of single candidates.
+
+    Args:
+        results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
+        seed: of floors, decoys and resamples (default: the attack's own), at least 0.
+        listener: hears of what is not scored again.
+
+    Returns:
+        The new records by attack directory.
+
+    Raises:
+        UserError: for a folder that is missing or holds no attack, or an attack without its private truth.
+    """
+    if seed is not None and seed < 0:
+        raise UserError(f"{argument('seed', seed)}: expected at least 0")
+    several = [results] if isinstance(results, (AttackResult, str, Path)) else list(results)
+    paths = [one.path if isinstance(one, AttackResult) else Path(one) for one in several]
+    records: dict[Path, Mapping[str, Any]] = {}
+    for directory in attack_directories(paths):
+        saved = load_attack(directory)
+        if saved.truths is None:
+            raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
+        used = saved.about["seed"] if seed is None else seed
+        record = score_attack(
+            saved.reconstruction, saved.truths, saved.permuted, seed=used, about=saved.about, judge=saved.judge
+        )
+        save_metrics(directory, record)
+        write_bytes(directory / "grid.png", grid_png(record, saved.reconstruction, saved.truths, saved.permuted))
+        records[directory] = record
+    for path in inference_directories(paths):
+        listener.say(f"not scored again: {path} ({_NOT_STORED})")
+    return records
+
+
+def attack_directories(paths: Sequence[Path]) -> list[Path]:
+    """Return the attack directories among and below the given folders (a suite, a study), in order.
+
+    Raises:
+        UserError: for a folder that is missing or holds none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path}: no such folder; expected an attack directory made by fedpriv attack")
+        below = sorted(about.parent for about in path.rglob("about.json"))
+        inside = [path] if is_attack_directory(path) else [folder for folder in below if is_attack_directory(folder)]
+        if not inside and inference_directories((path,)):
+            raise UserError(f"{path}: {_NOT_STORED}")
+        if not inside:
+            raise UserError(f"{path}: holds no attack result (about.json of an attack is missing)")
+        found += [directory for directory in inside if directory not in found]
+    return found
+
+
+def inference_directories(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders of membership and property inference among and directly below the given folders."""
+    files = [
+        file for path in paths for name in (MEMBERSHIP, PROPERTY) for file in (path / name, *path.glob(f"*/{name}"))
+    ]
+    return sorted(file.parent for file in files if file.is_file())

@@ -1,0 +1,132 @@
+"""The verb ``train``: run a federation and keep everything that an attack needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from fedpriv.experiment.federation_settings import FederationSettings, run_config
+from fedpriv.experiment.saving import copy_folder, frame
+from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.experiment.training import train_run
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT, Listener
+
+if TYPE_CHECKING:
+    from fedpriv.federation.run_directory import RunConfig
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: a folder, and what it says of itself.
+
+    A temporary run (``train`` without ``out``) is removed when nothing refers to this object any more; :meth:`save`
+    keeps it.
+
+    Attributes:
+        path: the run directory.
+    """
+
+    path: Path
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def config(self) -> RunConfig:
+        """Everything that determined the run."""
+        return RunDirectory.open(self.path).config
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Accuracy, communication, seconds and, where a defense accounts for it, privacy: ``summary.json``."""
+        return RunDirectory.open(self.path).summary
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy over the test images of all clients after local training of the last round, in [0, 1]."""
+        return float(self.summary["accuracy"]["after_training"]["pooled"])
+
+    def to_frame(self) -> Any:
+        """Return accuracy by round as a pandas frame, one row a round.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        rows = [
+            {"round": line["round"]}
+            | {f"{when}_{name}": number for when, found in line["accuracy"].items() for name, number in _numbers(found)}
+            for line in RunDirectory.open(self.path).lines("metrics")
+        ]
+        return frame(rows)
+
+    def save(self, out: str | Path, *, force: bool = False) -> Run:
+        """Copy the run to a folder that stays, and return it from there.
+
+        Args:
+            out: folder to make.
+            force: replace it if it exists.
+        """
+        copy_folder(self.path, Path(out), "run", force=force)
+        return Run(Path(out))
+
+
+def _numbers(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    return [(name, float(value)) for name, value in found.items() if isinstance(value, (int, float))]
+
+
+def train(
+    method: str | None = None,
+    *,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    device: str = "auto",
+    download: bool = False,
+    listener: Listener = SILENT,
+    **federation: Unpack[FederationSettings],
+) -> Run:
+    """Train a federation and store what crossed the wire.
+
+    >>> import fedpriv
+    >>> run = fedpriv.train("fedgh", dataset="digits", per_class=20, clients=3, rounds=1)
+    >>> run.config.method, 0 <= run.accuracy <= 1
+    ('fedgh', True)
+
+    Args:
+        method: a name of ``fedpriv list methods`` (default ``fedre``).
+        seed: of every random draw (default 0).
+        out: run directory to make; None for a temporary run, which is gone with the returned object.
+        resume: go on with the interrupted run in ``out``, as it was configured.
+        force: replace ``out`` if it exists.
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        download: fetch the data set if it is missing.
+        listener: hears of the progress.
+        federation: the settings of the federation; see :class:`FederationSettings`.
+
+    Raises:
+        UserError: naming the argument that is wrong, before anything is written.
+    """
+    if resume:
+        given = [*(["method"] if method is not None else []), *(["seed"] if seed is not None else []), *federation]
+        path, scratch = _to_resume(out, given, force=force), None
+        config = RunDirectory.open(path).config
+    else:
+        config = run_config(method or "fedre", federation, seed or 0)
+        path, scratch = place(out)
+    train_run(path, config, device=device, download=download, resume=resume, force=force, listener=listener)
+    return Run(path, scratch)
+
+
+def _to_resume(out: str | Path | None, given: list[str], *, force: bool) -> Path:
+    if out is None:
+        raise UserError(f"{argument('resume')} needs {argument('out')}, the run directory to go on with")
+    if force:
+        raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
+    if given:
+        extra = ", ".join(argument(name) for name in sorted(given))
+        raise UserError(f"{argument('resume')} goes on with the run as it was configured; drop {extra}")
+    return Path(out)
