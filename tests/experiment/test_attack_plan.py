@@ -7,6 +7,7 @@ import pytest
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
+from fedpriv.cli.common import flag
 from fedpriv.experiment.plan import (
     AttackPlan,
     attack_names,
@@ -16,7 +17,15 @@ from fedpriv.experiment.plan import (
     parse_budgets,
     parse_stages,
 )
+from fedpriv.util.arguments import spelled
 from fedpriv.util.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _command_line():
+    """Messages as the command line spells them; how Python does is in test_public."""
+    with spelled(flag):
+        yield
 
 
 def plan(*names, **changes):
