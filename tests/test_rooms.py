@@ -47,18 +47,20 @@ LINES, BODY, PARAMETERS = 400, 60, 8
 """Largest number of lines of a file, of lines of a function with its docstring, and of parameters of a function."""
 
 _COMMAND = "a command: click hands over one parameter a flag"
+_VERB = "a public verb: its arguments are what it offers, and its docstring says all of them"
 _LOOP = "one loop in which every line needs the ones before"
 
 LARGER: dict[str, str] = {
     "fedpriv.attacks.gradients.layer_inversion.invert_layers": "settings of a search that has no home of their own yet",
     "fedpriv.attacks.optim.fitting.fit": _LOOP,
     "fedpriv.attacks.optim.lbfgs.minimise": _LOOP,
-    "fedpriv.cli.attack.attack": _COMMAND,
     "fedpriv.cli.audit.audit": _COMMAND,
     "fedpriv.cli.report.report": _COMMAND,
-    "fedpriv.cli.train.train": _COMMAND,
     "fedpriv.evidence.gather.gather": "everything that has to fit together before an attack, checked in order",
     "fedpriv.evidence.grants.grant": "one grant of the card after the other",
+    "fedpriv.experiment.verbs.attacking.attack": _VERB,
+    "fedpriv.experiment.verbs.reporting.report": _VERB,
+    "fedpriv.experiment.verbs.training.train": _VERB,
     "fedpriv.experiment.plan.options_by_attack": "one rule after the other",
     "fedpriv.federation.rounds.prepare": "one part of a federation after the other",
     "fedpriv.federation.rounds.run": _LOOP,

@@ -42,5 +42,5 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise UserError("to_frame needs pandas, which is not installed: pip install pandas") from error
+        raise UserError("to_frame needs pandas, which is not installed: pip install 'fedpriv[frames]'") from error
     return pandas.DataFrame(list(rows))
