@@ -46,10 +46,9 @@ class Registry(Mapping[str, str]):
         return self._adopted[name] if name in self._adopted else self._outside()[name].value
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and any(
-            name in where
-            for where in (self.builtins, self._adopted, (name,) if is_reference(name) else (), self._outside())
-        )
+        if not isinstance(name, str):
+            return False
+        return name in self.builtins or name in self._adopted or is_reference(name) or name in self._outside()
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self.builtins, *self._outside(), *self._adopted])
@@ -83,13 +82,14 @@ class Registry(Mapping[str, str]):
         Raises:
             UserError: when there is no such member, or its name is another's.
         """
-        if name in self.builtins or not is_reference(name):
-            self.load(name)
+        found = self.load(name)
+        if not is_reference(name):
             return name
-        own = str(self.load(name).name)
-        if self._adopted.get(own, name) != name or own in self.builtins or own in self._outside():
+        own = str(found.name)
+        if own not in self:
+            self._adopted[own] = name
+        elif self.load(own) is not found:
             raise UserError(f"{self.noun} {name!r}: there is another {self.noun} named {own!r}; rename it")
-        self._adopted[own] = name
         return own
 
     def load_all(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _from_outside(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # another package's code may fail in any way
+    except (Exception, SystemExit) as error:  # another package may fail in any way
         line = " ".join(str(error).split())
         raise UserError(f"module {module!r} cannot be imported: {type(error).__name__}: {line}") from error
     for step in attribute.split("."):
