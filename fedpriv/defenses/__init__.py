@@ -63,7 +63,7 @@ def parse_choice(text: str) -> DefenseChoice:
     from fedpriv.federation.run_directory import DefenseChoice
     from fedpriv.util.errors import UserError
 
-    name, rest = split_reference(text)
+    name, rest = split_reference(text, DEFENSES)
     options: dict[str, str] = {}
     for pair in rest.split(",") if rest else ():
         key, equals, value = pair.partition("=")

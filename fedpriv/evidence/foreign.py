@@ -32,7 +32,7 @@ def parse_foreign(text: str) -> tuple[str, Path | None]:
     Raises:
         UserError: for a name that is no data set's.
     """
-    name, folder = split_reference(text)
+    name, folder = split_reference(text, DATASETS)
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
     return name, Path(folder).expanduser() if folder else None

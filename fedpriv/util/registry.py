@@ -154,15 +154,19 @@ def is_reference(name: str) -> bool:
     return bool(colon) and all(step.isidentifier() for step in steps)
 
 
-def split_reference(text: str) -> tuple[str, str]:
+def split_reference(text: str, *known: Registry) -> tuple[str, str]:
     """Return the name at the beginning of ``NAME[:REST]`` and REST; a name may be a reference and hold a colon itself.
+
+    Args:
+        text: what is split.
+        known: registries whose names are no modules' names.
 
     >>> split_reference("noise:scale=1"), split_reference("mine.defenses:Blur:radius=2")
     (('noise', 'scale=1'), ('mine.defenses:Blur', 'radius=2'))
     """
     name, _, rest = text.partition(":")
     second, _, later = rest.partition(":")
-    if "." in name and is_reference(f"{name}:{second}"):
+    if is_reference(f"{name}:{second}") and not any(name in table.builtins for table in known):
         return f"{name}:{second}", later
     return name, rest
 

@@ -182,7 +182,7 @@ def test_a_payload_under_another_name_than_its_own_is_refused(tmp_path, monkeypa
     points = {PAYLOADS.group: {"bearing": "outsider:Directions"}}
     distribution(tmp_path, "renamed", points, {"outsider": (OUTSIDE / "outsider.py").read_text()})
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match="kind of payload 'bearing' of renamed 1.0: expected a kind of that name"):
+    with pytest.raises(UserError, match=r"kind of payload 'bearing' of renamed 1[.]0: expected a kind of that name"):
         payload_kind("bearing")
 
 
@@ -194,7 +194,9 @@ def test_references_and_options_are_told_apart():
     assert is_reference("outsider:Jitter")
     assert not any(map(is_reference, ("noise:scale=1", "fedavg", ":x", "a b:c", "folder:/data", "a:")))
     assert split_reference("my.own:Blur") == ("my.own:Blur", "")
+    assert split_reference("mine:Blur") == ("mine:Blur", "")
     assert split_reference("folder:/data/set.v2:x") == ("folder", "/data/set.v2:x")
+    assert split_reference("folder:data", DATASETS) == ("folder", "data")
     assert parse_choice("my.own:Blur:radius=2,kind=box") == DefenseChoice("my.own:Blur", {"radius": "2", "kind": "box"})
 
 

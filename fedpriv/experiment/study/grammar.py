@@ -10,6 +10,9 @@ import re
 import tomllib
 from typing import Any
 
+from fedpriv.attacks import ATTACKS
+from fedpriv.defenses import DEFENSES
+from fedpriv.methods import METHODS
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import split_reference
 
@@ -42,7 +45,7 @@ def parse_entry(text: str) -> dict[str, Any]:
     Raises:
         UserError: when it is not written so.
     """
-    name, rest = split_reference(text)
+    name, rest = split_reference(text, METHODS, DEFENSES, ATTACKS)
     colon = rest or text.endswith(":")
     if not name.strip():
         raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE")
