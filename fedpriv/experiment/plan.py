@@ -169,9 +169,10 @@ def target_name(target: str) -> str:
     """
     from fedpriv.attacks import target_names
     from fedpriv.wire.kinds import payload_kind
+    from fedpriv.wire.payload import DECLARED
     from fedpriv.wire.payloads import PAYLOADS
 
-    if target not in PAYLOADS:
+    if target not in DECLARED and target not in PAYLOADS:
         raise unknown_name("target", target, target_names())
     return payload_kind(target).kind
 

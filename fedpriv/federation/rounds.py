@@ -27,6 +27,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
+from fedpriv.util.registry import is_reference
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import Message
@@ -161,7 +162,11 @@ def prepare(
     Raises:
         UserError: for anything in the configuration that cannot run, before anything is trained.
     """
-    if [config.method, *(one.name for one in config.defenses)] != [method.name, *(one.name for one in defenses)]:
+    wanted = [config.method, *(one.name for one in config.defenses)]
+    given = [method.name, *(one.name for one in defenses)]
+    if len(wanted) != len(given) or any(
+        name != own and not is_reference(name) for name, own in zip(wanted, given, strict=True)
+    ):
         raise ValueError("prepare: the method and the defenses are not those that the configuration names")
     shield = Shield(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")

@@ -18,6 +18,7 @@ from fedpriv.scoring.ranking import card_key, card_numbers, stage_name, title
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import Kind, beyond_chance, verdict_kind
 from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE, Kinds
+from fedpriv.wire.payload import DECLARED
 from fedpriv.wire.payloads import PAYLOADS
 
 _NOTHING: tuple[Kind, ...] = ("none", "worse")
@@ -325,7 +326,7 @@ def _vectors(kind: str) -> str:
 
 def _among(kind: str, kinds: Kinds) -> bool:
     """Whether a kind is one of some; a kind of a package that is not installed any more is none."""
-    return kind in PAYLOADS and kind in kinds
+    return (kind in DECLARED or kind in PAYLOADS) and kind in kinds
 
 
 def _rounds(attack: AttackRecord) -> int:

@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.observation import Cost, Needs, Reconstruction
 from fedpriv.attacks.read.extractors import represent_rows
 from fedpriv.attacks.read.target_features import target_feature
@@ -57,37 +58,39 @@ FED_DIRECTION = replace(
 
 
 @dataclass(frozen=True)
-class RandomSearch:
+class RandomSearch(Attack):
     """Of so many images of noise, the one whose representation is nearest to the target's."""
 
     tries: Annotated[int, Ge(1)] = 20
 
     name = "random-search"
+    summary = "the nearest of some images of noise"
     targets = VECTORS
     unit = "upload"
     budget = "tries"
     needs = Needs(extractor=("white_box", "query"))
 
-    def run(self, observations, targets, knowledge, *, seed, device, chunk_rows=None, progress=None):
+    def run(self, problem):
         """Return the nearest image for each target."""
         images, distances, vectors = [], [], []
-        for target in targets:
-            rng = generator(seed, "random-search", target.round, target.client, target.index)
-            tried = torch.rand(self.tries, *knowledge.image_shape, generator=rng)
-            vector = target_feature(observations, target)
-            found = represent_rows(knowledge, tried.to(device), torch.full((self.tries,), target.client)).cpu()
+        for target in problem.targets:
+            rng = generator(problem.seed, "random-search", target.round, target.client, target.index)
+            tried = torch.rand(self.tries, *problem.knowledge.image_shape, generator=rng)
+            vector, owners = target_feature(problem.observations, target), torch.full((self.tries,), target.client)
+            found = represent_rows(problem.knowledge, tried.to(problem.device), owners).cpu()
             apart = (found - vector).square().sum(1)
             images.append(tried[apart.argmin()])
             distances.append(apart.min())
             vectors.append(vector)
+        number = len(problem.targets)
         return Reconstruction(
-            targets=targets,
+            targets=problem.targets,
             images=torch.stack(images)[:, None],
             objective=torch.stack(distances)[:, None],
-            chosen=torch.zeros(len(targets), dtype=torch.int64),
-            labels=torch.tensor([[target.label] for target in targets]),
-            cost=Cost(0.0, self.tries, len(targets), str(device)),
-            converged=torch.zeros(len(targets), dtype=torch.bool),
+            chosen=torch.zeros(number, dtype=torch.int64),
+            labels=torch.tensor([[target.label] for target in problem.targets]),
+            cost=Cost(0.0, self.tries, number, str(problem.device)),
+            converged=torch.zeros(number, dtype=torch.bool),
             features=torch.stack(vectors),
         )
 
