@@ -46,6 +46,8 @@ def prototype_map(run: RunDirectory) -> PrototypeMap | str:
     Raises:
         UserError: when a stored upload is damaged.
     """
+    if f"{Prototypes.kind}.features" not in {row.name for row in run.ledger() if row.direction == "upload"}:
+        return "no prototypes were uploaded"
     stored = run.captured_rounds()
     round_ = max(stored, default=0)
     found: list[tuple[int, Prototypes]] = []
@@ -54,10 +56,7 @@ def prototype_map(run: RunDirectory) -> PrototypeMap | str:
         if payload is not None:
             found.append((client, payload))
     if not found:
-        wire = {row.name for row in run.ledger() if row.direction == "upload"}
-        if f"{Prototypes.kind}.features" in wire:
-            return "prototypes were uploaded, but no round's uploads were stored (--capture none)"
-        return "no prototypes were uploaded"
+        return "prototypes were uploaded, but no round's uploads were stored (--capture none)"
     widths = sorted({int(payload.features.shape[1]) for _, payload in found})
     if len(widths) > 1:
         return f"the clients' prototypes differ in width ({', '.join(map(str, widths))}) and share no plane"

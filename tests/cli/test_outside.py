@@ -51,6 +51,8 @@ def test_references_stand_wherever_a_name_does(tmp_path):
     assert (tmp_path / "result" / "random-search" / "grid.png").is_file()
     about = json.loads((tmp_path / "result" / "random-search" / "about.json").read_text())
     assert (about["attack"], about["target"]) == ("random-search", "direction")
+    ran(tmp_path, "report", "result", "--out", "page", "--quiet", path=tmp_path / "elsewhere")  # where nobody knows it
+    assert "random-search" in "".join(path.read_text() for path in (tmp_path / "page").rglob("*.html"))
 
 
 @pytest.mark.parametrize(
