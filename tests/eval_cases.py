@@ -1,6 +1,7 @@
 """Small truths and reconstructions that the tests of the evaluation share."""
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -9,20 +10,42 @@ import pytest
 import torch
 
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction, TargetId
+from fedpriv.defenses import build_defenses
 from fedpriv.evidence.truth import Truth
-from fedpriv.federation.run_directory import RunConfig
+from fedpriv.federation.defense import defense_facts
+from fedpriv.federation.run_directory import DefenseChoice, RunConfig
+from fedpriv.scoring.records import About, FiniteSummary, MembershipRecord, PropertyRecord, Rate, Rates
+from fedpriv.scoring.records.inference import Seconds
+from fedpriv.scoring.records.made import Budget, Communication, DefenseFacts, ReachedAccuracy, Total, Traffic
+from fedpriv.scoring.records.reconstruction import Advantage
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
 
-ABOUT = {
-    "target": "representation",
-    "attack": "dip",
-    "method": "fedallrep",
-    "dataset": "digits",
-    "knowledge": KnowledgeCard(),
-    "seed": 0,
-    "command": "fedpriv attack --target representation --seed 0",
-}
+ABOUT = About(
+    target="representation",
+    attack="dip",
+    method="fedallrep",
+    dataset="digits",
+    knowledge=KnowledgeCard(),
+    seed=0,
+    command="fedpriv attack --target representation --seed 0",
+)
+
+
+def but(record, **changes):
+    """The same record with other values, checked as if it were made new."""
+    return type(record)(**(dict(record) | changes))
+
+
+def summary(mean, ci95=None, kind=FiniteSummary, **others):
+    """A summary of one value."""
+    known = {"mean": mean, "median": mean, "sd": None, "ci95": ci95, "per_target": (mean,), "n": 1, "sum": mean}
+    return kind(**(known | others))
+
+
+def defended(name="noise", **options):
+    """What a record says of a defense."""
+    return DefenseFacts(**defense_facts(build_defenses([DefenseChoice(name, options)])[0]))
 
 
 def images(n, *, shape=(1, 8, 8), seed=0):
@@ -79,33 +102,90 @@ def cifar10_jpeg(per_class=200):
 def stored_attack(home, pictures, secrets, *, permuted=None, **about):
     """Score an attack and store it as an attack directory."""
     found = reconstruction(pictures)
-    about = {**ABOUT, **about}
+    about = but(ABOUT, **about)
     record = score(found, secrets, permuted, seed=0, about=about)
     save_attack(home, reconstruction=found, truths=secrets, about=about, permuted=permuted, metrics=record)
     return home
 
 
+@functools.cache
+def scored_once():
+    """Some scored attack that tells no image from others."""
+    secrets = truths([1, 1])
+    record = score(reconstruction(firsts(secrets)), secrets, None, seed=0, about=ABOUT)
+    nothing = but(record.metrics.identification_top1, mean=0.0, ci95=(0.0, 0.0))
+    return but(record, metrics=but(record.metrics, identification_top1=nothing))
+
+
+def communication(scalars, bits=32):
+    """Traffic of ten clients of which each uploads so many numbers a round."""
+    total = Total(upload_scalars=0, broadcast_scalars=0, upload_bytes=0, broadcast_bytes=0)
+    traffic = Traffic(
+        upload_scalars_per_round=10 * scalars,
+        upload_bytes_per_round=10 * scalars * bits / 8,
+        broadcast_scalars_per_round=10 * scalars,
+        broadcast_bytes_per_round=0.0,
+        total=total,
+    )
+    return Communication(paper=traffic, full=traffic)
+
+
+def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed):
+    """What ``about.json`` says of a run of ten clients."""
+    run = dataclasses.replace(RunConfig(method=method, seed=seed, clients=10), **changed)
+    reached = ReachedAccuracy(final=accuracy, best=accuracy, best_round=1, pooled=accuracy, mean_over_clients=accuracy)
+    return {
+        "run": run,
+        "defenses": tuple(defended(choice.name, **choice.options) for choice in run.defenses),
+        "run_accuracy": {"after_training": reached, "after_broadcast": reached},
+        "communication": communication(scalars, bits),
+    }
+
+
 def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, attack="dip", rounds_seen=1, **changed):
     """An attack's record with the fields that a point is made of."""
-    target, budget = changed.pop("target", "prototype"), changed.pop("budget", None)
-    bits = changed.pop("bits", 32)
-    dataset = changed.get("dataset", "digits")
-    run = dataclasses.asdict(dataclasses.replace(RunConfig(method=method, seed=seed, clients=10), **changed))
-    card = dataclasses.asdict(dataclasses.replace(KnowledgeCard(), rounds_seen=rounds_seen))
-    about = ABOUT | {"method": method, "target": target, "attack": attack, "dataset": dataset, "run": run, "seed": seed}
-    about |= {
-        "options": {} if budget is None else {"iterations": budget},
-        "run_accuracy": {"after_training": {"pooled": accuracy}},
-        "communication": {
-            kind: {"upload_scalars_per_round": 10 * scalars, "upload_bytes_per_round": 10 * scalars * bits / 8}
-            for kind in ("paper", "full")
-        },
-    }
-    metrics = {
-        "knowledge": card,
-        "advantage_db": {"mean": gain, "ci95": [gain - 0.5, gain + 0.5], "share_3db": 0.0, "best_floor": "noise"},
-        "metrics": {},
+    target, value = changed.pop("target", "prototype"), changed.pop("budget", None)
+    budget = None if value is None else Budget(field="iterations", value=value)
+    federation = federated(method, seed, accuracy, scalars, **changed)
+    shared = {
+        "target": target,
         "attack": attack,
-        "budget": None if budget is None else {"field": "iterations", "value": budget},
+        "method": method,
+        "dataset": federation["run"].dataset,
+        "knowledge": KnowledgeCard(rounds_seen=rounds_seen),
+        "seed": seed,
+        "budget": budget,
     }
-    return AttackRecord(Path(attack), None, None, None, about, metrics)
+    about = but(
+        ABOUT,
+        **shared,
+        **federation,
+        options={} if value is None else {"iterations": value},
+    )
+    above = summary(gain, (gain - 0.5, gain + 0.5), Advantage, share_3db=0.0, best_floor="noise")
+    return AttackRecord(Path(attack), None, None, None, about, but(scored_once(), **shared, advantage_db=above))
+
+
+def rates(auc, ci95=None):
+    """An area under the curve, and the same for every rate."""
+    rate = Rate(value=auc, ci95=ci95)
+    return Rates(auc=rate, tpr_at_1_percent=rate, tpr_at_0_1_percent=rate)
+
+
+def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **changes):
+    """A record of inference: of membership, or of a property."""
+    own = {
+        "membership": {"n_candidates": 20, "n_nonmembers": 10, "strata": {}, "classes": None},
+        "property": {
+            **{"question": "majority", "threshold": None, "learned_from": "others", "n_pairs": 12, "n_yes": 3},
+            "classes_alone": rates(0.5),
+        },
+    }[kind]
+    shared = {
+        **{"target": "prototype", "attack": kind, "method": "fedproto", "dataset": "digits", "seed": 0},
+        **{"knowledge": KnowledgeCard(), "run": RunConfig(), "command": "fedpriv audit s.toml"},
+        **{"round": 1, "n_clients": 6, "cost": Seconds(seconds=1.0), "verdict": "So it is."},
+        "permuted": None if control is None else rates(control),
+    }
+    made = {"membership": MembershipRecord, "property": PropertyRecord}[kind]
+    return made(**(shared | own | dict(rates(auc, ci95)) | changes))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.experiment.plan import MEMBERSHIP, PROPERTY, SCORING
+from fedpriv.experiment.plan import SCORING
 
 if TYPE_CHECKING:
     from fedpriv.experiment.verbs.result import AttackResult
+    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 
 
 def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
@@ -24,8 +25,10 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
         quiet: print nothing else.
     """
     if as_json:
-        named = {kind: {n: r for n, r in result.scores.items() if r["attack"] == kind} for kind in SCORING}
-        common.print_json({"out": str(result.path), "attacks": dict(result.records), **named})
+        shown = {name: record.model_dump(mode="json") for name, record in result.scores.items()}
+        named = {kind: {name: record for name, record in shown.items() if record["attack"] == kind} for kind in SCORING}
+        attacks = {name: record.model_dump(mode="json") for name, record in result.records.items()}
+        common.print_json({"out": str(result.path), "attacks": attacks, **named})
         return
     if quiet:
         return
@@ -33,29 +36,27 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
     from fedpriv.pages.property_report import row as property_row
 
     show_attacks({result.path / name: record for name, record in result.records.items()})
-    _show_scores(MEMBERSHIP, membership_row, result.scores)
-    _show_scores(PROPERTY, property_row, result.scores)
+    members = {name: record for name, record in result.scores.items() if record.kind == "membership"}
+    answers = {name: record for name, record in result.scores.items() if record.kind == "property"}
+    _show_scores(members, [membership_row(record) for record in members.values()])
+    _show_scores(answers, [property_row(record) for record in answers.values()])
     click.echo("")
     for name in result.records:
         click.echo(f"image grid: {result.path / name / 'grid.png'}")
     click.echo(f"report:     {result.path / 'report.html'}")
 
 
-def _show_scores(
-    name: str, row: Callable[[Mapping[str, Any]], dict[str, str]], measured: Mapping[str, Mapping[str, Any]]
-) -> None:
+def _show_scores(records: Mapping[str, InferenceResult], rows: Sequence[Mapping[str, str]]) -> None:
     """Print the table and the verdicts of one inference."""
     from fedpriv.pages.score_section import varying
 
-    records = {place: record for place, record in measured.items() if record["attack"] == name}
-    if not records:
-        return
-    common.print_table(name, varying([row(record) for record in records.values()]), as_json=False)
+    for name in dict.fromkeys(record.attack for record in records.values()):
+        common.print_table(name, varying(rows), as_json=False)
     for place, record in records.items():
-        click.echo(f"{place}: {record['verdict']}")
+        click.echo(f"{place}: {record.verdict}")
 
 
-def show_attacks(results: Mapping[Path, Mapping[str, Any]], *, with_folder: bool = False) -> None:
+def show_attacks(results: Mapping[Path, ReconstructionRecord], *, with_folder: bool = False) -> None:
     """Print a table for each knowledge card, strongest attack first, and under all of them the verdicts in that order.
 
     An attack that ran with several budgets stands in it with the largest, and has a table of its budgets below.
@@ -64,48 +65,49 @@ def show_attacks(results: Mapping[Path, Mapping[str, Any]], *, with_folder: bool
     from fedpriv.scoring.ranking import by_budget, strongest_first, title
     from fedpriv.scoring.verdict import verdict
 
-    series = by_budget(list(results.items()), lambda item: item[1], lambda item: {})
+    series = by_budget(list(results.items()), lambda item: item[1], lambda item: None)
     rankings = strongest_first([members[-1] for members in series], lambda item: item[1])
-    cards = differing([members[0][1]["knowledge"] for members in rankings])
+    cards = differing([members[0][1].knowledge for members in rankings])
     for members, card in zip(rankings, cards, strict=True):
         named = f", {card}" if card else ""
         rows = [summary_row(record) for _, record in members]
         common.print_table(f"leakage (dB of PSNR, mean over targets){named}", rows, as_json=False)
     for members in series:
         if len(members) > 1:
-            name = title({**members[0][1], "budget": None})
+            name = title(members[0][1].model_copy(update={"budget": None}))
             common.print_table(f"{name} by budget", [_budget_row(record) for _, record in members], as_json=False)
     for path, record in (item for members in rankings for item in members):
         click.echo(f"{path if with_folder else title(record)}: {verdict(record)}")
 
 
-def _budget_row(record: Mapping[str, Any]) -> dict[str, str]:
-    row = summary_row(record)
+def _budget_row(record: ReconstructionRecord) -> dict[str, str]:
+    row, budget = summary_row(record), record.budget
     keys = ("PSNR", "advantage [95 %]", "beat the floor by 3 dB", "converged", "objective (median)", "seconds")
-    return {str(record["budget"]["field"]): f"{record['budget']['value']:,}"} | {key: row[key] for key in keys}
+    named = {} if budget is None else {budget.field: f"{budget.value:,}"}
+    return named | {key: row[key] for key in keys}
 
 
-def summary_row(record: Mapping[str, Any]) -> dict[str, str]:
+def summary_row(record: ReconstructionRecord) -> dict[str, str]:
     """Return one line of the table that a person reads."""
     from fedpriv.scoring.convergence import convergence, objective
     from fedpriv.scoring.floors import LABELS, PERMUTED
     from fedpriv.scoring.ranking import title
 
-    gain, floors = record["advantage_db"], record["floors"]
-    best = gain["best_floor"]
+    gain, floors = record.advantage_db, record.floors
+    best = gain.best_floor
     permuted = floors.get(PERMUTED)
-    interval = "" if gain["ci95"] is None else f" [{gain['ci95'][0]:+.2f}, {gain['ci95'][1]:+.2f}]"
+    interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"
     reached = convergence(record)
     return {
         "attack": title(record),
-        "PSNR": f"{record['metrics']['psnr_db']['mean']:.2f}",
-        "floor (best blind guess)": f"{floors[best]['psnr_db']:.2f} ({LABELS[best]})",
-        "permuted uploads (negative control)": "not run" if permuted is None else f"{permuted['psnr_db']:.2f}",
-        "advantage [95 %]": f"{gain['mean']:+.2f}{interval}",
-        "beat the floor by 3 dB": f"{100 * gain['share_3db']:.0f} %",
-        "identified": f"{100 * record['metrics']['identification_top1']['mean']:.0f} %",
+        "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
+        "floor (best blind guess)": f"{floors[best].psnr_db:.2f} ({LABELS[best]})",
+        "permuted uploads (negative control)": "not run" if permuted is None else f"{permuted.psnr_db:.2f}",
+        "advantage [95 %]": f"{gain.mean:+.2f}{interval}",
+        "beat the floor by 3 dB": f"{100 * gain.share_3db:.0f} %",
+        "identified": f"{100 * record.metrics.identification_top1.mean:.0f} %",
         "converged": f"{100 * reached.share:.0f} %",
         "objective (median)": objective(reached.objective),
-        "targets / clients": f"{record['n_targets']} / {record['n_clients']}",
-        "seconds": f"{record['cost']['seconds']:.0f}",
+        "targets / clients": f"{record.n_targets} / {record.n_clients}",
+        "seconds": f"{record.cost.seconds:.0f}",
     }

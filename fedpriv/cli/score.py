@@ -22,6 +22,6 @@ def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet:
     """
     records = fedpriv.score(directories, seed=seed, listener=common.Terminal(quiet=quiet, as_json=True))
     if as_json:
-        common.print_json({str(path): record for path, record in records.items()})
+        common.print_json({str(path): record.model_dump(mode="json") for path, record in records.items()})
     elif not quiet:
         show_attacks(records, with_folder=True)

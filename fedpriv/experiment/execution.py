@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpriv.experiment.plan import AttackPlan, Job
 from fedpriv.util.config import plain
@@ -14,13 +14,15 @@ from fedpriv.util.files import write_bytes
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.contract import Attack
+    from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.observation import KnowledgeCard, Observation, Reconstruction
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.stages import Stage
     from fedpriv.experiment.suite import Execution
     from fedpriv.federation.rounds import Federation
     from fedpriv.federation.run_directory import RunDirectory
+    from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
+    from fedpriv.scoring.records.made import Stage as StageFacts
 
 __all__ = ["AttackPlan", "Ground", "attack_all", "prepare_ground"]
 
@@ -76,7 +78,7 @@ def _card(plan: AttackPlan, job: Job, run: RunDirectory) -> KnowledgeCard:
 
 def attack_all(
     folder: Path, ground: Ground, plan: AttackPlan, *, command: str, listener: Listener = SILENT
-) -> dict[Path, dict[str, Any]]:
+) -> dict[Path, ReconstructionRecord]:
     """Run every job that has no result yet, score it, and save it.
 
     Args:
@@ -91,7 +93,7 @@ def attack_all(
     """
     from fedpriv.scoring.storage import is_attack_directory, load_metrics
 
-    results: dict[Path, dict[str, Any]] = {}
+    results: dict[Path, ReconstructionRecord] = {}
     for job in plan.jobs():
         directory = folder / job.folder
         done = is_attack_directory(directory)
@@ -103,13 +105,13 @@ def attack_all(
 
 def _attack(
     directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, listener: Listener
-) -> dict[str, Any]:
+) -> ReconstructionRecord:
     from fedpriv.evidence.gather import truths
     from fedpriv.experiment.suite import Execution, forget_pieces
     from fedpriv.pages.grid import grid_png
     from fedpriv.scoring.judge import JUDGED, train_judge
     from fedpriv.scoring.score import score
-    from fedpriv.scoring.storage import save_attack
+    from fedpriv.scoring.storage import AttackRecord, save_attack
 
     run, federation = ground.run, ground.federation
     evidence = ground.evidence[job.name, job.stage]
@@ -135,7 +137,8 @@ def _attack(
         metrics=record,
         judge=judge,
     )
-    write_bytes(directory / "grid.png", grid_png(record, reconstruction, truth, permuted))
+    whole = AttackRecord(directory, reconstruction, permuted, truth, about, record)
+    write_bytes(directory / "grid.png", grid_png(whole))
     forget_pieces(directory)
     return record
 
@@ -158,33 +161,35 @@ def _pieces(
         )
 
 
-def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> dict[str, Any]:
+def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> About:
     from fedpriv.attacks.contract import AttackProblem
+    from fedpriv.scoring.records import About
+    from fedpriv.scoring.records.made import Budget, Communication, ReachedAccuracy
 
     summary = ground.run.summary
     evidence = ground.evidence[job.name, job.stage]
     asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
-    card = plain(evidence.knowledge.card)
-    return {
-        **described(ground.run, plan, job.name, job.attack, card, job.stage, job.round, command),
-        "caveat": job.attack.caveat(asked),
-        "budget": None if job.budget is None else {"field": job.attack.budget, "value": job.budget},
-        "run_accuracy": summary["accuracy"],
-        "communication": summary["communication"],
-        "device": str(ground.federation.server.device),
-    }
+    card, moment = evidence.knowledge.card, (job.stage, job.round)
+    return About(
+        **dict(described(ground.run, plan, job.name, job.attack, card, moment, command=command)),
+        caveat=job.attack.caveat(asked),
+        budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
+        run_accuracy={when: ReachedAccuracy(**reached) for when, reached in summary["accuracy"].items()},
+        communication=Communication.model_validate(summary["communication"]),
+        device=str(ground.federation.server.device),
+    )
 
 
 def described(
     run: RunDirectory,
     plan: AttackPlan,
     name: str,
-    attack: Any,
-    card: Mapping[str, Any],
-    stage: Stage | None,
-    number: int | None,
+    attack: Declared,
+    card: KnowledgeCard,
+    moment: tuple[Stage | None, int | None],
+    *,
     command: str,
-) -> dict[str, Any]:
+) -> Provenance:
     """Return what every record says of how it was made.
 
     Args:
@@ -192,31 +197,36 @@ def described(
         plan: of which it was a part.
         name: of the attack or inference.
         attack: its options, a dataclass.
-        card: the knowledge it had, as a mapping.
-        stage: stage of training, or None.
-        number: round of that stage.
+        card: the knowledge it had.
+        moment: stage of training and its round, or None for either.
         command: that does the same again.
     """
     from fedpriv.federation.run_directory import dataset_title
+    from fedpriv.scoring.records import Provenance
+    from fedpriv.scoring.storage import read_summary
 
-    return {
-        "target": plan.target,
-        "attack": name,
-        "method": run.config.method,
-        "dataset": dataset_title(run.config),
-        "knowledge": dict(card),
-        "seed": plan.seed,
-        "options": plain(attack),
-        "stage": stage_facts(run, stage, number),
-        "run": run.described,
-        "command": command,
-    }
+    return Provenance(
+        target=plan.target,
+        attack=name,
+        attack_version=attack.version,
+        method=run.config.method,
+        dataset=dataset_title(run.config),
+        knowledge=card,
+        seed=plan.seed,
+        options=plain(attack),
+        stage=stage_facts(run, *moment),
+        run=run.config,
+        defenses=read_summary(run.path / "summary.json").defenses,
+        command=command,
+    )
 
 
-def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> dict[str, Any] | None:
+def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> StageFacts | None:
     """Return what records say of a stage: its name, its round of how many, and the pooled accuracy at that round."""
-    if stage is None:
+    if stage is None or number is None:
         return None
+    from fedpriv.scoring.records.made import Stage as StageFacts
+
     line = next(row for row in run.lines("metrics") if row["round"] == number)
     accuracy = {when: values["pooled"] for when, values in line["accuracy"].items()}
-    return {"name": stage, "round": number, "of": run.config.rounds, "accuracy": accuracy}
+    return StageFacts(name=stage, round=number, of=run.config.rounds, accuracy=accuracy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpriv.experiment.plan import MEMBERSHIP as NAME
 from fedpriv.experiment.plan import AttackPlan, folder_name
@@ -13,6 +13,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.experiment.execution import Ground
+    from fedpriv.scoring.records import InferenceResult
 
 EVERYTHING = 10**9
 """Targets asked for, so that evidence covers every client."""
@@ -20,7 +21,7 @@ EVERYTHING = 10**9
 
 def measure_all(
     folder: Path, ground: Ground, plan: AttackPlan, *, command: str, listener: Listener = SILENT
-) -> dict[Path, dict[str, Any]]:
+) -> dict[Path, InferenceResult]:
     """Run the plan's inference on every stage, or read back what was saved; return the records by folder.
 
     Args:
@@ -35,19 +36,19 @@ def measure_all(
     from fedpriv.evidence.disclosed import said_in_clear
     from fedpriv.evidence.gather import gather
     from fedpriv.experiment.execution import described
-    from fedpriv.scoring.membership import FILE, evaluate, load_membership, save_membership
-    from fedpriv.util.config import plain
+    from fedpriv.scoring.membership import evaluate
+    from fedpriv.scoring.storage import holds_scores, load_scores, write_record
 
     run, federation, card = ground.run, ground.federation, replace(plan.card, rounds_seen=1)
-    found: dict[Path, dict[str, Any]] = {}
+    found: dict[Path, InferenceResult] = {}
     for stage, number in plan.moments:
         home = folder / folder_name(NAME, stage)
-        if (home / FILE).is_file():
-            found[home] = load_membership(home)
+        if holds_scores(home):
+            found[home] = load_scores(home)
             continue
         with listener.progress(f"{home.name} on {plan.target}"):
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
-            about = described(run, plan, NAME, plan.members, plain(card), stage, number, command)
+            about = described(run, plan, NAME, plan.members, card, (stage, number), command=command)
             found[home] = evaluate(
                 plan.members,
                 evidence,
@@ -57,7 +58,7 @@ def measure_all(
                 seed=plan.seed,
                 told=said_in_clear(run, federation, number),
             )
-        save_membership(home, found[home])
+        write_record(home, found[home])
     return found
 
 

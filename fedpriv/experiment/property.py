@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpriv.experiment.membership import EVERYTHING
 from fedpriv.experiment.plan import PROPERTY as NAME
@@ -15,11 +15,12 @@ from fedpriv.util.listener import SILENT, Listener
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.experiment.execution import Ground
+    from fedpriv.scoring.records import InferenceResult
 
 
 def measure_all(
     folder: Path, ground: Ground, plan: AttackPlan, *, command: str, named: bool, listener: Listener = SILENT
-) -> dict[Path, dict[str, Any]]:
+) -> dict[Path, InferenceResult]:
     """Run the plan's inference on every stage, or read back what was saved; return the records by folder.
 
     Args:
@@ -38,22 +39,22 @@ def measure_all(
     from fedpriv.evidence.disclosed import said_in_clear
     from fedpriv.evidence.gather import gather
     from fedpriv.experiment.execution import described
-    from fedpriv.scoring.property import FILE, evaluate, load_property, save_property
-    from fedpriv.util.config import plain
+    from fedpriv.scoring.property import evaluate
+    from fedpriv.scoring.storage import holds_scores, load_scores, write_record
 
     run, federation, card = ground.run, ground.federation, _card(plan)
-    found: dict[Path, dict[str, Any]] = {}
+    found: dict[Path, InferenceResult] = {}
     for stage, number in plan.moments:
         home = folder / folder_name(NAME, stage)
-        if (home / FILE).is_file():
-            found[home] = load_property(home)
+        if holds_scores(home):
+            found[home] = load_scores(home)
             continue
         with listener.progress(f"{home.name} on {plan.target}"):
             evidence = gather(run, federation, plan.target, card, n_targets=EVERYTHING, seed=plan.seed, round_=number)
             told = said_in_clear(run, federation, number)
             read = [seen for seen in run.captured_rounds() if number is None or seen <= number]
-            had = plain(card) | ({"rounds_seen": len(read)} if told else {})
-            about = described(run, plan, NAME, plan.properties, had, stage, number, command)
+            had = replace(card, rounds_seen=len(read)) if told else card
+            about = described(run, plan, NAME, plan.properties, had, (stage, number), command=command)
             try:
                 found[home] = evaluate(plan.properties, evidence, federation, about, seed=plan.seed, told=told)
             except UserError as error:
@@ -61,7 +62,7 @@ def measure_all(
                     raise
                 listener.say(f"left out: {error}")
                 continue
-        save_property(home, found[home])
+        write_record(home, found[home])
     return found
 
 

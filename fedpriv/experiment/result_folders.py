@@ -8,8 +8,7 @@ from typing import Literal
 
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.study_report import is_study
-from fedpriv.scoring.score_records import holds_scores
-from fedpriv.scoring.storage import is_attack_directory
+from fedpriv.scoring.storage import holds_scores, is_attack_directory
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
 

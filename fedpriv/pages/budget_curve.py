@@ -6,18 +6,18 @@ that the attack, not its budget, is what limits it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedpriv.pages.curves import house_style, open_axes, svg_text
-from fedpriv.pages.frontier import defense_label
 from fedpriv.pages.labels import upload_title
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.floors import CONTROL, FLOORS, LABELS, PERMUTED
 from fedpriv.scoring.ranking import budget_value, by_budget, stage_name
+from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.sections import Means
 from fedpriv.scoring.storage import AttackRecord, scored
 
@@ -80,46 +80,44 @@ def budget_curves(found: Sequence[AttackRecord]) -> list[BudgetCurve]:
     """Return a curve for every attack that was run with at least two budgets, in the order given."""
     series = by_budget(found, scored, lambda attack: attack.about)
     return [
-        _curve([scored(attack) for attack in members], _upload(members[-1])) for members in series if len(members) > 1
+        _curve([scored(attack) for attack in members], upload_title(members[-1].about))
+        for members in series
+        if len(members) > 1
     ]
 
 
-def _upload(attack: AttackRecord) -> str:
-    return upload_title(attack.about, defense_label(attack.about.get("run", {})))
-
-
-def _curve(records: Sequence[Mapping[str, Any]], upload: str) -> BudgetCurve:
+def _curve(records: Sequence[ReconstructionRecord], upload: str) -> BudgetCurve:
     last = records[-1]
     # Blind guesses do not depend on the attack, so the best of them is the same at every budget.
-    floor = max(FLOORS, key=lambda name: float(last["floors"][name]["psnr_db"]))
+    floor = max(FLOORS, key=lambda name: last.floors[name].psnr_db)
     stage = stage_name(last)
     return BudgetCurve(
-        name=f"{last['attack']} on {last['target']} uploads of {upload}, {last['dataset']}"
+        name=f"{last.attack} on {last.target} uploads of {upload}, {last.dataset}"
         + (f", {stage} stage" if stage else ""),
-        unit=str(last["budget"]["field"]).replace("_", " "),
+        unit="" if last.budget is None else last.budget.field.replace("_", " "),
         floor=LABELS[floor],
-        floor_psnr=float(last["floors"][floor]["psnr_db"]),
+        floor_psnr=last.floors[floor].psnr_db,
         points=tuple(_point(record, floor) for record in records),
     )
 
 
-def _point(record: Mapping[str, Any], floor: str) -> Point:
-    means = Means(tuple(row["client"] for row in record["targets"]), int(record["seed"]))
+def _point(record: ReconstructionRecord, floor: str) -> Point:
+    means = Means(tuple(row.client for row in record.targets), record.seed)
     mine, blind = (
-        np.asarray(found["psnr_db"]["per_target"], dtype=np.float64)
-        for found in (record["metrics"], record["floor_details"][floor])
+        np.asarray(found.psnr_db.per_target, dtype=np.float64)
+        for found in (record.metrics, record.floor_details[floor])
     )
     gain = means.of(mine - blind, range(len(mine)), "advantage")
     search = convergence(record)
-    permuted = record["floors"].get(PERMUTED)
+    permuted = record.floors.get(PERMUTED)
     return Point(
         budget=budget_value(record) or 0,
-        iterations=record["cost"]["iterations"],
-        seconds=record["cost"]["seconds"],
+        iterations=record.cost.iterations,
+        seconds=record.cost.seconds,
         psnr=float(mine.mean()),
-        advantage=gain["mean"],
-        interval=None if gain["ci95"] is None else (gain["ci95"][0], gain["ci95"][1]),
-        permuted=None if permuted is None else float(permuted["psnr_db"] - blind.mean()),
+        advantage=float((mine - blind).mean()),
+        interval=gain.ci95,
+        permuted=None if permuted is None else float(permuted.psnr_db - blind.mean()),
         converged=search.share,
         objective=search.objective,
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+
+from fedpriv.scoring.records import KnowledgeCard
+from fedpriv.util.config import plain
 
 
-def card_words(knowledge: Mapping[str, Any]) -> dict[str, str]:
+def card_words(knowledge: KnowledgeCard) -> dict[str, str]:
     """Return every grant with its value as flags spell it; empty ones are left out.
 
-    >>> card_words({"extractor": "white_box", "batch": True, "rounds_seen": 1})
-    {'extractor': 'white_box', 'batch': 'known', 'rounds_seen': '1'}
+    >>> card_words(KnowledgeCard(labels="inferred"))["labels"], card_words(KnowledgeCard())["batch"]
+    ('inferred', 'known')
     """
-    plain = {True: "known", False: "none"}
-    return {
-        key: plain[value] if isinstance(value, bool) else str(value) for key, value in knowledge.items() if value != ""
-    }
+    said = {True: "known", False: "none"}
+    grants = plain(knowledge).items()
+    return {key: said[value] if isinstance(value, bool) else str(value) for key, value in grants if value != ""}
 
 
 def spaced(name: str, value: str) -> str:
@@ -23,7 +24,7 @@ def spaced(name: str, value: str) -> str:
     return value if name == "foreign" else value.replace("_", " ")
 
 
-def differing(cards: list[Mapping[str, Any]]) -> list[str]:
+def differing(cards: Sequence[KnowledgeCard]) -> list[str]:
     """Return for each card, in words, the grants in which the cards differ; empty texts where they are equal."""
     told = [card_words(card) for card in cards]
     names = [name for name in told[0] if len({words.get(name) for words in told}) > 1] if told else []

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any
 
 from fedpriv.pages.card import card_words
-from fedpriv.pages.frontier import defense_label, run_figures
-from fedpriv.pages.labels import KEY
-from fedpriv.pages.upload_size import bytes_per_client
+from fedpriv.pages.frontier import run_figures
+from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.ranking import budget_value, in_order
+from fedpriv.scoring.floors import PERMUTED
+from fedpriv.scoring.ranking import budget_value, in_order, stage_name
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import verdict, verdict_kind
 
@@ -81,7 +80,7 @@ def csv_text(found: Sequence[AttackRecord]) -> str:
     return buffer.getvalue()
 
 
-def csv_rows(found: Sequence[AttackRecord]) -> list[dict[str, Any]]:
+def csv_rows(found: Sequence[AttackRecord]) -> list[dict[str, object]]:
     """Return the rows of the table by column, in its order; what was not measured is missing.
 
     Raises:
@@ -91,43 +90,43 @@ def csv_rows(found: Sequence[AttackRecord]) -> list[dict[str, Any]]:
     return [{column: row[column] for column in _CSV if column in row} for row in rows]
 
 
-def _csv_row(attack: AttackRecord) -> dict[str, Any]:
-    record = scored(attack)
-    metrics, gain, cost = record["metrics"], record["advantage_db"], record["cost"]
-    reached, gained = metrics["psnr_db"]["ci95"] or (None, None), gain["ci95"] or (None, None)
-    trained, _, scalars = run_figures(attack.about)
-    search, stage = convergence(record), record.get("stage") or {}
+def _csv_row(attack: AttackRecord) -> dict[str, object]:
+    record, about = scored(attack), attack.about
+    metrics, gain, cost = record.metrics, record.advantage_db, record.cost
+    reached, gained = metrics.psnr_db.ci95 or (None, None), gain.ci95 or (None, None)
+    trained, size, search = run_figures(about)[0], upload_size(about), convergence(record)
+    permuted = record.floors.get(PERMUTED)
     return {
         **{
-            key: record[key]
+            key: getattr(record, key)
             for key in ("target", "attack", "method", "dataset", "n_targets", "n_clients", "n_diverged")
         },
-        **{key: metrics[key]["mean"] for key in _MEASURES if key in metrics},
-        **{key: cost[key] for key in ("seconds", "iterations", "rows", "device")},
+        **{key: metrics.measured[key].mean for key in _MEASURES if key in metrics.measured},
+        **{key: getattr(cost, key) for key in ("seconds", "iterations", "rows", "device")},
         "directory": attack.directory.name,
-        "knowledge": ";".join(f"{key}={value}" for key, value in card_words(record["knowledge"]).items()),
+        "knowledge": ";".join(f"{key}={value}" for key, value in card_words(record.knowledge).items()),
         "psnr_db_low": reached[0],
         "psnr_db_high": reached[1],
-        "psnr_db_median": metrics["psnr_db"]["median"],
-        "identification_chance": metrics["identification_top1"]["chance"],
-        "best_floor": gain["best_floor"],
-        "best_floor_psnr_db": record["floors"][gain["best_floor"]]["psnr_db"],
-        "advantage_db": gain["mean"],
+        "psnr_db_median": metrics.psnr_db.median,
+        "identification_chance": metrics.identification_top1.chance,
+        "best_floor": gain.best_floor,
+        "best_floor_psnr_db": record.floors[gain.best_floor].psnr_db,
+        "advantage_db": gain.mean,
         "advantage_db_low": gained[0],
         "advantage_db_high": gained[1],
-        "share_3db": gain["share_3db"],
-        "permuted_psnr_db": record["floors"].get("permuted", {}).get("psnr_db"),
-        "control_passes": record["control"]["passes"],
-        "seed": record["seed"],
-        "run_seed": attack.about.get("run", {}).get("seed"),
-        "defense": defense_label(attack.about.get("run", {})),
-        "method_label": (attack.about.get(KEY) or {}).get("method"),
-        "defense_label": (attack.about.get(KEY) or {}).get("defense"),
+        "share_3db": gain.share_3db,
+        "permuted_psnr_db": None if permuted is None else permuted.psnr_db,
+        "control_passes": record.control.passes,
+        "seed": record.seed,
+        "run_seed": None if about.run is None else about.run.seed,
+        "defense": about.defense,
+        "method_label": None if about.labels is None else about.labels.method,
+        "defense_label": None if about.labels is None else about.labels.defense,
         "accuracy_after_training": trained,
-        "upload_scalars_per_client_round": scalars,
-        "upload_bytes_per_client_round": None if scalars is None else bytes_per_client(attack.about),
-        "stage": stage.get("name"),
-        "round": max(row["round"] for row in record["targets"]),
+        "upload_scalars_per_client_round": None if size is None else size.scalars,
+        "upload_bytes_per_client_round": None if size is None else size.bytes,
+        "stage": stage_name(record),
+        "round": max(row.round for row in record.targets),
         "budget": budget_value(record),
         "converged_share": search.share,
         "objective_median": search.objective,

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fedpriv.federation.answer import NOT_EVALUATED, Answer, answer_sentence, answers_for
-from fedpriv.pages.frontier import defense_label
-from fedpriv.pages.labels import labelled
+from fedpriv.pages.labels import defense_label, method_label
+from fedpriv.scoring.records.made import DefenseFacts as Stated
 from fedpriv.scoring.storage import AttackRecord
-
-Facts = Mapping[str, Any]
-
-NOT_RECORDED = "not recorded"
-"""What stands for what an older record does not say of a defense."""
 
 
 @dataclass(frozen=True)
@@ -61,33 +55,30 @@ class DefenseFacts:
 
 def defenses(attacks: Sequence[AttackRecord]) -> tuple[DefenseFacts, ...]:
     """Return every defense of the runs that were attacked, once for each kind of upload, as the records state it."""
-    guarded: dict[tuple[str, str], list[tuple[Facts, AttackRecord]]] = {}
+    guarded: dict[tuple[str, str], list[tuple[Stated, AttackRecord]]] = {}
     for attack in attacks:
-        chosen = attack.about.get("run", {}).get("defenses", ())
-        for choice in chosen:
-            name = defense_label({"defenses": [choice]})
-            if len(chosen) == 1:  # the label of a study is that of the whole chain
-                name = labelled(attack.about, "defense", name)
-            guarded.setdefault((name, attack.about["target"]), []).append((choice, attack))
+        chosen = attack.about.defenses
+        for one in chosen:
+            # The label of a study is that of the whole chain.
+            name = defense_label(attack.about) if len(chosen) == 1 else one.label
+            guarded.setdefault((name, attack.about.target), []).append((one, attack))
     return tuple(_facts(name, target, own) for (name, target), own in guarded.items())
 
 
-def _facts(name: str, target: str, own: Sequence[tuple[Facts, AttackRecord]]) -> DefenseFacts:
-    choice = own[0][0]
-    answers = [Answer(**answer) for answer in choice.get("answers", ())]
-    ways = answers_for(answers, target, choice.get("options") or {})
+def _facts(name: str, target: str, own: Sequence[tuple[Stated, AttackRecord]]) -> DefenseFacts:
+    stated = own[0][0]
+    ways = answers_for(stated.answers, target, stated.options)
     tried: dict[str, dict[str, None]] = {}
     for _, attack in own:
-        method = labelled(attack.about, "method", attack.about["method"])
-        names = tried.setdefault(method, {})
-        if any(way.met_by(attack.about["attack"], attack.about.get("options") or {}) for way in ways):
-            names[attack.about["attack"]] = None
+        names = tried.setdefault(method_label(attack.about), {})
+        if any(way.met_by(attack.about.attack, attack.about.options) for way in ways):
+            names[attack.about.attack] = None
     return DefenseFacts(
         name=name,
         target=target,
-        source=choice.get("source", NOT_RECORDED),
-        guarantee=choice.get("guarantee", NOT_RECORDED),
-        answer=answer_sentence(answers, choice.get("unanswered", NOT_RECORDED)),
+        source=stated.source,
+        guarantee=stated.guarantee,
+        answer=answer_sentence(stated.answers, stated.unanswered),
         ways=ways,
         tried={method: tuple(names) for method, names in tried.items()},
     )

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedpriv.pages.frontier import WORST_FIRST, point_labels, upload_key
-from fedpriv.pages.labels import local_work
-from fedpriv.pages.score_section import guarded_method
+from fedpriv.pages.labels import local_work, upload_title
 from fedpriv.scoring.ranking import card_key, card_numbers, stage_name, title
+from fedpriv.scoring.records import InferenceResult, Provenance, ReconstructionRecord
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.scoring.verdict import Kind, beyond_chance, verdict_kind
+from fedpriv.scoring.verdict import Kind, beyond_chance, percent, verdict_kind
 from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE, Kinds
 from fedpriv.wire.payload import DECLARED
 from fedpriv.wire.payloads import PAYLOADS
@@ -58,7 +57,7 @@ class Finding:
 
 
 def findings(
-    attacks: Sequence[AttackRecord], members: Mapping[Path, Mapping[str, Any]] | None = None
+    attacks: Sequence[AttackRecord], members: Mapping[Path, InferenceResult] | None = None
 ) -> tuple[Finding, ...]:
     """Return one finding an upload, by kind of verdict, the gravest first, then by name.
 
@@ -75,10 +74,10 @@ def findings(
     """
     uploads: dict[str, list[AttackRecord]] = {}
     for attack in attacks:
-        uploads.setdefault(f"{attack.about['dataset']} {upload_key(attack)}", []).append(attack)
+        uploads.setdefault(f"{attack.about.dataset} {upload_key(attack)}", []).append(attack)
     labels = point_labels([own[0].about for own in uploads.values()])
     cards = card_numbers(attacks, scored)
-    suites: dict[Path, list[Mapping[str, Any]]] = {}
+    suites: dict[Path, list[InferenceResult]] = {}
     for folder, record in (members or {}).items():
         suites.setdefault(folder.resolve().parent, []).append(record)
     found = []
@@ -96,15 +95,15 @@ def _gravity(finding: Finding) -> tuple[int, bool, str, str]:
     return place, not finding.also, finding.upload, finding.where  # without a defense before with one
 
 
-def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    together: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+def _without_images(records: Sequence[InferenceResult]) -> list[Finding]:
+    together: dict[tuple[str, str, str], list[InferenceResult]] = {}
     for record in records:
-        together.setdefault((guarded_method(record), record["target"], _where(record)), []).append(record)
+        together.setdefault((upload_title(record), record.target, _where(record)), []).append(record)
     return [
         Finding(
             upload_name(label, target),
             where,
-            own[0]["method"],
+            own[0].method,
             target,
             None,
             "No attack that makes images was run.",
@@ -116,35 +115,36 @@ def _without_images(records: Sequence[Mapping[str, Any]]) -> list[Finding]:
     ]
 
 
-def _told(records: Sequence[Mapping[str, Any]]) -> str:
+def _told(records: Sequence[InferenceResult]) -> str:
     """Return verdicts, with the seed and the stage of training where they differ."""
     seeds, stages = ([name(record) for record in records] for name in (_seed_name, stage_name))
     told = []
     for record, *apart in zip(records, seeds, stages, strict=True):
         names = [name for name, among in zip(apart, (seeds, stages), strict=True) if name and len(set(among)) > 1]
-        said = f"{', '.join(names)}: {record['verdict']}" if names else str(record["verdict"])
+        said = f"{', '.join(names)}: {record.verdict}" if names else str(record.verdict)
         told.append(said[0].upper() + said[1:])
     return " ".join(dict.fromkeys(told))
 
 
-def _seed_name(record: Mapping[str, Any]) -> str:
-    return f"seed {record['seed']}"
+def _seed_name(record: InferenceResult) -> str:
+    return f"seed {record.seed}"
 
 
-def _also(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _also(records: Sequence[InferenceResult]) -> tuple[str, ...]:
     """Return what leaks where an area under the curve lies beyond chance, the control, and what needs no upload."""
     found = []
     for record in records:
-        interval = record["auc"]["ci95"]
-        beyond = [0.5, *(record[key]["auc"]["value"] for key in ("permuted", "classes_alone") if record.get(key))]
+        interval = record.auc.ci95
+        beyond = [0.5] if record.permuted is None else [0.5, record.permuted.auc.value]
+        beyond += [record.classes_alone.auc.value] if record.kind == "property" else []
         if interval is not None and interval[0] > max(beyond):
-            found.append("leaks a property" if "question" in record else "leaks membership")
+            found.append("leaks a property" if record.kind == "property" else "leaks membership")
     return tuple(dict.fromkeys(found))
 
 
-def _where(about: Mapping[str, Any]) -> str:
+def _where(about: Provenance) -> str:
     """Return the data set and, where it is limited, the local work behind a result."""
-    return ", ".join(filter(None, (str(about["dataset"]), local_work(about.get("run") or {}))))
+    return ", ".join(filter(None, (about.dataset, local_work(about.run))))
 
 
 def upload_name(label: str, target: str) -> str:
@@ -157,15 +157,15 @@ def upload_name(label: str, target: str) -> str:
 
 
 def _finding(
-    label: str, own: Sequence[AttackRecord], beside: Sequence[Mapping[str, Any]], cards: Mapping[str, int]
+    label: str, own: Sequence[AttackRecord], beside: Sequence[InferenceResult], cards: Mapping[str, int]
 ) -> Finding:
     about = own[0].about
     kind, worst = _gravest(own, cards)
     return Finding(
-        upload_name(label, about["target"]),
+        upload_name(label, about.target),
         _where(about),
-        about["method"],
-        about["target"],
+        about.method,
+        about.target,
         kind,
         _sentence(kind, worst, own, cards),
         _told(beside),
@@ -175,7 +175,7 @@ def _finding(
 
 
 def _gain(attacks: Sequence[AttackRecord]) -> float:
-    return float(np.mean([scored(attack)["advantage_db"]["mean"] for attack in attacks]))
+    return float(np.mean([scored(attack).advantage_db.mean for attack in attacks]))
 
 
 def _gravest(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> tuple[Kind, list[list[AttackRecord]]]:
@@ -185,8 +185,8 @@ def _gravest(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> tuple[Kin
     """
     by_card: dict[str, dict[str, list[AttackRecord]]] = {}
     for attack in own:
-        same = by_card.setdefault(card_key(scored(attack)), {})
-        key = [attack.about["attack"], attack.about.get("options"), scored(attack).get("stage")]
+        same = by_card.setdefault(card_key(attack.about.knowledge), {})
+        key = [attack.about.attack, attack.about.options, stage_name(attack.about)]
         same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(attack)
     kind = min((_common(one) for same in by_card.values() for one in same.values()), key=WORST_FIRST.index)
     found = []
@@ -208,14 +208,10 @@ def _alike(kind: Kind) -> tuple[Kind, ...]:
     return _NOTHING if kind in _NOTHING else (kind,)
 
 
-def _card(attack: AttackRecord) -> dict[str, Any]:
-    return dict(scored(attack)["knowledge"])
-
-
 def _under(attack: AttackRecord, own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
     """Return under which card an attack was made, where the attacks on its upload were made under several."""
-    several = len({card_key(scored(other)) for other in own}) > 1
-    return f" under card {cards[card_key(scored(attack))]}" if several else ""
+    several = len({card_key(other.about.knowledge) for other in own}) > 1
+    return f" under card {cards[card_key(attack.about.knowledge)]}" if several else ""
 
 
 def _sentence(
@@ -248,30 +244,30 @@ def _sentence(
     return f"{vectors} {images}" if kind == "features" else f"{images} {vectors}".rstrip()
 
 
-def _written_gain(records: Sequence[Mapping[str, Any]]) -> str:
-    gains = [record["advantage_db"] for record in records]
-    mean = float(np.mean([gain["mean"] for gain in gains]))
+def _written_gain(records: Sequence[ReconstructionRecord]) -> str:
+    gains = [record.advantage_db for record in records]
+    mean = float(np.mean([gain.mean for gain in gains]))
     text = f"{mean:+.1f} dB against the floor"
     if len(gains) > 1:
-        values = [gain["mean"] for gain in gains]
+        values = [gain.mean for gain in gains]
         return f"{text} (mean of {len(gains)} seeds, {min(values):+.1f} to {max(values):+.1f})"
-    interval = gains[0]["ci95"]
+    interval = gains[0].ci95
     return text if interval is None else f"{text} (95 % interval {interval[0]:+.1f} to {interval[1]:+.1f})"
 
 
-def _seeds(records: Sequence[Mapping[str, Any]], kinds: Collection[Kind]) -> str:
+def _seeds(records: Sequence[ReconstructionRecord], kinds: Collection[Kind]) -> str:
     agreeing = sum(verdict_kind(record) in kinds for record in records)
     return "" if agreeing == len(records) else f", so in {agreeing} of {len(records)} seeds"
 
 
-def _which(records: Sequence[Mapping[str, Any]]) -> str:
-    share = float(np.mean([record["advantage_db"]["share_3db"] for record in records]))
+def _which(records: Sequence[ReconstructionRecord]) -> str:
+    share = float(np.mean([record.advantage_db.share_3db for record in records]))
     parts = [f"{100 * share:.0f} % of targets beat the floor by 3 dB"]
     found = [
-        record["metrics"]["identification_top1"] for record in records if beyond_chance(record, "identification_top1")
+        record.metrics.identification_top1 for record in records if beyond_chance(record.metrics.identification_top1)
     ]
     if found:
-        mean, chance = (float(np.mean([one[key] for one in found])) for key in ("mean", "chance"))
+        mean, chance = float(np.mean([one.mean for one in found])), float(np.mean([one.chance for one in found]))
         parts.append(f"{100 * mean:.0f} % are identified among decoys (chance {100 * chance:.0f} %)")
     return ", ".join(parts)
 
@@ -285,35 +281,36 @@ def _recovered(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
     of those under which an attack succeeds.
     """
     first = own[0].about
-    if _among(first["target"], SEPARATE) and not (first.get("run") or {}).get("defenses"):
+    if _among(first.target, SEPARATE) and not first.defenses:
         return ""
     apart: dict[str, list[AttackRecord]] = {}
     for attack in own:
-        grants = {name: value for name, value in _card(attack).items() if name != "rounds_seen"}
-        apart.setdefault(json.dumps(grants, sort_keys=True), []).append(attack)
+        apart.setdefault(card_key(replace(attack.about.knowledge, rounds_seen=1)), []).append(attack)
     return " ".join(told for alike in apart.values() if (told := _recovered_by_rounds(alike, own, cards)))
 
 
 def _recovered_by_rounds(alike: Sequence[AttackRecord], own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
-    hits = [attack for attack in alike if beyond_chance(scored(attack), "feature_identification")]
+    told = {
+        id(attack): found
+        for attack in alike
+        if (found := scored(attack).metrics.feature_identification) is not None and beyond_chance(found)
+    }
+    hits = [attack for attack in alike if id(attack) in told]
     if not hits:
         return ""
     most = max(_rounds(attack) for attack in hits)
-    best = max(
-        (attack for attack in hits if _rounds(attack) == most),
-        key=lambda attack: float(scored(attack)["metrics"]["feature_identification"]["mean"]),
-    )
-    record, name = scored(best), best.about["attack"]
-    found, error = record["metrics"]["feature_identification"], record["metrics"]["relative_error"]
+    best = max((attack for attack in hits if _rounds(attack) == most), key=lambda attack: told[id(attack)].mean)
+    found, error = told[id(best)], scored(best).metrics.relative_error
+    name = best.about.attack
     rounds = {
         _rounds(attack): attack in hits
         for attack in sorted(alike, key=lambda attack: attack in hits)
-        if attack.about["attack"] == name
+        if attack.about.attack == name
     }
     return (
-        f"{_vectors(record['target'])} are recovered {_from_rounds(rounds)}: {name} tells "
-        f"{100 * found['mean']:.0f} % from the client's others (chance {100 * found['chance']:.0f} %), median relative "
-        f"error {100 * error['median']:.0f} %{_under(best, own, cards)}."
+        f"{_vectors(best.about.target)} are recovered {_from_rounds(rounds)}: {name} tells "
+        f"{100 * found.mean:.0f} % from the client's others (chance {100 * found.chance:.0f} %), median relative "
+        f"error {percent(None if error is None else error.median)}{_under(best, own, cards)}."
     )
 
 
@@ -330,7 +327,7 @@ def _among(kind: str, kinds: Kinds) -> bool:
 
 
 def _rounds(attack: AttackRecord) -> int:
-    return int(_card(attack).get("rounds_seen", 1))
+    return attack.about.knowledge.rounds_seen
 
 
 def _from_rounds(rounds: Mapping[int, bool]) -> str:

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.pages.labels import labelled, local_work
-from fedpriv.pages.upload_size import bytes_per_client, scalars_per_client, words_per_client
+from fedpriv.pages.labels import defense_label, local_work, method_label
+from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.pareto import hypervolume, nondominated
-from fedpriv.scoring.ranking import largest_budgets, title
+from fedpriv.scoring.ranking import largest_budgets, stage_name, title
+from fedpriv.scoring.records import About, KnowledgeCard
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import Kind, verdict_kind
+from fedpriv.util.config import plain
 
 REFERENCE = {"leakage_db": 20.0, "error": 1.0, "log10_scalars": 9.0}
 """The worst corner of the hypervolume, by which the objectives are divided: 20 dB beyond the floor (best blind guess),
@@ -130,7 +132,7 @@ class Frontier:
         volume: hypervolume of the points, as a share of the box below the reference, in [0, 1].
     """
 
-    card: Mapping[str, Any]
+    card: KnowledgeCard
     task: Mapping[str, Any]
     points: tuple[Point, ...]
     best: tuple[bool, ...]
@@ -165,29 +167,12 @@ def frontiers(attacks: Sequence[AttackRecord]) -> tuple[Frontier, ...]:
     return tuple(_frontier(members, shown) for members in groups.values())
 
 
-def defense_label(run: Mapping[str, Any]) -> str:
-    """Return what a run's defenses are called: ``none``, or their names with the options that are not the usual ones.
-
-    A record that does not say what a defense is called, by name and all options.
-
-    >>> defense_label({"defenses": [{"name": "noise", "options": {"scale": 0.3}, "label": "noise scale=0.3"}]})
-    'noise scale=0.3'
-    """
-    return " + ".join(choice.get("label") or _by_options(choice) for choice in run.get("defenses", ())) or "none"
-
-
-def _by_options(choice: Mapping[str, Any]) -> str:
-    return " ".join([choice["name"], *(f"{name}={value}" for name, value in choice.get("options", {}).items())])
-
-
-def run_figures(about: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
+def run_figures(about: About) -> tuple[float | None, float | None, float | None]:
     """Return pooled accuracy after training and after broadcast, and scalars per client and round; None where missing."""
-    accuracy = about.get("run_accuracy") or {}
-    trained, received = (accuracy.get(moment, {}).get("pooled") for moment in ("after_training", "after_broadcast"))
-    try:
-        return trained, received, scalars_per_client(about)
-    except (KeyError, TypeError):
-        return trained, received, None
+    reached = [about.run_accuracy.get(moment) for moment in ("after_training", "after_broadcast")]
+    trained, received = (None if one is None else one.pooled for one in reached)
+    size = upload_size(about)
+    return trained, received, None if size is None else size.scalars
 
 
 def upload_key(attack: AttackRecord) -> str:
@@ -196,32 +181,29 @@ def upload_key(attack: AttackRecord) -> str:
 
 
 def _located(attack: AttackRecord) -> bool:
-    try:
-        words_per_client(attack.about)
-    except (KeyError, TypeError):
-        return False
-    return run_figures(attack.about)[0] is not None
+    return upload_size(attack.about) is not None and run_figures(attack.about)[0] is not None
 
 
 def _key(attack: AttackRecord, *parts: str) -> str:
-    run = attack.about.get("run", {})
+    about = attack.about
+    run = plain(about.run) or {}
     found = {
-        "card": scored(attack)["knowledge"],
-        "task": {name: run.get(name) for name in _TASK}
-        | {"data set": attack.about["dataset"], "local work": local_work(run)},
+        "card": plain(about.knowledge),
+        "task": _task(about),
         "upload": {
-            "target": attack.about["target"],
-            "method": attack.about["method"],
+            "target": about.target,
+            "method": about.method,
             **{name: value for name, value in run.items() if name not in _NOT_THE_UPLOAD},
-            "defenses": [(choice["name"], choice.get("options")) for choice in run.get("defenses", ())],
+            "defenses": [(defense.name, plain(defense.options)) for defense in about.defenses],
         },
-        "attack": {
-            "attack": attack.about["attack"],
-            "options": attack.about.get("options"),
-            "stage": (scored(attack).get("stage") or {}).get("name"),
-        },
+        "attack": {"attack": about.attack, "options": plain(about.options), "stage": stage_name(about)},
     }
     return json.dumps([found[part] for part in parts], sort_keys=True, default=str)
+
+
+def _task(about: About) -> dict[str, Any]:
+    own = {name: plain(getattr(about.run, name, None)) for name in _TASK}
+    return own | {"data set": about.dataset, "local work": local_work(about.run)}
 
 
 def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord]) -> Frontier:
@@ -239,9 +221,8 @@ def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord
     order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].leakage.mean, points[i].label))
     first = members[0]
     return Frontier(
-        card=scored(first)["knowledge"],
-        task={name: first.about["run"].get(name) for name in _TASK}
-        | {"dataset": first.about["dataset"], "local work": local_work(first.about["run"])},
+        card=first.about.knowledge,
+        task=_task(first.about) | {"dataset": first.about.dataset},
         points=tuple(points[i] for i in order),
         best=tuple(bool(best[i]) for i in order),
         settled=tuple(bool(settled[i]) for i in order),
@@ -270,7 +251,7 @@ def _ends(spread: Spread) -> tuple[float, float]:
 
 
 def _gain(attack: AttackRecord) -> float:
-    return float(scored(attack)["advantage_db"]["mean"])
+    return scored(attack).advantage_db.mean
 
 
 def _strongest(own: Sequence[AttackRecord]) -> list[AttackRecord]:
@@ -280,13 +261,13 @@ def _strongest(own: Sequence[AttackRecord]) -> list[AttackRecord]:
     """
     by_attack: dict[str, dict[int, AttackRecord]] = {}
     for attack in own:
-        by_attack.setdefault(_key(attack, "attack"), {})[int(attack.about["run"].get("seed", 0))] = attack
+        by_attack.setdefault(_key(attack, "attack"), {})[attack.about.run_seed] = attack
     candidates = [list(seeds.values()) for seeds in by_attack.values()]
     return max(candidates, key=lambda records: float(np.mean([_gain(attack) for attack in records])))
 
 
 def _seeds(own: Sequence[AttackRecord]) -> tuple[int, ...]:
-    return tuple(sorted({int(attack.about["run"].get("seed", 0)) for attack in own}))
+    return tuple(sorted({attack.about.run_seed for attack in own}))
 
 
 WORST_FIRST: tuple[Kind, ...] = ("leaks", "some", "features", "classes", "single", "none", "worse")
@@ -298,32 +279,33 @@ def _elsewhere(attack: AttackRecord, everything: Sequence[AttackRecord]) -> str:
     others = [
         other
         for other in everything
-        if upload_key(other) == upload_key(attack) and scored(other)["knowledge"] != scored(attack)["knowledge"]
+        if other.about.knowledge != attack.about.knowledge and upload_key(other) == upload_key(attack)
     ]
     worst = min(others, key=lambda other: WORST_FIRST.index(verdict_kind(scored(other))), default=None)
     if worst is None or WORST_FIRST.index(verdict_kind(scored(worst))) > WORST_FIRST.index("features"):
         return ""
-    rounds = scored(worst)["knowledge"].get("rounds_seen")
-    seen = f" with {rounds} rounds seen" if isinstance(rounds, int) and rounds > 1 else ""
+    rounds = worst.about.knowledge.rounds_seen
+    seen = f" with {rounds} rounds seen" if rounds > 1 else ""
     gives = {"leaks": "images", "some": "some of its images", "features": "representations"}
-    return f"gives away {gives[verdict_kind(scored(worst))]} to {worst.about['attack']}{seen}"
+    return f"gives away {gives[verdict_kind(scored(worst))]} to {worst.about.attack}{seen}"
 
 
 def _point(label: str, own: Sequence[AttackRecord], elsewhere: str, attacked: int) -> Point:
     first = own[0].about
-    ends = scored(own[0])["advantage_db"]["ci95"] if len(own) == 1 else None
+    ends = scored(own[0]).advantage_db.ci95 if len(own) == 1 else None
     kinds = [verdict_kind(scored(attack)) for attack in own]
+    sizes = [size for attack in own if (size := upload_size(attack.about)) is not None]
     return Point(
         label=label,
-        method=first["method"],
-        target=first["target"],
-        defense=labelled(first, "defense", defense_label(first["run"])),
+        method=first.method,
+        target=first.target,
+        defense=defense_label(first),
         attack=title(scored(own[0])),
         kind=min(kinds, key=WORST_FIRST.index),
         leakage=_spread([_gain(attack) for attack in own], ends),
-        accuracy=_spread([float(a.about["run_accuracy"]["after_training"]["pooled"]) for a in own]),
-        scalars=_spread([words_per_client(a.about) for a in own]),
-        bytes=_spread([bytes_per_client(a.about) for a in own]),
+        accuracy=_spread([attack.about.run_accuracy["after_training"].pooled for attack in own]),
+        scalars=_spread([size.words for size in sizes]),
+        bytes=_spread([size.bytes for size in sizes]),
         seeds=_seeds(own),
         attacked=attacked,
         elsewhere=elsewhere,
@@ -339,16 +321,16 @@ def _spread(values: Sequence[float], interval: Sequence[float] | None = None) ->
 # ---------------------------------------------------------------- names
 
 
-def point_labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
+def point_labels(abouts: Sequence[About]) -> list[str]:
     """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ."""
-    runs = [about.get("run", {}) for about in abouts]
-    labels = [labelled(about, "method", about["method"]) for about in abouts]
-    guards = [labelled(about, "defense", defense_label(about.get("run", {}))) for about in abouts]
+    runs = [plain(about.run) or {} for about in abouts]
+    labels = [method_label(about) for about in abouts]
+    guards = [defense_label(about) for about in abouts]
     targets: dict[str, set[str]] = {}
     for about in abouts:
-        targets.setdefault(about["method"], set()).add(about["target"])
+        targets.setdefault(about.method, set()).add(about.target)
     labels = [
-        f"{label}, {about['target']}" if len(targets[about["method"]]) > 1 else label
+        f"{label}, {about.target}" if len(targets[about.method]) > 1 else label
         for label, about in zip(labels, abouts, strict=True)
     ]
     labels = [

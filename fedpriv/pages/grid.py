@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import Truth
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
@@ -19,6 +18,8 @@ from fedpriv.scoring.floors import FLOORS, LABELS, guess
 from fedpriv.scoring.leakage import psnr
 from fedpriv.scoring.panel import own_guesses, settle
 from fedpriv.scoring.ranking import title
+from fedpriv.scoring.records import ReconstructionRecord
+from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,70 +59,56 @@ def at_quantiles(values: Sequence[float], quantiles: Sequence[float]) -> list[in
 
 
 def grid_png(
-    record: Mapping[str, Any],
-    reconstruction: Reconstruction,
-    truths: tuple[Truth, ...],
-    permuted: Reconstruction | None,
-    *,
-    every_target: bool | None = None,
-    quantiles: Sequence[float] = QUANTILES,
+    attack: AttackRecord, *, every_target: bool | None = None, quantiles: Sequence[float] = QUANTILES
 ) -> bytes:
     """Return the picture as PNG bytes; arguments as :func:`grid_figure` has them."""
-    figure = grid_figure(record, reconstruction, truths, permuted, every_target=every_target, quantiles=quantiles)
+    figure = grid_figure(attack, every_target=every_target, quantiles=quantiles)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
 def grid_figure(
-    record: Mapping[str, Any],
-    reconstruction: Reconstruction,
-    truths: tuple[Truth, ...],
-    permuted: Reconstruction | None,
-    *,
-    every_target: bool | None = None,
-    quantiles: Sequence[float] = QUANTILES,
+    attack: AttackRecord, *, every_target: bool | None = None, quantiles: Sequence[float] = QUANTILES
 ) -> Figure:
     """Return the picture as a figure of matplotlib.
 
     Args:
-        record: the attack's ``metrics.json``; title, best floor and seed are taken from it.
-        reconstruction: what the attack returned.
-        truths: one a target.
-        permuted: the control, or None; then its row is left out.
+        attack: a scored attack with its truths. Title, best floor and seed are of its record; without a control there is
+            no row for it.
         every_target: show all targets; None means all where there are ten or fewer, else quantiles of the score.
         quantiles: which quantiles to show otherwise, each strictly between 0 and 1: the best one cannot be picked.
 
     Raises:
-        UserError: for a quantile outside (0, 1).
+        UserError: for a quantile outside (0, 1), an attack that was not scored, or one without its truths.
     """
     if not quantiles or not all(0 < q < 1 for q in quantiles):
         raise UserError(f"grid: quantiles {tuple(quantiles)} should lie strictly between 0 and 1")
-    names, columns = grid_columns(record, reconstruction, truths, permuted, every_target, quantiles)
-    return _draw(names, columns, _title(record), _subtitle(record, columns, len(truths)))
+    names, columns = grid_columns(attack, every_target, quantiles)
+    record = scored(attack)
+    return _draw(names, columns, _title(record), _subtitle(record, columns))
 
 
 def grid_columns(
-    record: Mapping[str, Any],
-    reconstruction: Reconstruction,
-    truths: tuple[Truth, ...],
-    permuted: Reconstruction | None,
-    every_target: bool | None = None,
-    quantiles: Sequence[float] = QUANTILES,
+    attack: AttackRecord, every_target: bool | None = None, quantiles: Sequence[float] = QUANTILES
 ) -> tuple[list[str], list[Column]]:
     """Return the names of the rows and the columns of the picture; arguments as :func:`grid_png` has them."""
-    attack = own_guesses(settle(reconstruction.to_cpu().images)[0], truths)
+    if attack.truths is None:
+        raise UserError(f"{attack.directory}: no picture without the private truth")
+    record, truths = scored(attack), attack.truths
+    own = own_guesses(settle(attack.reconstruction.to_cpu().images)[0], truths)
+    permuted = attack.permuted
     control = None if permuted is None else own_guesses(settle(permuted.to_cpu().images)[0], truths)
-    scores = [score_guesses(shots, truth, None) for shots, truth in zip(attack, truths, strict=True)]
-    several = max(len(shots) for shots in attack) > 1
+    scores = [score_guesses(shots, truth, None) for shots, truth in zip(own, truths, strict=True)]
+    several = max(len(shots) for shots in own) > 1
     # With several guesses a column is a pair of one private image and the guess assigned to it.
     units = [(row, member) for row, truth in enumerate(truths) for member in range(truth.n_c if several else 1)]
-    values = [_pair_score(attack[row], truths[row], scores[row], member, several) for row, member in units]
+    values = [_pair_score(own[row], truths[row], scores[row], member, several) for row, member in units]
     everything = len(units) <= FEW if every_target is None else every_target
     picked = list(range(len(units))) if everything else at_quantiles(values, quantiles)
     headings = [""] * len(units) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
-    best = record["advantage_db"]["best_floor"]
-    blind = best if best in FLOORS else max(FLOORS, key=lambda name: float(record["floors"][name]["psnr_db"]))
+    best = record.advantage_db.best_floor
+    blind = best if best in FLOORS else max(FLOORS, key=lambda name: record.floors[name].psnr_db)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
     names += ["reconstruction", f"floor:\n{LABELS[blind]}"] + (
@@ -130,11 +117,11 @@ def grid_columns(
     columns = []
     for position, heading in zip(picked, headings, strict=False):
         row, member = units[position]
-        truth, target = truths[row], reconstruction.targets[row]
-        floor = guess(blind, truth, target, len(attack[row]), int(record["seed"]))
-        rivals = [attack[row], floor] + ([] if control is None else [control[row]])
+        truth, target = truths[row], attack.reconstruction.targets[row]
+        floor = guess(blind, truth, target, len(own[row]), record.seed)
+        rivals = [own[row], floor] + ([] if control is None else [control[row]])
         if mixed:
-            nearest = int(squared_errors(attack[row], truth.members).min(dim=0).values.argmin())
+            nearest = int(squared_errors(own[row], truth.members).min(dim=0).values.argmin())
             count = f"mean of {truth.n_c}" if truth.n_c > 1 else "1 image"
             beside = f"best of own {scores[row].t2:.1f} dB"
             cells = [(truth.mean_image().float(), count), (truth.members[nearest], beside)]
@@ -157,20 +144,20 @@ def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, se
     return float(psnr(shots[score.assigned[member]][None], truth.members[member][None])[0])
 
 
-def _title(record: Mapping[str, Any]) -> str:
-    return f"{title(record)} on {record['target']} uploads of {record['method']}, {record['dataset']}"
+def _title(record: ReconstructionRecord) -> str:
+    return f"{title(record)} on {record.target} uploads of {record.method}, {record.dataset}"
 
 
-def _subtitle(record: Mapping[str, Any], columns: Sequence[Column], n_targets: int) -> str:
-    interval = record["advantage_db"]["ci95"]
+def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
+    interval = record.advantage_db.ci95
     spread = "" if interval is None else f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
     which = "chosen by fixed quantiles of the score" if columns and columns[0].heading else "all targets shown"
     card = " · ".join(
-        f"{key.replace('_', ' ')}: {spaced(key, value)}" for key, value in card_words(record["knowledge"]).items()
+        f"{key.replace('_', ' ')}: {spaced(key, value)}" for key, value in card_words(record.knowledge).items()
     )
     return (
-        f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, advantage over the floor "
-        f"{record['advantage_db']['mean']:+.1f} dB{spread}, {n_targets} targets, {which}\n{card}"
+        f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the floor "
+        f"{record.advantage_db.mean:+.1f} dB{spread}, {record.n_targets} targets, {which}\n{card}"
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fedpriv.pages.score_section import html_table, markdown_table, upload_columns, with_interval
+from fedpriv.scoring.records import MembershipRecord
 
 TITLE = "Membership"
 INTRODUCTION = (
@@ -14,28 +14,27 @@ INTRODUCTION = (
 )
 
 
-def row(record: Mapping[str, Any]) -> dict[str, str]:
+def row(record: MembershipRecord) -> dict[str, str]:
     """Return one line of a table."""
-    control, classes = record["permuted"], record["classes"]
-    strata = record["strata"]
+    control, classes = record.permuted, record.classes
     return {
         **upload_columns(record),
-        "candidates": f"{record['n_candidates']} of {record['n_clients']} clients",
-        "AUC [95 %]": with_interval(record["auc"], 3, 1),
-        "found at 1 % false": with_interval(record["tpr_at_1_percent"], 1, 100) + " %",
-        "found at 0.1 % false": with_interval(record["tpr_at_0.1_percent"], 1, 100)
-        + (" %" if record["n_nonmembers"] >= 1000 else " % (fewer than 1,000 non-members)"),
-        "AUC, permuted uploads": "not run" if control is None else with_interval(control["auc"], 3, 1),
-        "AUC by images of the class": ", ".join(f"{name}: {part['auc']:.2f}" for name, part in strata.items()),
-        "class sets exact": "none uploaded" if classes is None else f"{classes['exact']}/{classes['clients']}",
+        "candidates": f"{record.n_candidates} of {record.n_clients} clients",
+        "AUC [95 %]": with_interval(record.auc, 3, 1),
+        "found at 1 % false": with_interval(record.tpr_at_1_percent, 1, 100) + " %",
+        "found at 0.1 % false": with_interval(record.tpr_at_0_1_percent, 1, 100)
+        + (" %" if record.n_nonmembers >= 1000 else " % (fewer than 1,000 non-members)"),
+        "AUC, permuted uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
+        "AUC by images of the class": ", ".join(f"{name}: {part.auc:.2f}" for name, part in record.strata.items()),
+        "class sets exact": "none uploaded" if classes is None else f"{classes.exact}/{classes.clients}",
     }
 
 
-def html_section(records: Sequence[Mapping[str, Any]]) -> str:
+def html_section(records: Sequence[MembershipRecord]) -> str:
     """Return an HTML section, empty without records."""
     return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records)
 
 
-def markdown_section(records: Sequence[Mapping[str, Any]]) -> str:
+def markdown_section(records: Sequence[MembershipRecord]) -> str:
     """Return a Markdown section, empty without records."""
     return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records)

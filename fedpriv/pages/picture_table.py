@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from fedpriv.pages.grid import Column, grid_columns
-from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.scoring.storage import AttackRecord
 
 PAGE_BYTES = 3_400_000
 """Room for all pictures of a page, as base64."""
@@ -55,7 +55,7 @@ def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
     """
     if attack.truths is None:
         return None
-    names, columns = grid_columns(scored(attack), attack.reconstruction, attack.truths, attack.permuted)
+    names, columns = grid_columns(attack)
     names = [" ".join(name.split("\n")) for name in names]
     encoded: list[list[str]] = []
     step: tuple[int | None, int] = _STEPS[0]

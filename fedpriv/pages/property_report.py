@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fedpriv.pages.score_section import html_table, markdown_table, upload_columns, with_interval
 from fedpriv.scoring.property import QUESTIONS
+from fedpriv.scoring.records import PropertyRecord
 
 TITLE = "Property"
 INTRODUCTION = (
@@ -15,28 +15,28 @@ INTRODUCTION = (
 )
 
 
-def row(record: Mapping[str, Any]) -> dict[str, str]:
+def row(record: PropertyRecord) -> dict[str, str]:
     """Return one line of a table."""
-    control = record["permuted"]
-    few = "" if record["n_pairs"] - record["n_yes"] >= 1000 else " (fewer than 1,000 noes)"
+    control = record.permuted
+    few = "" if record.n_pairs - record.n_yes >= 1000 else " (fewer than 1,000 noes)"
     return {
         **upload_columns(record),
-        "question": QUESTIONS[record["question"]],
-        "pairs": f"{record['n_pairs']} of {record['n_clients']} clients, {record['n_yes']} yes",
-        "learned from": str(record["learned_from"]),
-        "AUC [95 %]": with_interval(record["auc"], 3, 1),
-        "found at 1 % false": with_interval(record["tpr_at_1_percent"], 1, 100) + " %",
-        "found at 0.1 % false": with_interval(record["tpr_at_0.1_percent"], 1, 100) + " %" + few,
-        "AUC, number of classes alone": with_interval(record["classes_alone"]["auc"], 3, 1),
-        "AUC, permuted uploads": "not run" if control is None else with_interval(control["auc"], 3, 1),
+        "question": QUESTIONS[record.question],
+        "pairs": f"{record.n_pairs} of {record.n_clients} clients, {record.n_yes} yes",
+        "learned from": record.learned_from,
+        "AUC [95 %]": with_interval(record.auc, 3, 1),
+        "found at 1 % false": with_interval(record.tpr_at_1_percent, 1, 100) + " %",
+        "found at 0.1 % false": with_interval(record.tpr_at_0_1_percent, 1, 100) + " %" + few,
+        "AUC, number of classes alone": with_interval(record.classes_alone.auc, 3, 1),
+        "AUC, permuted uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
     }
 
 
-def html_section(records: Sequence[Mapping[str, Any]]) -> str:
+def html_section(records: Sequence[PropertyRecord]) -> str:
     """Return an HTML section, empty without records."""
     return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records)
 
 
-def markdown_section(records: Sequence[Mapping[str, Any]]) -> str:
+def markdown_section(records: Sequence[PropertyRecord]) -> str:
     """Return a Markdown section, empty without records."""
     return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedpriv.pages import membership_report, property_report
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
@@ -18,7 +18,6 @@ from fedpriv.pages.findings import findings
 from fedpriv.pages.frontier import frontiers
 from fedpriv.pages.frontier_plot import chart_style, frontier_svg
 from fedpriv.pages.guarantees import Guarantee
-from fedpriv.pages.labels import KEY
 from fedpriv.pages.page import environment
 from fedpriv.pages.report_entries import BADGES, gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
@@ -27,8 +26,8 @@ from fedpriv.pages.study_settings import StudySettings
 from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import by_budget, in_order
-from fedpriv.scoring.score_records import load_scores, score_sections
-from fedpriv.scoring.storage import AttackRecord, load_attack, scored
+from fedpriv.scoring.records import InferenceResult, Labels, Provenance
+from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
 
@@ -41,8 +40,10 @@ _BEYOND = {
 }
 """What a verdict says that the mean advantage does not."""
 
-_TITLES = {membership_report.TITLE: False, property_report.TITLE: True}
-"""Sections on attacks that return scores, by whether their records ask a question."""
+_TITLES = {"membership": membership_report.TITLE, "property": property_report.TITLE}
+"""Sections on attacks that return scores, by the kind of their records."""
+
+P = TypeVar("P", bound=Provenance)
 
 _SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrolls sideways">'
 
@@ -85,7 +86,7 @@ class StudyFacts:
     privacy: tuple[Guarantee, ...] = ()
     commands: tuple[str, ...] = ()
     settings: tuple[StudySettings, ...] = ()
-    labels: Mapping[Path, Mapping[str, str]] = field(default_factory=dict)
+    labels: Mapping[Path, Labels] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -117,7 +118,7 @@ def write_report(
         raise UserError("report: no attack directories; give at least one")
     called = {} if study is None else study.labels
     found = [_called(load_attack(Path(directory)), called) for directory in directories]
-    scores = {Path(folder): load_scores(Path(folder)) | _labels(Path(folder), called) for folder in membership}
+    scores = {Path(folder): _labels(load_scores(Path(folder)), Path(folder), called) for folder in membership}
     curves = budget_curves(in_order(found, scored))
     pictures = [curve_svg(curve) for curve in curves]
     files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
@@ -142,13 +143,22 @@ def write_report(
         write_text(out / file, text)
 
 
-def _labels(folder: Path, called: Mapping[Path, Mapping[str, str]]) -> dict[str, Any]:
-    own = called.get(folder.resolve())
-    return {} if own is None else {KEY: dict(own)}
+def _labels(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
+    return about.model_copy(update={"labels": called.get(folder.resolve())})
 
 
-def _called(attack: AttackRecord, called: Mapping[Path, Mapping[str, str]]) -> AttackRecord:
-    return replace(attack, about=attack.about | _labels(attack.directory, called))
+def _called(attack: AttackRecord, called: Mapping[Path, Labels]) -> AttackRecord:
+    return replace(attack, about=_labels(attack.about, attack.directory, called))
+
+
+def score_sections(records: Sequence[InferenceResult]) -> tuple[str, str]:
+    """Return the sections on membership and property inference, as HTML and as Markdown; empty without records."""
+    members = [record for record in records if record.kind == "membership"]
+    answers = [record for record in records if record.kind == "property"]
+    return (
+        membership_report.html_section(members) + property_report.html_section(answers),
+        membership_report.markdown_section(members) + property_report.markdown_section(answers),
+    )
 
 
 def slug(name: str) -> str:
@@ -161,21 +171,21 @@ def slug(name: str) -> str:
 
 
 def _values(
-    found: Sequence[AttackRecord], scores: Mapping[Path, Mapping[str, Any]], study: StudyFacts | None
+    found: Sequence[AttackRecord], scores: Mapping[Path, InferenceResult], study: StudyFacts | None
 ) -> dict[str, Any]:
     # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
     shown = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
     # A study's command makes all of its results, so it stands for what each of them recorded.
-    outside = {folder: record for folder, record in scores.items() if KEY not in record}
-    made_by = commands([attack for attack in found if KEY not in attack.about], list(outside.values()))
+    made: list[Provenance] = [*(attack.about for attack in found), *scores.values()]
+    made_by = commands([about for about in made if about.labels is None])
     if study is not None:
         made_by = tuple(dict.fromkeys((*study.commands, *made_by)))
     said = findings(shown, scores)
-    asking = {"question" in record for record in scores.values()}
+    kinds = {record.kind for record in scores.values()}
     return {
         "count": len(shown),
         "scoring": len(scores),
-        "score_titles": [title for title, asks in _TITLES.items() if asks in asking],
+        "score_titles": [title for kind, title in _TITLES.items() if kind in kinds],
         "findings": said,
         "badges": BADGES,
         "federations": federations(shown, said),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fedpriv.pages.card import card_words, spaced
-from fedpriv.pages.frontier import defense_label
-from fedpriv.pages.labels import labelled, upload_title
+from fedpriv.pages.labels import method_label, upload_title
 from fedpriv.pages.picture_table import PictureTable, picture_table, room_for
 from fedpriv.scoring.convergence import Convergence, convergence
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.leakage import METRICS
 from fedpriv.scoring.ranking import strongest_first, title
+from fedpriv.scoring.records import About, KnowledgeCard, ReconstructionRecord, Summary
+from fedpriv.scoring.records.reconstruction import (
+    ClassAccuracy,
+    FeatureIdentification,
+    FeatureMeasure,
+    Identification,
+)
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import CHANCE_OF, verdict, verdict_kind
 
@@ -95,8 +100,8 @@ class Entry:
     name: str
     attack: str
     upload: str
-    record: dict[str, Any]
-    about: dict[str, Any]
+    record: ReconstructionRecord
+    about: About
     verdict: str
     kind: str
     badge: str
@@ -111,7 +116,7 @@ class Entry:
     @property
     def seed(self) -> int:
         """Seed of the run; of the attack where the run is not known."""
-        return int(self.about.get("run", {}).get("seed", self.record["seed"]))
+        return self.about.run_seed
 
 
 @dataclass(frozen=True)
@@ -148,22 +153,22 @@ def groups_of(found: Sequence[AttackRecord]) -> tuple[Group, ...]:
 def _group(number: int, members: Sequence[AttackRecord], room: int) -> Group:
     ends = [0.0]
     for attack in members:
-        gain = scored(attack)["advantage_db"]
-        ends += [gain["mean"], *(gain["ci95"] or ())]
+        gain = scored(attack).advantage_db
+        ends += [gain.mean, *(gain.ci95 or ())]
     low, high = min(ends), max(ends)
     margin = 0.05 * (high - low) or 1.0
     low, high = low - margin, high + margin
     entries = tuple(_entry(f"{number}-{place}", a, low, high, room) for place, a in enumerate(members, start=1))
     return Group(
-        card=card_grants(scored(members[0])["knowledge"]),
+        card=card_grants(scored(members[0]).knowledge),
         zero=_place(0.0, low, high),
         entries=entries,
         seeds=len({entry.seed for entry in entries}) > 1,
-        datasets=len({entry.record["dataset"] for entry in entries}) > 1,
+        datasets=len({entry.record.dataset for entry in entries}) > 1,
     )
 
 
-def card_grants(knowledge: Mapping[str, Any]) -> tuple[Grant, ...]:
+def card_grants(knowledge: KnowledgeCard) -> tuple[Grant, ...]:
     """Return the lines of a knowledge card with what each means."""
     found = []
     for name, value in card_words(knowledge).items():
@@ -184,15 +189,14 @@ def _place(value: float, low: float, high: float) -> float:
 
 def _entry(place: str, attack: AttackRecord, low: float, high: float, room: int) -> Entry:
     record = scored(attack)
-    gain = record["advantage_db"]
-    interval = gain["ci95"]
-    method = labelled(attack.about, "method", attack.about["method"])
-    upload = upload_title(attack.about, defense_label(attack.about.get("run", {})))
+    gain = record.advantage_db
+    interval = gain.ci95
+    method, upload = method_label(attack.about), upload_title(attack.about)
     return Entry(
         anchor=f"attack-{place}",
-        name=f"{title(record)} on {record['target']} uploads of {upload}, {record['dataset']}",
+        name=f"{title(record)} on {record.target} uploads of {upload}, {record.dataset}",
         attack=title(record),
-        upload=upload.replace(method, f"{method}, {record['target']}", 1),
+        upload=upload.replace(method, f"{method}, {record.target}", 1),
         record=record,
         about=attack.about,
         verdict=verdict(record),
@@ -200,48 +204,53 @@ def _entry(place: str, attack: AttackRecord, low: float, high: float, room: int)
         badge=BADGES[verdict_kind(record)],
         search=convergence(record),
         low=None if interval is None else _place(interval[0], low, high),
-        point=_place(gain["mean"], low, high),
+        point=_place(gain.mean, low, high),
         high=None if interval is None else _place(interval[1], low, high),
         pictures=picture_table(attack, room),
-        measures=tuple(_measure_row(key, value) for key, value in record["metrics"].items()),
+        measures=tuple(_measure_row(key, value) for key, value in record.metrics.measured.items()),
         floors=_floor_rows(record),
     )
 
 
-def _measure_row(key: str, value: Mapping[str, Any]) -> tuple[str, ...]:
-    if value.get("not_measured"):
-        return (_NAMES.get(key, key), "", "", "", "", str(value["not_measured"]))
-    remark = ""
-    if key in METRICS:
-        remark = "higher leaks more" if METRICS[key].higher_is_better else "lower leaks more"
-    if key == "identification_top1":
-        of = CHANCE_OF.get(str(value.get("chance_of")))  # None: one guess a target
-        by = "" if of is None else f" ({of}, by the same rule)"
-        remark = f"chance {value['chance']:.3f}{by}, decoys {', '.join(str(n) for n in value['decoys'])}"
-    if key == "feature_identification":
-        remark = f"chance {value['chance']:.3f}, among the client's own"
-    if "permuted" in value:
-        remark += f"; on permuted uploads {number(value['permuted']['mean'])}"
-    if key == "class_accuracy":
-        floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value["floors"].items())
-        remark = f"true images {value['real']:.2f}, chance {value['chance']:.2f}; {floors}"
+def _measure_row(key: str, value: Summary) -> tuple[str, ...]:
+    if value.not_measured:
+        return (_NAMES.get(key, key), "", "", "", "", value.not_measured)
     return (
         _NAMES.get(key, key),
-        *(number(value[part]) for part in ("mean", "median", "sd")),
-        span(value["ci95"]),
-        remark,
+        *(number(part) for part in (value.mean, value.median, value.sd)),
+        span(value.ci95),
+        _remark(key, value),
     )
 
 
-def _floor_rows(record: Mapping[str, Any]) -> tuple[tuple[str, str, str, str, bool], ...]:
-    rows = sorted(record["floors"].items(), key=lambda pair: -pair[1]["psnr_db"])
+def _remark(key: str, value: Summary) -> str:
+    """Return how to read a measure, with chance and the control where it has them."""
+    remark = ""
+    if key in METRICS:
+        remark = "higher leaks more" if METRICS[key].higher_is_better else "lower leaks more"
+    if isinstance(value, Identification):
+        of = CHANCE_OF.get(value.chance_of)  # None: one guess a target
+        by = "" if of is None else f" ({of}, by the same rule)"
+        remark = f"chance {value.chance:.3f}{by}, decoys {', '.join(str(n) for n in value.decoys)}"
+    if isinstance(value, FeatureIdentification):
+        remark = f"chance {value.chance:.3f}, among the client's own"
+    if isinstance(value, ClassAccuracy):
+        floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value.floors.items())
+        return f"true images {value.real:.2f}, chance {value.chance:.2f}; {floors}"
+    if isinstance(value, (Identification, FeatureIdentification, FeatureMeasure)) and value.permuted is not None:
+        remark += f"; on permuted uploads {number(value.permuted.mean)}"
+    return remark
+
+
+def _floor_rows(record: ReconstructionRecord) -> tuple[tuple[str, str, str, str, bool], ...]:
+    rows = sorted(record.floors.items(), key=lambda pair: -pair[1].psnr_db)
     return tuple(
         (
             LABELS.get(name, name),
-            number(values["psnr_db"]),
-            number(values["mse_255"]),
-            number(values.get("ssim")),
-            name == record["advantage_db"]["best_floor"],
+            number(values.psnr_db),
+            number(values.mse_255),
+            number(values.ssim),
+            name == record.advantage_db.best_floor,
         )
         for name, values in rows
     )

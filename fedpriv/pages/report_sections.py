@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fedpriv.pages.claims import Claim, Quantity, Row, matching, speaks_of
 from fedpriv.pages.findings import Finding
-from fedpriv.pages.frontier import Frontier, defense_label, point_labels, run_figures, upload_key
+from fedpriv.pages.frontier import Frontier, point_labels, run_figures, upload_key
 from fedpriv.pages.frontier_plot import describe, panels
-from fedpriv.pages.labels import labelled, local_work
+from fedpriv.pages.labels import defense_label, local_work, method_label
 from fedpriv.pages.report_entries import BADGES, Grant, card_grants
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.ranking import in_order, title
+from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
 from fedpriv.scoring.storage import AttackRecord, scored
-
-Facts = Mapping[str, Any]
-
 
 # ---------------------------------------------------------------- runs
 
@@ -55,29 +52,27 @@ def federations(attacks: Sequence[AttackRecord], found: Sequence[Finding] = ()) 
         for one in found
         for attack in one.attacks[:1]
     }
-    uploads: dict[str, dict[int, Facts]] = {}
+    uploads: dict[str, dict[int, About]] = {}
     for attack in attacks:
-        seed = int(attack.about.get("run", {}).get("seed", attack.about["seed"]))
-        uploads.setdefault(upload_key(attack), {}).setdefault(seed, attack.about)
+        uploads.setdefault(upload_key(attack), {}).setdefault(attack.about.run_seed, attack.about)
     labels = point_labels([next(iter(runs.values())) for runs in uploads.values()])
     return tuple(
         _federation(label, runs, said.get(key, "")) for label, (key, runs) in zip(labels, uploads.items(), strict=True)
     )
 
 
-def _federation(label: str, runs: Mapping[int, Facts], said: str) -> Federation:
+def _federation(label: str, runs: Mapping[int, About], said: str) -> Federation:
     first = next(iter(runs.values()))
     found = [run_figures(about) for about in runs.values()]
     trained, received, scalars = (
         None if any(one is None for one in values) else sum(float(one or 0.0) for one in values) / len(values)
         for values in zip(*found, strict=True)
     )
-    run = first.get("run", {})
     return Federation(
         name=label,
-        target=first["target"],
-        setting=_setting(first["dataset"], run),
-        defense=labelled(first, "defense", defense_label(run)),
+        target=first.target,
+        setting=_setting(first),
+        defense=defense_label(first),
         found=said,
         trained=trained,
         received=received,
@@ -86,20 +81,21 @@ def _federation(label: str, runs: Mapping[int, Facts], said: str) -> Federation:
     )
 
 
-def _setting(dataset: str, run: Facts) -> str:
-    if not run:
-        return dataset
-    partition = run.get("partition", {})
+def _setting(about: About) -> str:
+    run = about.run
+    if run is None:
+        return about.dataset
+    partition = run.partition
     detail = {
-        "dirichlet": f" with alpha {partition.get('alpha')}",
-        "pathological": f" with {partition.get('classes_per_client')} classes a client",
-        "long_tail": f" with imbalance {partition.get('imbalance')}",
-    }.get(partition.get("name", ""), "")
-    name = str(partition.get("name", "unknown division")).replace("_", " ")
-    rounds = f"{run['rounds']} round" + ("" if run["rounds"] == 1 else "s")
+        "dirichlet": f" with alpha {partition.alpha}",
+        "pathological": f" with {partition.classes_per_client} classes a client",
+        "long_tail": f" with imbalance {partition.imbalance}",
+    }.get(partition.name, "")
+    rounds = f"{run.rounds} round" + ("" if run.rounds == 1 else "s")
     work = local_work(run)
-    return f"{dataset}, {run['clients']} clients ({name}{detail}), {rounds}, models {run['models']}" + (
-        f", {work}" if work else ""
+    return (
+        f"{about.dataset}, {run.clients} clients ({partition.name.replace('_', ' ')}{detail}), {rounds}, "
+        f"models {run.models}" + (f", {work}" if work else "")
     )
 
 
@@ -155,8 +151,8 @@ def claim_views(attacks: Sequence[AttackRecord], quantity: Quantity) -> tuple[Cl
 
     Runs without any defense count alone: papers report their methods bare.
     """
-    bare = [attack for attack in attacks if not attack.about.get("run", {}).get("defenses")]
-    uploads = [(str(attack.about["method"]), str(attack.about["target"])) for attack in bare]
+    bare = [attack for attack in attacks if not attack.about.defenses]
+    uploads = [(attack.about.method, attack.about.target) for attack in bare]
     ranked = in_order(bare, scored)
     return tuple(
         ClaimView(claim, tuple((row.name, _written(row), _ours(row, ranked, quantity)) for row in rows))
@@ -169,7 +165,7 @@ def _written(row: Row) -> tuple[str, ...]:
 
 
 def _ours(row: Row, ranked: Sequence[AttackRecord], quantity: Quantity) -> tuple[str, ...]:
-    own = [attack for attack in ranked if speaks_of(row, attack.about["method"], attack.about["target"])]
+    own = [attack for attack in ranked if speaks_of(row, attack.about.method, attack.about.target)]
     if quantity == "leakage":
         return _our_leakage(own)
     told = _our_accuracy if quantity == "accuracy" else _our_communication
@@ -178,16 +174,16 @@ def _ours(row: Row, ranked: Sequence[AttackRecord], quantity: Quantity) -> tuple
 
 def _our_leakage(own: Sequence[AttackRecord]) -> tuple[str, ...]:
     """Return a line an attack, mean over its seeds."""
-    same: dict[str, list[Facts]] = {}
+    same: dict[str, list[ReconstructionRecord]] = {}
     for attack in own:
-        record, method = scored(attack), labelled(attack.about, "method", attack.about["method"])
-        name = f"{title(record)} on {method}, {record['dataset']}"
+        record = scored(attack)
+        name = f"{title(record)} on {method_label(attack.about)}, {record.dataset}"
         same.setdefault(name, []).append(record)
     lines = []
     for name, records in same.items():
-        reached = _mean([record["metrics"]["psnr_db"]["mean"] for record in records])
-        best = [record["advantage_db"]["best_floor"] for record in records]
-        floor = _mean([record["floors"][kind]["psnr_db"] for record, kind in zip(records, best, strict=True)])
+        reached = _mean([record.metrics.psnr_db.mean for record in records])
+        best = [record.advantage_db.best_floor for record in records]
+        floor = _mean([record.floors[kind].psnr_db for record, kind in zip(records, best, strict=True)])
         kinds = " or ".join(dict.fromkeys(LABELS.get(kind, kind) for kind in best))
         seeds = f", mean of {len(records)} results" if len(records) > 1 else ""
         lines.append(f"{name}: {reached:.2f} dB; floor {floor:.2f} dB ({kinds}){seeds}")
@@ -202,7 +198,7 @@ def _our_accuracy(attack: AttackRecord) -> list[str]:
     trained, received, _ = run_figures(attack.about)
     if trained is None or received is None:
         return []
-    where = _setting(attack.about["dataset"], attack.about.get("run", {}))
+    where = _setting(attack.about)
     return [
         f"{_own_label(attack)}{100 * trained:.1f} % after training, {100 * received:.1f} % after broadcast; {where}"
     ]
@@ -210,36 +206,31 @@ def _our_accuracy(attack: AttackRecord) -> list[str]:
 
 def _own_label(attack: AttackRecord) -> str:
     """Return what the study calls the method, in front of a figure; nothing where that is what the row is called."""
-    name = str(attack.about["method"])
-    label = labelled(attack.about, "method", name)
-    return "" if label == name else f"{label}: "
+    label = method_label(attack.about)
+    return "" if label == attack.about.method else f"{label}: "
 
 
 def _our_communication(attack: AttackRecord) -> list[str]:
-    paper = (attack.about.get("communication") or {}).get("paper")
-    if not paper:
+    if attack.about.communication is None:
         return []
-    up, down = (paper[f"{way}_scalars_per_round"] / 1000 for way in ("upload", "broadcast"))
-    where = _setting(attack.about["dataset"], attack.about.get("run", {}))
+    paper = attack.about.communication.paper
+    up, down = paper.upload_scalars_per_round / 1000, paper.broadcast_scalars_per_round / 1000
+    where = _setting(attack.about)
     return [f"{_own_label(attack)}{up:,.2f} thousand scalars up, {down:,.2f} down, all clients, paper count; {where}"]
 
 
 # ---------------------------------------------------------------- reproduction
 
 
-def commands(attacks: Sequence[AttackRecord], members: Sequence[Facts]) -> tuple[str, ...]:
-    """Return the commands that made the results, each once."""
-    return tuple(
-        dict.fromkeys(
-            str(about["command"]) for about in (*(attack.about for attack in attacks), *members) if about.get("command")
-        )
-    )
+def commands(made: Sequence[Provenance]) -> tuple[str, ...]:
+    """Return the commands that made results, each once."""
+    return tuple(dict.fromkeys(about.command for about in made if about.command))
 
 
 def versions(attacks: Sequence[AttackRecord]) -> tuple[str, ...]:
     """Return the versions of what scored the results, each combination once."""
     return tuple(
         dict.fromkeys(
-            ", ".join(f"{name} {version}" for name, version in scored(attack)["versions"].items()) for attack in attacks
+            ", ".join(f"{name} {version}" for name, version in scored(attack).versions.items()) for attack in attacks
         )
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
-from fedpriv.pages.frontier import defense_label
+from fedpriv.scoring.records.runs import RoundLine, RunSummary
+from fedpriv.scoring.storage import read_rounds, read_summary
 from fedpriv.util.errors import UserError
 
 COUNTS = ("paper", "full")
@@ -77,7 +77,7 @@ class RunRecord:
         accuracy: ``Accuracy`` by ``after_training``, ``after_broadcast``, and both with ``_NAME`` for every further way
             to predict.
         traffic: by way of counting and unit, ``(rounds,)`` scalars or bytes of each round, up and down together.
-        summary: ``summary.json``.
+        summary: what else is read of it.
     """
 
     directory: RunDirectory = field(repr=False)
@@ -86,25 +86,7 @@ class RunRecord:
     rounds: np.ndarray
     accuracy: Mapping[str, Accuracy]
     traffic: Mapping[tuple[str, str], np.ndarray]
-    summary: Mapping[str, Any] = field(repr=False)
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of a client's local training in a round, mean over clients."""
-        return float(self._noted("flops", "mean_per_client_round"))
-
-    @property
-    def seconds(self) -> float:
-        """Wall-clock time of all rounds."""
-        return float(self._noted("seconds"))
-
-    def _noted(self, *keys: str) -> Any:
-        value: Any = self.summary
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if not isinstance(value, (int, float)):
-            raise UserError(f"{self.directory.path / 'summary.json'}: number {'.'.join(keys)!r} is missing")
-        return value
+    summary: RunSummary = field(repr=False)
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -146,14 +128,15 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
     opened = [RunDirectory.open(Path(directory)) for directory in directories]
     for run in opened:
         run.require_complete()
-    labels = run_labels([_guarded(run) for run in opened], [run.path for run in opened])
-    return tuple(_load(run, label) for run, label in zip(opened, labels, strict=True))
+    summaries = [read_summary(run.path / "summary.json") for run in opened]
+    guarded = [_guarded(run.config, summary) for run, summary in zip(opened, summaries, strict=True)]
+    labels = run_labels(guarded, [run.path for run in opened])
+    return tuple(_load(*one) for one in zip(opened, labels, summaries, strict=True))
 
 
-def _guarded(run: RunDirectory) -> str:
+def _guarded(config: RunConfig, summary: RunSummary) -> str:
     """Return the method, and the defenses where there are any."""
-    method, defense = run.config.method, defense_label(run.described)
-    return method if defense == "none" else f"{method} + {defense}"
+    return " + ".join([config.method, *(defense.label for defense in summary.defenses)])
 
 
 def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]:
@@ -172,31 +155,27 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
     return tuple(labels)
 
 
-def _load(run: RunDirectory, label: str) -> RunRecord:
-    path, lines = run.path / "metrics.jsonl", run.lines("metrics")
-    if not lines:
-        raise UserError(f"{path}: holds no round, though the run is finished; train the run again")
+def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
+    path = run.path / "metrics.jsonl"
+    lines = read_rounds(path)
     try:
-        accuracy = {name: _accuracy([line["clients"][name] for line in lines]) for name in lines[0]["clients"]}
-        traffic = {
-            (count, unit): np.array(
-                [
-                    sum(line["communication"][count][f"{way}_{unit}"] for way in ("upload", "broadcast"))
-                    for line in lines
-                ],
-                dtype=np.int64,
-            )
-            for count in COUNTS
-            for unit in ("scalars", "bytes")
-        }
-        rounds = np.array([line["round"] for line in lines], dtype=np.int64)
+        accuracy = {name: _accuracy([line.clients[name] for line in lines]) for name in lines[0].clients}
         if not set(MOMENTS) <= set(accuracy):
             raise KeyError(" or ".join(MOMENTS))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise UserError(
-            f"{path}: a line lacks a field or holds another type ({error!r}); train the run again"
+            f"{path}: accuracy of clients is missing or not counts ({error}); train the run again"
         ) from error
-    return RunRecord(run, label, run.config, rounds, accuracy, traffic, run.summary)
+    traffic = {(count, unit): _traffic(lines, count, unit) for count in COUNTS for unit in ("scalars", "bytes")}
+    rounds = np.array([line.round for line in lines], dtype=np.int64)
+    return RunRecord(run, label, run.config, rounds, accuracy, traffic, summary)
+
+
+def _traffic(lines: Sequence[RoundLine], count: str, unit: str) -> np.ndarray:
+    counted = [line.communication.paper if count == "paper" else line.communication.full for line in lines]
+    if unit == "scalars":
+        return np.array([one.upload_scalars + one.broadcast_scalars for one in counted], dtype=np.int64)
+    return np.array([one.upload_bytes + one.broadcast_bytes for one in counted], dtype=np.int64)
 
 
 def _accuracy(pairs: Sequence[Sequence[Sequence[int]]]) -> Accuracy:

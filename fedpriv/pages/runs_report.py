@@ -270,8 +270,8 @@ def _csv_row(row: Row, target: float) -> dict[str, Any]:
         for count in COUNTS:
             found[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else ""
             found[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else ""
-    found["flops_per_client_round"] = run.flops
-    found["seconds"] = run.seconds
+    found["flops_per_client_round"] = run.summary.flops.mean_per_client_round
+    found["seconds"] = run.summary.seconds
     return found
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from fedpriv.pages.frontier import defense_label
-from fedpriv.pages.labels import KEY, labelled
+from fedpriv.pages.labels import defense_label, method_label, upload_title
 from fedpriv.pages.page import markdown_cell
 from fedpriv.scoring.ranking import stage_name
+from fedpriv.scoring.records import InferenceResult, Rate
 
 Rows = Sequence[Mapping[str, str]]
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[InferenceResult]
 
 
-def with_interval(value: Mapping[str, Any], digits: int, factor: float) -> str:
+def with_interval(value: Rate, digits: int, factor: float) -> str:
     """Return a value and its interval, both times ``factor``: ``0.53 [0.50, 0.57]``."""
-    text = f"{factor * value['value']:.{digits}f}"
-    if value["ci95"] is None:
+    text = f"{factor * value.value:.{digits}f}"
+    if value.ci95 is None:
         return text
-    low, high = value["ci95"]
+    low, high = value.ci95
     return f"{text} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
 
 
@@ -28,34 +27,23 @@ WORDS = ("upload", "method", "defense", "data set", "question", "learned from")
 """Columns that hold words, which stand to the left."""
 
 ONLY_WHERE_THEY_DIFFER = ("data set", "seed")
-NOT_RECORDED = "not recorded"
-"""What stands for the defense in records of versions that did not write it down."""
 
 
-def upload_columns(record: Mapping[str, Any]) -> dict[str, str]:
+def upload_columns(record: InferenceResult) -> dict[str, str]:
     """Return the columns that say which upload a record is about."""
-    label = (record.get(KEY) or {}).get("defense")
-    defense = labelled(record, "defense", defense_label(record["run"])) if "run" in record else label or NOT_RECORDED
     return {
-        "upload": ", ".join(part for part in (str(record["target"]), stage_name(record)) if part),
-        "method": labelled(record, "method", str(record["method"])),
-        "defense": str(defense),
-        "data set": str(record["dataset"]),
-        "seed": str(record.get("run", {}).get("seed", record["seed"])),
+        "upload": ", ".join(part for part in (record.target, stage_name(record)) if part),
+        "method": method_label(record),
+        "defense": defense_label(record),
+        "data set": record.dataset,
+        "seed": str(record.run_seed),
     }
 
 
-def guarded_method(record: Mapping[str, Any]) -> str:
-    """Return the method that a record is about with its defense: ``fedproto + noise scale=0.3``."""
-    columns = upload_columns(record)
-    guard = {"none": "", NOT_RECORDED: ", defense not recorded"}.get(columns["defense"], f" + {columns['defense']}")
-    return columns["method"] + guard
-
-
-def upload_words(record: Mapping[str, Any]) -> str:
+def upload_words(record: InferenceResult) -> str:
     """Return which upload a record is about, in one line: ``fedproto + noise scale=0.3, prototype, digits, seed 0``."""
     columns = upload_columns(record)
-    return f"{guarded_method(record)}, {columns['upload']}, {columns['data set']}, seed {columns['seed']}"
+    return f"{upload_title(record)}, {columns['upload']}, {columns['data set']}, seed {columns['seed']}"
 
 
 def varying(rows: Rows) -> list[dict[str, str]]:
@@ -79,10 +67,10 @@ def html_table(title: str, introduction: str, rows: Rows, records: Records) -> s
         for line in rows
     )
     verdicts = "\n".join(
-        f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(str(record['verdict']))}</p>"
+        f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(record.verdict)}</p>"
         for record in records
     )
-    commands = "\n".join(dict.fromkeys(html.escape(str(record.get("command", ""))) for record in records))
+    commands = "\n".join(dict.fromkeys(html.escape(record.command) for record in records))
     return (
         f'<section id="{title.lower()}">\n<h2>{title}</h2>\n<p class="soft">{introduction}</p>\n{verdicts}\n'
         f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n'
@@ -99,6 +87,6 @@ def markdown_table(title: str, introduction: str, rows: Rows, records: Records) 
     lines += ["| " + " | ".join(rows[0]) + " |", "| " + " | ".join("---" for _ in rows[0]) + " |"]
     lines += ["| " + " | ".join(markdown_cell(cell) for cell in line.values()) + " |" for line in rows]
     for record in records:
-        lines += ["", f"**{markdown_cell(upload_words(record))}: {markdown_cell(record['verdict'])}**"]
-        lines += ["", f"Reproduce: `{record.get('command', 'no command was recorded')}` (seed {record['seed']})"]
+        lines += ["", f"**{markdown_cell(upload_words(record))}: {markdown_cell(record.verdict)}**"]
+        lines += ["", f"Reproduce: `{record.command or 'no command was recorded'}` (seed {record.seed})"]
     return "\n".join(lines) + "\n"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from fedpriv.pages.frontier import defense_label
 from fedpriv.pages.labels import upload_title
 from fedpriv.scoring.convergence import convergence, objective
 from fedpriv.scoring.floors import LABELS
-from fedpriv.scoring.ranking import stage_name
+from fedpriv.scoring.records import ReconstructionRecord
+from fedpriv.scoring.records.made import Stage
 from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.util.config import plain
 
 
 @dataclass(frozen=True)
@@ -54,41 +54,40 @@ class StageTable:
 
 def stage_tables(found: Sequence[AttackRecord]) -> list[StageTable]:
     """Return a table for every attack that was run on two stages or more of one run, in the order given."""
-    together: dict[str, list[AttackRecord]] = {}
+    together: dict[str, list[tuple[Stage, AttackRecord]]] = {}
     for attack in found:
-        if stage_name(scored(attack)) is not None:
-            together.setdefault(_apart_from_stage(attack), []).append(attack)
+        stage = scored(attack).stage
+        if stage is not None:
+            together.setdefault(_apart_from_stage(attack), []).append((stage, attack))
     tables = []
     for members in together.values():
         if len(members) > 1:
-            record = scored(members[0])
-            upload = upload_title(members[0].about, defense_label(members[0].about.get("run", {})))
-            name = f"{record['attack']} on {record['target']} uploads of {upload}, {record['dataset']}"
-            ordered = sorted(members, key=lambda attack: int(scored(attack)["stage"]["round"]))
-            tables.append(StageTable(name, tuple(_row(attack) for attack in ordered)))
+            about = members[0][1].about
+            name = f"{about.attack} on {about.target} uploads of {upload_title(about)}, {about.dataset}"
+            ordered = sorted(members, key=lambda member: member[0].round)
+            tables.append(StageTable(name, tuple(_row(stage, scored(attack)) for stage, attack in ordered)))
     return tables
 
 
 def _apart_from_stage(attack: AttackRecord) -> str:
-    record = scored(attack)
-    own = {key: record[key] for key in ("target", "attack", "method", "dataset", "seed")}
-    own["card"] = {key: value for key, value in record["knowledge"].items() if key != "rounds_seen"}
-    return json.dumps([own, attack.about.get("run"), attack.about.get("options")], sort_keys=True)
+    record, about = scored(attack), attack.about
+    card = plain(replace(record.knowledge, rounds_seen=1))
+    own = [record.target, record.attack, record.method, record.dataset, record.seed, card]
+    return json.dumps([own, plain(about.run), plain(about.options)], sort_keys=True)
 
 
-def _row(attack: AttackRecord) -> StageRow:
-    record: dict[str, Any] = scored(attack)
-    stage, gain, search = record["stage"], record["advantage_db"], convergence(record)
-    best = gain["best_floor"]
+def _row(stage: Stage, record: ReconstructionRecord) -> StageRow:
+    gain, search = record.advantage_db, convergence(record)
+    best = gain.best_floor
     return StageRow(
-        stage=stage["name"],
-        round=f"{stage['round']} of {stage['of']}",
-        accuracy=stage["accuracy"]["after_training"],
-        rounds_seen=record["knowledge"]["rounds_seen"],
-        psnr=record["metrics"]["psnr_db"]["mean"],
-        floor=(record["floors"][best]["psnr_db"], LABELS.get(best, best)),
-        advantage=gain["mean"],
-        interval=None if gain["ci95"] is None else (gain["ci95"][0], gain["ci95"][1]),
+        stage=stage.name,
+        round=f"{stage.round} of {stage.of}",
+        accuracy=stage.accuracy["after_training"],
+        rounds_seen=record.knowledge.rounds_seen,
+        psnr=record.metrics.psnr_db.mean,
+        floor=(record.floors[best].psnr_db, LABELS.get(best, best)),
+        advantage=gain.mean,
+        interval=gain.ci95,
         converged=search.share,
         objective=objective(search.objective),
     )

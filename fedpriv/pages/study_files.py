@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Strict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
@@ -18,29 +17,43 @@ _CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
 _Seconds = Annotated[float, Strict()] | None
 
 
-@dataclass(frozen=True)
-class _Choice:
+class _Part(BaseModel):
+    """Fields that are read by name; the others are kept as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class Choice(_Part):
+    """A defense by name with its options."""
+
     name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, JsonValue] = {}
     label: str | None = None
 
 
-@dataclass(frozen=True)
-class _Defense:
-    choices: list[_Choice]
+class DefenseEntry(_Part):
+    """A point of a study's grid of defenses."""
+
+    choices: list[Choice]
 
 
-@dataclass(frozen=True)
-class _Study:
-    """Fields of ``study.json`` that are read; it has more."""
+class StudyFile(_Part):
+    """``study.json``."""
 
-    defenses: list[_Defense] | None = None
+    defenses: list[DefenseEntry] | None = None
     command: str | None = None
+    source: str | None = None
     written: dict[str, Any] | None = None
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All that the file holds."""
+        return self.model_dump(exclude_unset=True)
 
-@dataclass(frozen=True)
-class _Attack:
+
+class CellAttack(_Part):
+    """A result of a cell."""
+
     attack: str
     path: str
     status: str
@@ -48,71 +61,77 @@ class _Attack:
     seconds: _Seconds = None
 
 
-@dataclass(frozen=True)
-class _Spent:
+class Spent(_Part):
+    """Wall seconds of a cell."""
+
     train: _Seconds = None
     attack: _Seconds = None
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """Fields of a line of ``cells.jsonl`` that are read; it has more."""
+class Cell(_Part):
+    """A line of ``cells.jsonl``."""
 
     cell: str
     method: str
     target: str
     seed: Annotated[int, Strict()]
     run: str
-    attacks: list[_Attack]
+    attacks: list[CellAttack]
     status: str
     method_label: str | None = None
     defense_label: str | None = None
     method_title: str | None = None
     defense_title: str | None = None
-    defenses: list[_Choice] | None = None
+    defenses: list[Choice] | None = None
     error: str | None = None
-    seconds: _Spent | None = None
+    seconds: Spent | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All that the line holds."""
+        return self.model_dump(exclude_unset=True)
 
 
-def read_study(folder: Path) -> dict[str, Any]:
+T = TypeVar("T", bound=_Part)
+
+
+def read_study(folder: Path) -> StudyFile:
     """Return what ``study.json`` holds.
 
     Raises:
         UserError: when it is missing or damaged, naming the field.
     """
-    found: dict[str, Any] = read_json(folder / STUDY)
-    _check(_Study, found, str(folder / STUDY))
-    return found
+    return _check(StudyFile, read_json(folder / STUDY), str(folder / STUDY))
 
 
-def read_cells(folder: Path) -> list[dict[str, Any]]:
+def read_cells(folder: Path) -> list[Cell]:
     """Return the lines of ``cells.jsonl``; none where there is no such file.
 
     Raises:
         UserError: when it is damaged, naming the line and the field.
     """
-    cells = read_lines(folder / CELLS)
-    for place, cell in enumerate(cells, start=1):
-        missing = [key for key in _CELL_KEYS if key not in cell]
+    found = []
+    for place, line in enumerate(read_lines(folder / CELLS), start=1):
+        missing = [key for key in _CELL_KEYS if key not in line]
         if missing:
             raise UserError(
                 f"{folder / CELLS}:{place}: field {missing[0]!r} is missing; expected {', '.join(_CELL_KEYS)}"
             )
-        _check(_Cell, cell, f"{folder / CELLS}:{place}")
-    return cells
+        found.append(_check(Cell, line, f"{folder / CELLS}:{place}"))
+    return found
 
 
-def _check(shape: type, found: Any, where: str) -> None:
+def _check(shape: type[T], found: Any, where: str) -> T:
     if not isinstance(found, Mapping):
         raise UserError(f"{where}: expected an object, got {type(found).__name__}")
     try:
-        TypeAdapter(shape).validate_python(dict(found))
+        return shape.model_validate(dict(found))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(step) for step in first["loc"])
         if first["type"] == "missing":
             raise UserError(f"{where}: field {name!r} is missing") from error
-        wanted = "an object" if first["type"] == "dataclass_type" else first["msg"].removeprefix("Input should be a ")
+        wanted = "an object" if first["type"] == "model_type" else first["msg"].removeprefix("Input should be a ")
         raise UserError(f"{where}: {name}: expected {_with_article(wanted)}, got {first['input']!r}") from error
 
 

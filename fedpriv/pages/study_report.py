@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from fedpriv.pages.frontier import defense_label
 from fedpriv.pages.guarantees import Guarantee, guarantee
-from fedpriv.pages.labels import KEY, labelled
+from fedpriv.pages.labels import labelled
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
-from fedpriv.pages.study_files import CELLS, STUDY, read_cells, read_study
+from fedpriv.pages.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.pages.study_settings import study_settings
-from fedpriv.scoring.score_records import holds_scores
-from fedpriv.scoring.storage import is_attack_directory
+from fedpriv.scoring.records import Labels
+from fedpriv.scoring.storage import holds_scores, is_attack_directory, read_summary
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json
 
 
 def is_study(folder: Path) -> bool:
@@ -49,19 +46,15 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
         raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")
     done = [(cell, place) for cell in cells for place in _results(folder, cell)]
     places = [place for _, place in done]
-    lost = {
-        str(cell["cell"]): f"{place}: no result, though it was made" for cell, place in done if not _is_there(place)
-    }
+    lost = {cell.cell: f"{place}: no result, though it was made" for cell, place in done if not _is_there(place)}
     facts = StudyFacts(
         cells=len(cells),
         failed=tuple(
-            _unfinished(cell, lost.get(str(cell["cell"])))
-            for cell in cells
-            if cell["status"] != "done" or str(cell["cell"]) in lost
+            _unfinished(cell, lost.get(cell.cell)) for cell in cells if cell.status != "done" or cell.cell in lost
         ),
         privacy=_privacy(folder, cells),
         settings=(study_settings(study),),
-        commands=(study["command"],) if study.get("command") else (),
+        commands=(study.command,) if study.command else (),
         labels={place.resolve(): _labels(cell) for cell, place in done},
     )
     images = [place for place in places if is_attack_directory(place)]
@@ -91,46 +84,53 @@ def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
     )
 
 
-def _labels(cell: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "method": str(cell.get("method_label") or cell["method"]),
-        "defense": str(cell.get("defense_label") or "none"),
-        **{key: str(cell[key]) for key in ("method_title", "defense_title") if cell.get(key)},
-    }
+def _labels(cell: Cell) -> Labels:
+    return Labels(
+        method=cell.method_label or cell.method,
+        defense=cell.defense_label or "none",
+        method_title=cell.method_title or "",
+        defense_title=cell.defense_title or "",
+    )
 
 
-def _defense(cell: Mapping[str, Any]) -> str:
-    label = _labels(cell)["defense"]
-    return labelled({KEY: _labels(cell)}, "defense", defense_label(cell) if cell.get("defenses") else label)
+def _method(cell: Cell) -> str:
+    called = _labels(cell)
+    return labelled(called.method, called.method_title, cell.method)
 
 
-def _results(folder: Path, cell: Mapping[str, Any]) -> list[Path]:
-    return [folder / entry["path"] for entry in cell["attacks"] if entry.get("status") == "done"]
+def _defense(cell: Cell) -> str:
+    called = _labels(cell)
+    name = " + ".join(choice.label or choice.name for choice in cell.defenses or ())
+    return labelled(called.defense, called.defense_title, name or called.defense)
+
+
+def _results(folder: Path, cell: Cell) -> list[Path]:
+    return [folder / entry.path for entry in cell.attacks if entry.status == "done"]
 
 
 def _is_there(place: Path) -> bool:
     return is_attack_directory(place) or holds_scores(place)
 
 
-def _unfinished(cell: Mapping[str, Any], lost: str | None) -> UnfinishedCell:
-    own = [f"{entry['attack']}: {entry['error']}" for entry in cell["attacks"] if entry.get("error")]
+def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:
+    own = [f"{entry.attack}: {entry.error}" for entry in cell.attacks if entry.error]
     return UnfinishedCell(
-        cell=str(cell["cell"]),
-        method=labelled({KEY: _labels(cell)}, "method", str(cell["method"])),
+        cell=cell.cell,
+        method=_method(cell),
         defense=_defense(cell),
-        target=str(cell["target"]),
-        seed=int(cell["seed"]),
-        status="lost" if cell["status"] == "done" else str(cell["status"]),
-        why=str(cell.get("error") or "; ".join(own) or lost or "not reached"),
+        target=cell.target,
+        seed=cell.seed,
+        status="lost" if cell.status == "done" else cell.status,
+        why=cell.error or "; ".join(own) or lost or "not reached",
     )
 
 
-def _privacy(folder: Path, cells: Sequence[Mapping[str, Any]]) -> tuple[Guarantee, ...]:
+def _privacy(folder: Path, cells: Sequence[Cell]) -> tuple[Guarantee, ...]:
     """Return what is accounted of the runs' defenses; what is the same once."""
     found: dict[Guarantee, None] = {}
     for cell in cells:
-        summary = folder / str(cell["run"]) / "summary.json"
+        summary = folder / cell.run / "summary.json"
         if summary.is_file():
-            name = f"{labelled({KEY: _labels(cell)}, 'method', str(cell['method']))} + {_defense(cell)}"
-            found |= dict.fromkeys(guarantee(name, record) for record in read_json(summary).get("privacy", ()))
+            name = f"{_method(cell)} + {_defense(cell)}"
+            found |= dict.fromkeys(guarantee(name, record) for record in read_summary(summary).privacy)
     return tuple(found)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.pages.study_files import StudyFile
+
 _MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
 
@@ -27,13 +29,12 @@ class StudySettings:
     complete: str
 
 
-def study_settings(study: Mapping[str, Any]) -> StudySettings:
+def study_settings(study: StudyFile) -> StudySettings:
     """Return the settings that ``study.json`` holds."""
-    source = study.get("source")
-    asked = {key: value for key, value in study.items() if key not in _MADE_BY}
+    asked = {key: value for key, value in study.fields.items() if key not in _MADE_BY}
     return StudySettings(
-        title="flags" if not source else Path(str(source)).name,
-        written=toml(study.get("written") or {}),
+        title=Path(study.source).name if study.source else "flags",
+        written=toml(study.written or {}),
         complete=json.dumps(asked, indent=2, ensure_ascii=False),
     )
 

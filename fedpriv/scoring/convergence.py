@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from fedpriv.scoring.records import ReconstructionRecord
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Convergence:
         return f"{text}: it did not find what it looked for; a larger budget or more restarts may do better."
 
 
-def convergence(record: Mapping[str, Any]) -> Convergence:
+def convergence(record: ReconstructionRecord) -> Convergence:
     """Return the convergence of an attack from its ``metrics.json`` record."""
-    rows = record["targets"]
-    finite = [row["objective"] for row in rows if row["objective"] is not None]
+    rows = record.targets
+    finite = [row.objective for row in rows if row.objective is not None]
     return Convergence(
-        sum(bool(row["converged"]) for row in rows) / len(rows), statistics.median(finite) if finite else None
+        sum(bool(row.converged) for row in rows) / len(rows), statistics.median(finite) if finite else None
     )
 
 

@@ -19,7 +19,10 @@ from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.panel import Panel
-from fedpriv.scoring.sections import Means, Record
+from fedpriv.scoring.records import Summary
+from fedpriv.scoring.records.reconstruction import Control
+from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
+from fedpriv.scoring.sections import Means
 from fedpriv.util.seeds import generator
 
 BLIND = ("noise", "random_same_class")
@@ -96,7 +99,7 @@ def identification(
     attack: Panel,
     floors: Mapping[str, Panel],
     means: Means,
-) -> Record:
+) -> IdentificationRecord:
     """Return the metric ``identification_top1``.
 
     Args:
@@ -105,11 +108,6 @@ def identification(
         attack: the attack's guesses, scored.
         floors: blind guesses, scored, and the control where it was run.
         means: makes the intervals.
-
-    Returns:
-        A summary over targets with ``chance`` and ``chance_of``: ``decoys`` where every target has one guess, and
-        1 / (decoys + 1) is meant; else whichever guesser without the upload has the highest rate. Those rates stand under
-        ``blind`` and ``permuted``, the latter with the attack's paired ``difference`` to it.
     """
 
     def by_rule(panel: Panel, from_pool: bool = False) -> list[Identification]:
@@ -125,34 +123,48 @@ def identification(
         ]
 
     seen = by_rule(attack)
-    found = {
-        **means.summary([one.top1 for one in seen], "identification"),
-        "chance": float(np.mean([one.chance for one in seen])),
-        "chance_of": "decoys",
-        "mean_rank": float(np.mean([one.mean_rank for one in seen])),
-        "decoys": sorted({one.decoys for one in seen}),
-        "same_class_targets": sum(one.same_class for one in seen),
-    }
+    top1 = means.finite([one.top1 for one in seen], "identification")
+    permuted = None
     if PERMUTED in floors:
-        add_permuted(found, [one.top1 for one in by_rule(floors[PERMUTED])], means, "identification")
+        permuted = control_of(top1, [one.top1 for one in by_rule(floors[PERMUTED])], means, "identification")
+    chance, of, blind = float(np.mean([one.chance for one in seen])), "decoys", None
     if any(len(shots) > 1 for shots in attack.guesses):
-        found["blind"] = {
+        blind = {
             name: float(np.mean([one.top1 for one in by_rule(floors[name], name == "random_same_class")]))
             for name in BLIND
         }
-        rates = found["blind"] | ({PERMUTED: found["permuted"]["mean"]} if "permuted" in found else {})
-        found["chance_of"] = max(rates, key=lambda name: float(rates[name]))
-        found["chance"] = rates[found["chance_of"]]
-    return found
+        rates = blind | ({} if permuted is None or permuted.mean is None else {PERMUTED: permuted.mean})
+        of = max(rates, key=lambda name: rates[name])
+        chance = rates[of]
+    return IdentificationRecord(
+        **dict(top1),
+        chance=chance,
+        chance_of=of,
+        mean_rank=float(np.mean([one.mean_rank for one in seen])),
+        decoys=tuple(sorted({one.decoys for one in seen})),
+        same_class_targets=sum(one.same_class for one in seen),
+        permuted=permuted,
+        blind=blind,
+    )
 
 
-def add_permuted(found: Record, control: Sequence[float], means: Means, *purpose: str) -> None:
-    """Put beside a summary over targets what the control scores, and the paired difference to it where all are finite."""
+def control_of(own: Summary, control: Sequence[float], means: Means, *purpose: str) -> Control:
+    """Return what the control scores, and the paired difference to it where all values are finite.
+
+    Args:
+        own: the attack's values.
+        control: the control's, target by target.
+        means: makes the interval.
+        purpose: names the draw of its resamples.
+    """
     values = np.asarray(control, dtype=np.float64)
-    found["permuted"] = {"mean": float(values.mean()), "median": float(np.median(values))}
-    if found["mean"] is not None and np.isfinite(values).all():
-        gain = np.asarray(found["per_target"], dtype=np.float64) - values
-        found["permuted"]["difference"] = means.of(gain, range(len(gain)), *purpose, "difference")
+    if not np.isfinite(values).all():
+        return Control(mean=None, median=None)
+    difference = None
+    if own.mean is not None:
+        gain = np.asarray(own.per_target, dtype=np.float64) - values
+        difference = means.of(gain, range(len(gain)), *purpose, "difference")
+    return Control(mean=float(values.mean()), median=float(np.median(values)), difference=difference)
 
 
 def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -> tuple[list[float], float]:

@@ -6,10 +6,11 @@ Source: Efron and Tibshirani 1993, percentile interval; Davison and Hinkley 1997
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedpriv.scoring.records import FiniteSummary, Summary
 
 Values = NDArray[np.float64]
 DRAWS = 2000
@@ -53,24 +54,29 @@ def bootstrap_mean(
     return float(low), float(high)
 
 
-def summary(values: Sequence[float] | Values, clusters: Sequence[int], rng: np.random.Generator) -> dict[str, Any]:
-    """Return ``mean, median, sd, ci95, per_target, n, sum`` of values over targets.
+def summary(values: Sequence[float] | Values, clusters: Sequence[int], rng: np.random.Generator) -> Summary:
+    """Return values over targets, summed up; where some are not finite, :class:`Summary` has neither mean nor sum.
 
-    ``sd`` divides by n - 1 and is None for one value; ``ci95`` is [low, high] or None (see :func:`bootstrap_mean`).
-    Infinite values (a feature error against a zero truth) stay in ``per_target`` as None and make the mean None.
+    ``sd`` is None for one value, ``ci95`` where :func:`bootstrap_mean` has no interval.
     """
     data = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(data).all() or len(data) == 0:
-        per_target = [float(value) if np.isfinite(value) else None for value in data]
-        empty = dict.fromkeys(("mean", "median", "sd", "ci95"))
-        return {**empty, "per_target": per_target, "n": len(data), "sum": None}
-    interval = bootstrap_mean(data, clusters, rng)
-    return {
-        "mean": float(data.mean()),
-        "median": float(np.median(data)),
-        "sd": float(data.std(ddof=1)) if len(data) > 1 else None,
-        "ci95": None if interval is None else list(interval),
-        "per_target": data.tolist(),
-        "n": len(data),
-        "sum": float(data.sum()),
-    }
+    if np.isfinite(data).all() and len(data):
+        return Summary(**dict(finite_summary(data, clusters, rng)))
+    per_target = tuple(float(value) if np.isfinite(value) else None for value in data)
+    return Summary(mean=None, median=None, sd=None, ci95=None, per_target=per_target, n=len(data))
+
+
+def finite_summary(
+    values: Sequence[float] | Values, clusters: Sequence[int], rng: np.random.Generator
+) -> FiniteSummary:
+    """Return values that are all finite, at least one, summed up."""
+    data = np.asarray(values, dtype=np.float64)
+    return FiniteSummary(
+        mean=float(data.mean()),
+        median=float(np.median(data)),
+        sd=float(data.std(ddof=1)) if len(data) > 1 else None,
+        ci95=bootstrap_mean(data, clusters, rng),
+        per_target=tuple(data.tolist()),
+        n=len(data),
+        sum=float(data.sum()),
+    )

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +27,8 @@ from fedpriv.evidence.truth import Truth
 from fedpriv.federation.rounds import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.scoring.sections import Means, Record
+from fedpriv.scoring.records.reconstruction import ClassAccuracy
+from fedpriv.scoring.sections import Means
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import whole
 from fedpriv.util.seeds import derive_seed, generator
@@ -115,7 +115,7 @@ def class_accuracy(
     truths: Sequence[Truth],
     guesses: Mapping[str, Sequence[Tensor]],
     means: Means,
-) -> Record:
+) -> ClassAccuracy:
     """Return the share of reconstructions that are given their true class, beside floors and true images.
 
     Args:
@@ -124,10 +124,6 @@ def class_accuracy(
         truths: T truths; a target of several classes counts by their shares.
         guesses: per guesser T tensors ``(M, c, h, w)``; the attack's own under ``attack``.
         means: makes the intervals.
-
-    Returns:
-        A summary over targets with ``real`` (the judge on the true images), ``chance``, ``floors`` (also of a random image
-        of any class) and ``trained_on``.
     """
     found = {
         name: [_share(judge, t, truth, shots) for t, truth, shots in zip(targets, truths, sets, strict=True)]
@@ -141,13 +137,13 @@ def class_accuracy(
         _share(judge, t, truth, truth.nonmembers) for t, truth in zip(targets, truths, strict=True)
     ]
     n_classes = judge.models[0].head.out_features
-    return {
-        **means.summary(found["attack"], "class accuracy"),
-        "real": float(np.mean(real)),
-        "chance": 1 / n_classes,
-        "floors": {name: float(np.mean(hits)) for name, hits in found.items() if name != "attack"},
-        "trained_on": list(judge.trained_on),
-    }
+    return ClassAccuracy(
+        **dict(means.finite(found["attack"], "class accuracy")),
+        real=float(np.mean(real)),
+        chance=1 / n_classes,
+        floors={name: float(np.mean(hits)) for name, hits in found.items() if name != "attack"},
+        trained_on=judge.trained_on,
+    )
 
 
 def _share(judge: Judge, target: TargetId, truth: Truth, shots: Tensor) -> float:
@@ -187,9 +183,7 @@ def load_judge(directory: Path, image_shape: tuple[int, int, int]) -> Judge | No
         trained_on = tuple(int(number) for number in blocks.pop("trained_on"))
         models = []
         for number in range(len(trained_on)):
-            state: dict[str, Any] = {
-                name.partition("/")[2]: value for name, value in blocks.items() if name.startswith(f"{number}/")
-            }
+            state = {name.partition("/")[2]: value for name, value in blocks.items() if name.startswith(f"{number}/")}
             model = _blank(image_shape, len(state["head.bias"]), 0)
             model.load_state_dict(state)
             models.append(model.eval().requires_grad_(False))

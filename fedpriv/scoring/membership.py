@@ -12,8 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +25,17 @@ from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.traces import used_images
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.scoring.records import MembershipRecord, Provenance, Rate, Rates
+from fedpriv.scoring.records.inference import NamedClasses, Seconds, StratumArea
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json, write_json
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import TRAINED
 
-FILE, SCHEMA = "membership.json", 1
 DRAWS = 1000
 WIDE = 0.2
 """An interval of the area that holds one half and is wider than this settles nothing."""
 
-RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
+RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0_1_percent": 0.001}
 Values = NDArray[np.float64]
 
 
@@ -117,7 +115,7 @@ def on_common_scale(scores: Values) -> Values:
     return np.where(finite, scaled, scaled.min() - 1)
 
 
-def summarise(scores: Sequence[Values], member: Sequence[NDArray[np.bool_]], seed: int) -> dict[str, Any]:
+def summarise(scores: Sequence[Values], member: Sequence[NDArray[np.bool_]], seed: int) -> Rates:
     """Return AUC and true-positive rates over all clients, each with a 95 % bootstrap interval.
 
     Args:
@@ -134,10 +132,14 @@ def summarise(scores: Sequence[Values], member: Sequence[NDArray[np.bool_]], see
         drawn.append(_measures(own, others))
     found = _measures([own for own, _ in inside], [other for _, other in inside])
     ends = np.quantile([list(line.values()) for line in drawn], [0.025, 0.975], axis=0).T.tolist()
-    return {
-        name: {"value": value, "ci95": ends[place] if len(inside) > 1 else None}
-        for place, (name, value) in enumerate(found.items())
-    }
+    return rates(found, ends if len(inside) > 1 else None)
+
+
+def rates(found: Mapping[str, float], ends: Sequence[Sequence[float]] | None) -> Rates:
+    """Return measures with their intervals, which come in the same order, or None where there are none."""
+    intervals = [None] * len(found) if ends is None else [(low, high) for low, high in ends]
+    told = zip(found.items(), intervals, strict=True)
+    return Rates(**{name: Rate(value=value, ci95=interval) for (name, value), interval in told})
 
 
 def _measures(own: Sequence[Values], others: Sequence[Values]) -> dict[str, float]:
@@ -152,11 +154,11 @@ def evaluate(
     evidence: Evidence,
     run: RunDirectory,
     federation: Federation,
-    about: Mapping[str, Any],
+    about: Provenance,
     *,
     seed: int,
     told: Mapping[int, Said] | None = None,
-) -> dict[str, Any]:
+) -> MembershipRecord:
     """Run the attack on every client's candidates, and on permuted uploads, and return the record.
 
     Args:
@@ -164,7 +166,7 @@ def evaluate(
         evidence: what the server saw, with extractors of every client that uploaded in the attacked round.
         run: holds the truth of local rounds.
         federation: holds the truth of who has what, of which the attack is handed the candidates only.
-        about: ``target, attack, method, dataset, knowledge`` and whatever should stand in the record.
+        about: how the record was made.
         seed: of candidates and resamples.
         told: what clients said of their classes in all rounds (:mod:`fedpriv.evidence.disclosed`); default what the
             newest upload says.
@@ -174,34 +176,33 @@ def evaluate(
     """
     newest = max(seen.round for seen in evidence.observations)
     uploads = {seen.client: seen for seen in evidence.observations if seen.round == newest}
-    kind = str(about["target"])
+    kind = about.target
     trials = trials_of(attack, run, federation, sorted(uploads), newest, kind, seed)
     began = time.perf_counter()
     raw = [attack.run(uploads[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials]
     seconds = time.perf_counter() - began
     scores = [on_common_scale(values) for values in raw]
     member = [trial.member for trial in trials]
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        **about,
-        "round": newest,
-        "n_clients": len(trials),
-        "n_candidates": int(sum(len(m) for m in member)),
-        "n_nonmembers": int(sum((~m).sum() for m in member)),
-        **summarise(scores, member, seed),
-        "strata": _strata(scores, trials),
-        "permuted": None,
-        "classes": _classes({k: (told or {}).get(k) or said((o.upload,)) for k, o in uploads.items()}, federation),
-        "cost": {"seconds": seconds},
-    }
+    permuted = None
     if evidence.permuted is not None:
         swapped = {seen.client: seen for seen in evidence.permuted if seen.round == newest}
         wrong = [
             attack.run(swapped[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials
         ]
-        record["permuted"] = summarise([on_common_scale(values) for values in wrong], member, seed)
-    record["verdict"] = membership_verdict(record)
-    return record
+        permuted = summarise([on_common_scale(values) for values in wrong], member, seed)
+    record = MembershipRecord(
+        **dict(about),
+        **dict(summarise(scores, member, seed)),
+        round=newest,
+        n_clients=len(trials),
+        n_candidates=int(sum(len(m) for m in member)),
+        n_nonmembers=int(sum((~m).sum() for m in member)),
+        strata=_strata(scores, trials),
+        permuted=permuted,
+        classes=_classes({k: (told or {}).get(k) or said((o.upload,)) for k, o in uploads.items()}, federation),
+        cost=Seconds(seconds=seconds),
+    )
+    return record.model_copy(update={"verdict": membership_verdict(record)})
 
 
 def trials_of(
@@ -228,7 +229,7 @@ def trials_of(
     return trials
 
 
-def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, Any]:
+def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, StratumArea]:
     """Return the AUC by how many images of the class the client holds."""
     values = np.concatenate(scores)
     member = np.concatenate([trial.member for trial in trials])
@@ -238,11 +239,11 @@ def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, Any]
     for name, (low, high) in bounds.items():
         chosen = (n_c >= low) & (n_c <= high)
         if member[chosen].any() and (~member[chosen]).any():
-            found[name] = {"n": int(chosen.sum()), "auc": area(values[chosen], member[chosen])}
+            found[name] = StratumArea(n=int(chosen.sum()), auc=area(values[chosen], member[chosen]))
     return found
 
 
-def _classes(told: Mapping[int, Said], federation: Federation) -> dict[str, Any] | None:
+def _classes(told: Mapping[int, Said], federation: Federation) -> NamedClasses | None:
     """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
     named, right, counted, counts_right = 0, 0, 0, 0
     for client, one in told.items():
@@ -254,52 +255,32 @@ def _classes(told: Mapping[int, Said], federation: Federation) -> dict[str, Any]
         counts_right += one.counts == truth
     if not named:
         return None
-    return {"clients": len(told), "exact": right, "counted": counted, "counts_exact": counts_right}
+    return NamedClasses(clients=len(told), exact=right, counted=counted, counts_exact=counts_right)
 
 
-def membership_verdict(record: Mapping[str, Any]) -> str:
+def membership_verdict(record: MembershipRecord) -> str:
     """Return the verdict on a membership record in a sentence or two."""
-    auc, rate = record["auc"], record["tpr_at_1_percent"]
-    facts = f"AUC {auc['value']:.3f}"
-    if auc["ci95"] is not None:
-        facts += f" (95 % interval {auc['ci95'][0]:.3f} to {auc['ci95'][1]:.3f})"
-    facts += f"; {100 * rate['value']:.1f} % of members found at 1 % false positives"
-    control = record["permuted"]
+    auc, rate = record.auc, record.tpr_at_1_percent
+    facts = f"AUC {auc.value:.3f}"
+    if auc.ci95 is not None:
+        facts += f" (95 % interval {auc.ci95[0]:.3f} to {auc.ci95[1]:.3f})"
+    facts += f"; {100 * rate.value:.1f} % of members found at 1 % false positives"
+    control = record.permuted
     if control is not None:
-        facts += f"; permuted uploads: AUC {control['auc']['value']:.3f}"
-    low = None if auc["ci95"] is None else auc["ci95"][0]
-    beyond = control["auc"]["value"] if control is not None else 0.5
-    if low is None:
+        facts += f"; permuted uploads: AUC {control.auc.value:.3f}"
+    beyond = control.auc.value if control is not None else 0.5
+    if auc.ci95 is None:
         text = f"One client, so no interval: {facts}."
-    elif low > max(0.5, beyond):
+    elif auc.ci95[0] > max(0.5, beyond):
         text = f"Leaks membership: {facts}."
-    elif low > 0.5:
+    elif auc.ci95[0] > 0.5:
         text = f"Members stand out, but not by the upload (others' uploads do as well): {facts}."
-    elif auc["ci95"][1] - low > WIDE:
-        text = f"Membership is not settled by {record['n_candidates']} candidates: {facts}."
+    elif auc.ci95[1] - auc.ci95[0] > WIDE:
+        text = f"Membership is not settled by {record.n_candidates} candidates: {facts}."
     else:
         text = f"No leak of membership found: {facts}."
-    classes = record["classes"]
+    classes = record.classes
     if classes is None:
         return text + " The upload names no classes."
-    text += f" The upload names the classes of {classes['exact']} of {classes['clients']} clients exactly"
-    return text + (f", and their counts of {classes['counts_exact']}." if classes["counted"] else ".")
-
-
-def save_membership(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write ``membership.json`` into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / FILE, record)
-
-
-def load_membership(folder: Path) -> dict[str, Any]:
-    """Read ``membership.json``.
-
-    Raises:
-        UserError: when it is missing or of another schema.
-    """
-    record = read_json(folder / FILE)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        found = record.get("schema") if isinstance(record, dict) else type(record).__name__
-        raise UserError(f"{folder / FILE}: field 'schema' is {found!r}, expected {SCHEMA}; attack again")
-    return record
+    text += f" The upload names the classes of {classes.exact} of {classes.clients} clients exactly"
+    return text + (f", and their counts of {classes.counts_exact}." if classes.counted else ".")

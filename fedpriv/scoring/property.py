@@ -11,8 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +25,13 @@ from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
 from fedpriv.federation.rounds import Federation
-from fedpriv.scoring.membership import RATES, Values, area, rate_at
+from fedpriv.scoring.membership import RATES, Values, area, rate_at, rates
+from fedpriv.scoring.records import PropertyRecord, Provenance, Rates
+from fedpriv.scoring.records.inference import Seconds
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import read_json, write_json
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.payloads import Kernel, optional_part
 
-FILE, SCHEMA = "property.json", 1
 DRAWS = 1000
 LEAST_CLIENTS = 3
 CERTAIN = 1e6
@@ -47,7 +45,7 @@ QUESTIONS: dict[Property, str] = {
 Answers = NDArray[np.bool_]
 
 
-def summarise(scores: Sequence[Values], answers: Sequence[Answers], seed: int) -> dict[str, Any]:
+def summarise(scores: Sequence[Values], answers: Sequence[Answers], seed: int) -> Rates:
     """Return AUC and true-positive rates over all pairs, each with a 95 % bootstrap interval.
 
     Args:
@@ -70,8 +68,7 @@ def summarise(scores: Sequence[Values], answers: Sequence[Answers], seed: int) -
         if sample.any() and not sample.all():
             values = np.concatenate([scores[i][j] for i, j in zip(picked, inside, strict=True)])
             drawn.append(list(_measures(values, sample).values()))
-    ends = np.quantile(drawn, [0.025, 0.975], axis=0).T.tolist() if drawn else [None] * len(found)
-    return {name: {"value": value, "ci95": ends[place]} for place, (name, value) in enumerate(found.items())}
+    return rates(found, np.quantile(drawn, [0.025, 0.975], axis=0).T.tolist() if drawn else None)
 
 
 def _measures(scores: Values, answers: Answers) -> dict[str, float]:
@@ -203,19 +200,18 @@ def evaluate(
     attack: PropertyInference,
     evidence: Evidence,
     federation: Federation,
-    about: Mapping[str, Any],
+    about: Provenance,
     *,
     seed: int,
     told: Mapping[int, Said] | None = None,
-) -> dict[str, Any]:
+) -> PropertyRecord:
     """Ask about every client's classes, and of permuted uploads, and return the record.
 
     Args:
         attack: what to run.
         evidence: what the server saw.
         federation: holds the truth, of which the attack is handed other clients' only where its options say ``others``.
-        about: ``target, attack, method, dataset, knowledge`` and whatever should stand in the record. Colluding clients are
-            added to the knowledge where there were some.
+        about: how the record was made.
         seed: of shadow clients and resamples.
         told: what clients said in clear in all rounds; default what the newest upload says.
 
@@ -240,25 +236,23 @@ def evaluate(
     crowds = [
         _crowd(told_of, len(own)) for told_of, own in zip((asked.told[k] for k in asked.uploads), answers, strict=True)
     ]
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        **about,
-        "round": asked.round,
-        "question": asked.question,
-        "threshold": attack.threshold if asked.question == "share" else None,
-        "learned_from": source,
-        "n_clients": len(asked.uploads),
-        "n_pairs": int(sum(map(len, answers))),
-        "n_yes": int(sum(told.sum() for told in answers)),
-        **summarise(scores, answers, seed),
-        "permuted": None if len(asked.uploads) < 2 else summarise(_of_the_next(classes_of, scores), answers, seed),
-        "classes_alone": summarise(crowds, answers, seed),
-        "cost": {"seconds": time.perf_counter() - began},
-    }
-    if attack.known == "others" and len(asked.certain) < len(asked.uploads):
-        record["knowledge"] = {**about["knowledge"], "colluders": "all other clients"}
-    record["verdict"] = property_verdict(record)
-    return record
+    in_league = attack.known == "others" and len(asked.certain) < len(asked.uploads)
+    record = PropertyRecord(
+        **dict(about),
+        **dict(summarise(scores, answers, seed)),
+        round=asked.round,
+        question=asked.question,
+        threshold=attack.threshold if asked.question == "share" else None,
+        learned_from=source,
+        n_clients=len(asked.uploads),
+        n_pairs=int(sum(map(len, answers))),
+        n_yes=int(sum(told.sum() for told in answers)),
+        permuted=None if len(asked.uploads) < 2 else summarise(_of_the_next(classes_of, scores), answers, seed),
+        classes_alone=summarise(crowds, answers, seed),
+        colluders="all other clients" if in_league else "",
+        cost=Seconds(seconds=time.perf_counter() - began),
+    )
+    return record.model_copy(update={"verdict": property_verdict(record)})
 
 
 def _learn(
@@ -315,41 +309,22 @@ def _crowd(told: Said, number: int) -> Values:
     return np.full(number, 0.0 if told.classes is None else 1 / max(1, len(told.classes)))
 
 
-def property_verdict(record: Mapping[str, Any]) -> str:
+def property_verdict(record: PropertyRecord) -> str:
     """Return the verdict on a record in a sentence or two."""
-    auc, alone, control = record["auc"], record["classes_alone"]["auc"]["value"], record["permuted"]
-    what = QUESTIONS[record["question"]].rstrip("?")
-    if record["learned_from"] in IN_CLEAR and auc["value"] == 1:
-        return f"Sent in clear: {what} (AUC {auc['value']:.3f} over {record['n_pairs']} pairs of client and class)."
-    facts = f"AUC {auc['value']:.3f}"
-    if auc["ci95"] is not None:
-        facts += f" (95 % interval {auc['ci95'][0]:.3f} to {auc['ci95'][1]:.3f})"
-    facts += f" over {record['n_pairs']} pairs of client and class; the number of classes alone {alone:.3f}"
+    auc, alone, control = record.auc, record.classes_alone.auc.value, record.permuted
+    what = QUESTIONS[record.question].rstrip("?")
+    if record.learned_from in IN_CLEAR and auc.value == 1:
+        return f"Sent in clear: {what} (AUC {auc.value:.3f} over {record.n_pairs} pairs of client and class)."
+    facts = f"AUC {auc.value:.3f}"
+    if auc.ci95 is not None:
+        facts += f" (95 % interval {auc.ci95[0]:.3f} to {auc.ci95[1]:.3f})"
+    facts += f" over {record.n_pairs} pairs of client and class; the number of classes alone {alone:.3f}"
     beyond = max(0.5, alone)
     if control is not None:
-        facts += f", permuted uploads {control['auc']['value']:.3f}"
-        beyond = max(beyond, control["auc"]["value"])
-    if auc["ci95"] is None:
+        facts += f", permuted uploads {control.auc.value:.3f}"
+        beyond = max(beyond, control.auc.value)
+    if auc.ci95 is None:
         return f"One client, so no interval: {what}: {facts}."
-    if auc["ci95"][0] > beyond:
-        return f"Leaks a property: {what}: {facts}. Learned from {record['learned_from']}."
-    return f"No leak of this property found: {what}: {facts}. Learned from {record['learned_from']}."
-
-
-def save_property(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write ``property.json`` into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / FILE, record)
-
-
-def load_property(folder: Path) -> dict[str, Any]:
-    """Read ``property.json``.
-
-    Raises:
-        UserError: when it is missing or of another schema.
-    """
-    record = read_json(folder / FILE)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        found = record.get("schema") if isinstance(record, dict) else type(record).__name__
-        raise UserError(f"{folder / FILE}: field 'schema' is {found!r}, expected {SCHEMA}; attack again")
-    return record
+    if auc.ci95[0] > beyond:
+        return f"Leaks a property: {what}: {facts}. Learned from {record.learned_from}."
+    return f"No leak of this property found: {what}: {facts}. Learned from {record.learned_from}."

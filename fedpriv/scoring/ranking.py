@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from fedpriv.scoring.records import About, KnowledgeCard, ReconstructionRecord
+from fedpriv.scoring.records.made import Identity
+from fedpriv.util.config import plain
 
 T = TypeVar("T")
-Record = Mapping[str, Any]
 
 
-def strongest_first(items: Sequence[T], record: Callable[[T], Record]) -> list[list[T]]:
+def strongest_first(items: Sequence[T], record: Callable[[T], ReconstructionRecord]) -> list[list[T]]:
     """Return one ranking for each knowledge card, by mean advantage; the card with the strongest attack comes first.
 
     Args:
@@ -19,72 +22,79 @@ def strongest_first(items: Sequence[T], record: Callable[[T], Record]) -> list[l
     """
     cards: dict[str, list[T]] = {}
     for item in items:
-        cards.setdefault(card_key(record(item)), []).append(item)
+        cards.setdefault(card_key(record(item).knowledge), []).append(item)
 
     def gain(item: T) -> float:
-        return float(record(item)["advantage_db"]["mean"])
+        return record(item).advantage_db.mean
 
     ranked = [sorted(members, key=gain, reverse=True) for members in cards.values()]
     return sorted(ranked, key=lambda members: gain(members[0]), reverse=True)
 
 
-def card_key(record: Record) -> str:
+def card_key(knowledge: KnowledgeCard) -> str:
     """Return what is the same for all attacks under one knowledge card."""
-    return json.dumps(record["knowledge"], sort_keys=True)
+    return json.dumps(plain(knowledge), sort_keys=True)
 
 
-def card_numbers(items: Sequence[T], record: Callable[[T], Record]) -> dict[str, int]:
+def card_numbers(items: Sequence[T], record: Callable[[T], ReconstructionRecord]) -> dict[str, int]:
     """Return the number by which a report calls each card, by :func:`card_key`: its place in :func:`strongest_first`."""
     ranked = strongest_first(items, record)
-    return {card_key(record(members[0])): number for number, members in enumerate(ranked, start=1)}
+    return {card_key(record(members[0]).knowledge): number for number, members in enumerate(ranked, start=1)}
 
 
-def in_order(items: Sequence[T], record: Callable[[T], Record]) -> list[T]:
+def in_order(items: Sequence[T], record: Callable[[T], ReconstructionRecord]) -> list[T]:
     """Return the rankings of :func:`strongest_first` one after the other."""
     return [item for members in strongest_first(items, record) for item in members]
 
 
-def budget_value(record: Record) -> int | None:
+def budget_value(record: ReconstructionRecord | About) -> int | None:
     """Return the budget that an attack was given on a list of budgets, or None."""
-    budget = record.get("budget")
-    return None if budget is None else int(budget["value"])
+    return None if record.budget is None else record.budget.value
 
 
-def stage_name(record: Record) -> str | None:
+def stage_name(record: Identity) -> str | None:
     """Return the stage of training that was attacked, or None where none was named."""
-    stage = record.get("stage")
-    return None if stage is None else str(stage["name"])
+    return None if record.stage is None else record.stage.name
 
 
-def title(record: Record) -> str:
+def title(record: ReconstructionRecord) -> str:
     """Return what tables call an attack: ``dip``, ``dip, early``, ``dip, budget 300``."""
     stage, budget = stage_name(record), budget_value(record)
-    parts = [str(record["attack"]), stage or "", "" if budget is None else f"budget {budget:,}"]
+    parts = [record.attack, stage or "", "" if budget is None else f"budget {budget:,}"]
     return ", ".join(part for part in parts if part)
 
 
-def by_budget(items: Sequence[T], record: Callable[[T], Record], about: Callable[[T], Record]) -> list[list[T]]:
+def by_budget(
+    items: Sequence[T], record: Callable[[T], ReconstructionRecord], about: Callable[[T], About | None]
+) -> list[list[T]]:
     """Return attacks that differ in their budget alone as one series each, ascending; others are series of one.
 
     Args:
         items: attacks.
         record: returns the ``metrics.json`` record of one.
-        about: returns its ``about.json``, or an empty mapping where only the record is at hand.
+        about: returns its ``about.json``, or None where only the record is at hand.
     """
     series: dict[str, list[T]] = {}
     for place, item in enumerate(items):
-        key = str(place) if budget_value(record(item)) is None else _apart_from_budget(record(item), about(item))
+        key = _apart_from_budget(record(item), about(item)) or str(place)
         series.setdefault(key, []).append(item)
     return [sorted(members, key=lambda item: budget_value(record(item)) or 0) for members in series.values()]
 
 
-def largest_budgets(items: Sequence[T], record: Callable[[T], Record], about: Callable[[T], Record]) -> list[T]:
+def largest_budgets(
+    items: Sequence[T], record: Callable[[T], ReconstructionRecord], about: Callable[[T], About | None]
+) -> list[T]:
     """Return the last of each series of :func:`by_budget`: choosing a budget by score would be choosing by the truth."""
     return [series[-1] for series in by_budget(items, record, about)]
 
 
-def _apart_from_budget(record: Record, about: Record) -> str:
-    own = ("target", "attack", "method", "dataset", "knowledge", "stage", "seed", "n_targets")
-    field = record["budget"]["field"]
-    options = {key: value for key, value in about.get("options", {}).items() if key != field}
-    return json.dumps([{key: record.get(key) for key in own}, about.get("run"), options], sort_keys=True)
+def _apart_from_budget(record: ReconstructionRecord, about: About | None) -> str:
+    """Return what attacks of one series have in common; nothing where no budget was named."""
+    if record.budget is None:
+        return ""
+    own = [record.target, record.attack, record.method, record.dataset, plain(record.knowledge), record.seed]
+    own += [None if record.stage is None else record.stage.name, record.n_targets]
+    if about is not None:
+        options = {key: value for key, value in about.options.items() if key != record.budget.field}
+        own += [plain(about.run), options]
+    return json.dumps(own, sort_keys=True)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 from collections import Counter
-from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
 import torch
 
-from fedpriv.attacks.observation import KnowledgeCard, Reconstruction
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import TEXTS, comparison
 from fedpriv.scoring.floors import FLOORS, PERMUTED, guess
-from fedpriv.scoring.identification import add_permuted, identification, identify_features
+from fedpriv.scoring.identification import control_of, identification, identify_features
 from fedpriv.scoring.judge import Judge, class_accuracy
 from fedpriv.scoring.leakage import (
     cosine,
@@ -27,14 +25,18 @@ from fedpriv.scoring.leakage import (
     ssim_unavailable,
 )
 from fedpriv.scoring.panel import Panel, measure, over_pairs, own_guesses, settle
-from fedpriv.scoring.sections import Means, Record, best_floor, control_part, definitions_part, strata_part, target_rows
-from fedpriv.scoring.verdict import verdict
+from fedpriv.scoring.records import About, Metrics, ReconstructionRecord, Summary
+from fedpriv.scoring.records.made import Identity
+from fedpriv.scoring.records.reconstruction import (
+    Advantage,
+    FeatureIdentification,
+    FeatureMeasure,
+    FloorMeans,
+    FloorMeasures,
+    Perceptual,
+)
+from fedpriv.scoring.sections import Means, best_floor, control_part, definitions_part, strata_part, target_rows
 from fedpriv.util.errors import UserError
-
-__all__ = ["SCHEMA", "score", "verdict"]
-
-SCHEMA = 1
-_ABOUT = ("target", "attack", "method", "dataset", "knowledge")
 
 
 def score(
@@ -43,26 +45,22 @@ def score(
     permuted: Reconstruction | None,
     *,
     seed: int,
-    about: Mapping[str, Any],
+    about: About,
     judge: Judge | None = None,
-) -> Record:
-    """Return the record of one attack, ready for JSON.
+) -> ReconstructionRecord:
+    """Return the record of one attack.
 
     Args:
         reconstruction: what the attack returned, T targets.
         truths: T truths in the same order.
         permuted: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
         seed: seed of floors, decoys, comparison sets and resamples.
-        about: ``target, attack, method, dataset`` (strings) and ``knowledge`` (a card or a dictionary); ``budget`` and
-            ``stage`` where the attack is one of several that differ in these.
+        about: how the reconstruction was made.
         judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
 
     Raises:
-        UserError: when numbers of targets or image shapes do not match, or ``about`` lacks a key.
+        UserError: when numbers of targets or image shapes do not match.
     """
-    missing = [key for key in _ABOUT if key not in about]
-    if missing:
-        raise UserError(f"about: {missing[0]!r} is missing; expected {', '.join(_ABOUT)}")
     reconstruction = reconstruction.to_cpu()
     truths = tuple(truth.to_cpu() for truth in truths)
     _check("reconstruction", reconstruction, truths)
@@ -85,49 +83,42 @@ def score(
     best = best_floor(floors, "T1")
     advantage = attack.psnr - floors[best].psnr
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
-    details = {name: _floor_details(name, panel, means) for name, panel in floors.items()}
-    metrics = _metrics(reconstruction, truths, attack, floors, means)
-    knowledge = _as_dict(about["knowledge"])
-    if knowledge.get("labels") == "given":  # what was handed over was not recovered
-        metrics.pop("label_accuracy", None)
-    if permuted is not None:
-        _add_permuted_features(metrics, permuted, truths, means)
+    shape = truths[0].image_shape
+    details = {name: _image_metrics(panel, means, name, shape) for name, panel in floors.items()}
+    metrics = _image_metrics(attack, means, "attack", shape) | {
+        "identification_top1": identification(targets, truths, attack, floors, means),
+        **_feature_metrics(reconstruction, permuted, truths, means),
+        **_label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given"),
+    }
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
         metrics["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
-    _add_lpips(metrics, details, {"attack": attack, best: floors[best]}, truths, means)
-    return {
-        "schema": SCHEMA,
-        **{key: about[key] for key in _ABOUT[:-1]},
-        "knowledge": knowledge,
-        "n_targets": len(targets),
-        "n_clients": len(set(means.clients)),
-        "n_guesses": max(numbers),
-        "n_diverged": sum(diverged),
-        "headline": f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
-        "metrics": metrics,
-        "floors": {name: _floor_means(detail) for name, detail in details.items()},
-        "floor_details": details,
-        "advantage_db": {
-            **means.summary(advantage, "advantage"),
-            "best_floor": best,
-            "share_3db": float((advantage >= 3).mean()),
-        },
-        "targets": rows,
-        "strata": strata_part(truths, attack, floors[best], means),
-        "definitions": definitions_part(attack, floors, beside, means),
-        "control": control_part(floors, best_blind, means),
-        "cost": dataclasses.asdict(reconstruction.cost),
-        "budget": about.get("budget"),
-        "stage": about.get("stage"),
-        "caveat": about.get("caveat", ""),
-        "seed": seed,
-        "versions": _versions(),
-    }
-
-
-def _as_dict(knowledge: KnowledgeCard | Mapping[str, Any]) -> Record:
-    return dataclasses.asdict(knowledge) if isinstance(knowledge, KnowledgeCard) else dict(knowledge)
+    # It costs a network pass for every pair: of the attack and its best floor alone.
+    metrics["lpips"] = _lpips("attack", attack, truths, means)
+    details[best]["lpips"] = _lpips(best, floors[best], truths, means)
+    measured = {name: FloorMeasures(**detail) for name, detail in details.items()}
+    return ReconstructionRecord(
+        **{name: getattr(about, name) for name in Identity.model_fields} | {"seed": seed},
+        n_targets=len(targets),
+        n_clients=len(set(means.clients)),
+        n_guesses=max(numbers),
+        n_diverged=sum(diverged),
+        headline=f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
+        metrics=Metrics(**metrics),
+        floors={name: FloorMeans(**_means(detail)) for name, detail in measured.items()},
+        floor_details=measured,
+        advantage_db=Advantage(
+            **dict(means.finite(advantage, "advantage")), best_floor=best, share_3db=float((advantage >= 3).mean())
+        ),
+        targets=rows,
+        strata=strata_part(truths, attack, floors[best], means),
+        definitions=definitions_part(attack, floors, beside, means),
+        control=control_part(floors, best_blind, means),
+        cost=reconstruction.cost,
+        budget=about.budget,
+        caveat=about.caveat,
+        versions=_versions(),
+    )
 
 
 def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...]) -> None:
@@ -144,103 +135,82 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
             )
 
 
-def _metrics(
-    reconstruction: Reconstruction,
-    truths: tuple[Truth, ...],
-    attack: Panel,
-    floors: Mapping[str, Panel],
-    means: Means,
-) -> dict[str, Record]:
-    found = _image_metrics(attack, means, "attack", truths[0].image_shape)
-    found["identification_top1"] = identification(reconstruction.targets, truths, attack, floors, means)
-    features = [truth.feature for truth in truths]
-    if reconstruction.features is not None and all(feature is not None for feature in features):
-        true = torch.stack([feature for feature in features if feature is not None])
-        for name, function in (("relative_error", relative_error), ("cosine", cosine)):
-            found[name] = means.summary(function(reconstruction.features, true).numpy(), name)
-        hits, chance = identify_features(reconstruction.features, true, [t.client for t in reconstruction.targets])
-        found["feature_identification"] = {**means.summary(hits, "feature identification"), "chance": chance}
-    if all(reconstruction.labels.shape[1] == truth.n_c for truth in truths) and bool(
-        (reconstruction.labels >= 0).all()
-    ):
-        overlap = [
-            sum((Counter(guessed) & Counter(truth.labels.tolist())).values()) / truth.n_c
-            for guessed, truth in zip(reconstruction.labels.tolist(), truths, strict=True)
-        ]
-        found["label_accuracy"] = means.summary(overlap, "labels")
-    return found
-
-
-def _add_permuted_features(
-    metrics: dict[str, Record], permuted: Reconstruction, truths: tuple[Truth, ...], means: Means
-) -> None:
-    """Put beside each measure of recovered features what the control scores: a prior alone can be near the truth."""
+def _feature_metrics(
+    reconstruction: Reconstruction, permuted: Reconstruction | None, truths: tuple[Truth, ...], means: Means
+) -> dict[str, Any]:
+    """Return the measures of recovered vectors, each beside what the control scores: a prior alone can be near the truth."""
     features = [truth.feature for truth in truths if truth.feature is not None]
-    if permuted.features is None or len(features) != len(truths):
-        return
+    if reconstruction.features is None or len(features) != len(truths):
+        return {}
     true = torch.stack(features)
-    hits, _ = identify_features(permuted.features, true, [target.client for target in permuted.targets])
-    found = {
-        "relative_error": relative_error(permuted.features, true).tolist(),
-        "cosine": cosine(permuted.features, true).tolist(),
-        "feature_identification": hits,
-    }
-    for name, values in found.items():
-        if name in metrics:
-            add_permuted(metrics[name], values, means, name)
-
-
-def _image_metrics(panel: Panel, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Record]:
-    error = means.summary(panel.mse, who, "mse")
-    interval = error["ci95"]
-    found = {
-        "psnr_db": means.summary(panel.psnr, who, "psnr"),
-        # The dB of a mean error falls as the error grows: the interval's ends change places.
-        "psnr_of_mean_mse_db": {
-            "mean": _db(error["mean"]),
-            "median": None,
-            "sd": None,
-            "ci95": None if interval is None else [_db(interval[1]), _db(interval[0])],
-            "per_target": None,
-            "n": error["n"],
-        },
-        "mse_255": means.summary(panel.mse * 255**2, who, "mse"),
-    }
-    if panel.ssim is None:
-        found["ssim"] = _not_measured(str(ssim_unavailable(image_shape)))
-    else:
-        found["ssim"] = means.summary(panel.ssim, who, "ssim")
+    control = None if permuted is None else permuted.features
+    found: dict[str, Any] = {}
+    for name, function in (("relative_error", relative_error), ("cosine", cosine)):
+        own = means.summary(function(reconstruction.features, true).numpy(), name)
+        beside = None if control is None else control_of(own, function(control, true).tolist(), means, name)
+        found[name] = FeatureMeasure(**dict(own), permuted=beside)
+    hits, chance = identify_features(reconstruction.features, true, means.clients)
+    told = means.finite(hits, "feature identification")
+    beside = None
+    if control is not None:
+        beside = control_of(told, identify_features(control, true, means.clients)[0], means, "feature_identification")
+    found["feature_identification"] = FeatureIdentification(**dict(told), chance=chance, permuted=beside)
     return found
 
 
-def _floor_details(name: str, panel: Panel, means: Means) -> dict[str, Record]:
-    return _image_metrics(panel, means, name, panel.guesses[0].shape)
+def _label_metrics(
+    reconstruction: Reconstruction, truths: tuple[Truth, ...], means: Means, *, given: bool
+) -> dict[str, Any]:
+    """Return how many labels were recovered; nothing where they were handed over, or none were told."""
+    labels = reconstruction.labels
+    if given or not all(labels.shape[1] == truth.n_c for truth in truths) or bool((labels < 0).any()):
+        return {}
+    overlap = [
+        sum((Counter(guessed) & Counter(truth.labels.tolist())).values()) / truth.n_c
+        for guessed, truth in zip(labels.tolist(), truths, strict=True)
+    ]
+    return {"label_accuracy": means.finite(overlap, "labels")}
 
 
-def _floor_means(details: Mapping[str, Record]) -> dict[str, float | None]:
-    return {metric: detail["mean"] for metric, detail in details.items()}
+def _image_metrics(panel: Panel, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the fields of :class:`ImageMeasures`."""
+    error = means.finite(panel.mse, who, "mse")
+    interval = error.ci95
+    of_mean = Summary(
+        mean=_db(error.mean),
+        median=None,
+        sd=None,
+        # The dB of a mean error falls as the error grows: the interval's ends change places.
+        ci95=None if interval is None else (_db(interval[1]), _db(interval[0])),
+        per_target=None,
+        n=error.n,
+    )
+    if panel.ssim is None:
+        alike = Summary(**_NOTHING, not_measured=str(ssim_unavailable(image_shape)))
+    else:
+        alike = means.summary(panel.ssim, who, "ssim")
+    return {
+        "psnr_db": means.finite(panel.psnr, who, "psnr"),
+        "psnr_of_mean_mse_db": of_mean,
+        "mse_255": means.finite(panel.mse * 255**2, who, "mse"),
+        "ssim": alike,
+    }
 
 
-def _add_lpips(
-    metrics: dict[str, Record],
-    details: dict[str, dict[str, Record]],
-    panels: Mapping[str, Panel],
-    truths: tuple[Truth, ...],
-    means: Means,
-) -> None:
-    """Measure LPIPS for the attack and its best floor only: it costs a network pass for every pair."""
+def _means(detail: FloorMeasures) -> dict[str, Any]:
+    return {name: None if measure is None else measure.mean for name, measure in detail}
+
+
+def _lpips(name: str, panel: Panel, truths: tuple[Truth, ...], means: Means) -> Perceptual:
     reason = lpips_unavailable()
-    for name, panel in panels.items():
-        home = metrics if name == "attack" else details[name]
-        if reason is not None:
-            home["lpips"] = _not_measured(reason)
-            continue
-        values = over_pairs(lpips, panel.guesses, panel.scores, truths)
-        home["lpips"] = {**means.summary(values, name, "lpips"), "backbone": lpips_backbone()}
+    if reason is not None:
+        return Perceptual(**_NOTHING, not_measured=reason)
+    values = over_pairs(lpips, panel.guesses, panel.scores, truths)
+    return Perceptual(**dict(means.summary(values, name, "lpips")), backbone=lpips_backbone())
 
 
-def _not_measured(reason: str) -> Record:
-    return {**dict.fromkeys(("mean", "median", "sd", "ci95", "per_target")), "not_measured": reason}
+_NOTHING: dict[str, Any] = dict.fromkeys(("mean", "median", "sd", "ci95", "per_target")) | {"n": 0}
+"""Fields of a summary of what was not measured."""
 
 
 def _versions() -> dict[str, str]:

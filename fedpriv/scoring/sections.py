@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,11 +13,18 @@ from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import STRATA, Truth, stratum
 from fedpriv.scoring.definitions import TEXTS, Comparison
 from fedpriv.scoring.floors import PERMUTED, floor_words
-from fedpriv.scoring.intervals import Values, bootstrap_mean, summary
+from fedpriv.scoring.intervals import Values, bootstrap_mean, finite_summary, summary
 from fedpriv.scoring.panel import Panel
+from fedpriv.scoring.records import Estimate, FiniteSummary, Summary
+from fedpriv.scoring.records.reconstruction import (
+    ControlResult,
+    Definition,
+    NonMembers,
+    Stratum,
+    StratumAdvantage,
+    Target,
+)
 from fedpriv.util.seeds import derive_seed
-
-Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,19 +39,19 @@ class Means:
     clients: tuple[int, ...]
     seed: int
 
-    def summary(self, values: Sequence[float] | Values, *purpose: str) -> Record:
-        """Return the whole summary of one value a target; ``purpose`` names the draw of its resamples."""
+    def summary(self, values: Sequence[float] | Values, *purpose: str) -> Summary:
+        """Return one value a target, summed up; ``purpose`` names the draw of its resamples."""
         return summary(values, self.clients, self._rng(*purpose))
 
-    def of(self, values: Values, keep: Sequence[int], *purpose: str) -> Record:
+    def finite(self, values: Sequence[float] | Values, *purpose: str) -> FiniteSummary:
+        """Return the same of values that are all finite."""
+        return finite_summary(values, self.clients, self._rng(*purpose))
+
+    def of(self, values: Values, keep: Sequence[int], *purpose: str) -> Estimate:
         """Return mean, interval and n over the targets ``keep``."""
         chosen = values[list(keep)]
         interval = bootstrap_mean(chosen, [self.clients[i] for i in keep], self._rng(*purpose))
-        return {
-            "mean": float(chosen.mean()) if len(chosen) else None,
-            "ci95": None if interval is None else list(interval),
-            "n": len(chosen),
-        }
+        return Estimate(mean=float(chosen.mean()) if len(chosen) else None, ci95=interval, n=len(chosen))
 
     def _rng(self, *purpose: str) -> np.random.Generator:
         return np.random.default_rng(derive_seed(self.seed, "bootstrap", *purpose))
@@ -64,84 +70,83 @@ def chosen_objective(reconstruction: Reconstruction) -> list[float | None]:
 
 def target_rows(
     reconstruction: Reconstruction, truths: tuple[Truth, ...], attack: Panel, floor: Panel, diverged: Sequence[bool]
-) -> list[Record]:
+) -> tuple[Target, ...]:
     """Return ``targets``: one row a target."""
     objective = chosen_objective(reconstruction)
-    return [
-        {
-            "round": target.round,
-            "client": target.client,
-            "index": target.index,
-            "label": target.label,
-            "n_c": truths[row].n_c,
-            "stratum": stratum(truths[row].n_c),
-            "psnr_db": float(attack.psnr[row]),
-            "floor_psnr_db": float(floor.psnr[row]),
-            "advantage_db": float(attack.psnr[row] - floor.psnr[row]),
-            "objective": objective[row],
-            "converged": bool(reconstruction.converged[row]),
-            "diverged": bool(diverged[row]),
-        }
+    return tuple(
+        Target(
+            round=target.round,
+            client=target.client,
+            index=target.index,
+            label=target.label,
+            n_c=truths[row].n_c,
+            stratum=stratum(truths[row].n_c),
+            psnr_db=float(attack.psnr[row]),
+            floor_psnr_db=float(floor.psnr[row]),
+            advantage_db=float(attack.psnr[row] - floor.psnr[row]),
+            objective=objective[row],
+            converged=bool(reconstruction.converged[row]),
+            diverged=bool(diverged[row]),
+        )
         for row, target in enumerate(reconstruction.targets)
-    ]
+    )
 
 
-def strata_part(truths: tuple[Truth, ...], attack: Panel, floor: Panel, means: Means) -> dict[str, Record]:
+def strata_part(truths: tuple[Truth, ...], attack: Panel, floor: Panel, means: Means) -> dict[str, Stratum]:
     """Return ``strata``: scores by how many images went into a target; empty strata are left out."""
     found = {}
     for name in STRATA:
         rows = [row for row, truth in enumerate(truths) if stratum(truth.n_c) == name]
         if rows:
-            gain = (attack.psnr - floor.psnr)[rows]
-            found[name] = {
-                "n": len(rows),
-                "share": len(rows) / len(truths),
-                "psnr_db": means.of(attack.psnr, rows, "stratum", name, "psnr"),
-                "floor_psnr_db": float(floor.psnr[rows].mean()),
-                "advantage_db": {
-                    **means.of(attack.psnr - floor.psnr, rows, "stratum", name, "advantage"),
-                    "share_3db": float((gain >= 3).mean()),
-                },
-            }
+            gain = attack.psnr - floor.psnr
+            above = means.of(gain, rows, "stratum", name, "advantage")
+            found[name] = Stratum(
+                n=len(rows),
+                share=len(rows) / len(truths),
+                psnr_db=means.of(attack.psnr, rows, "stratum", name, "psnr"),
+                floor_psnr_db=float(floor.psnr[rows].mean()),
+                advantage_db=StratumAdvantage(**dict(above), share_3db=float((gain[rows] >= 3).mean())),
+            )
     return found
 
 
 def definitions_part(
     attack: Panel, floors: Mapping[str, Panel], beside: Sequence[Comparison], means: Means
-) -> dict[str, Record]:
+) -> dict[str, Definition]:
     """Return ``definitions``: every way of counting a hit, each with floors under the same rule."""
     several = max(len(shots) for shots in attack.guesses) > 1
-    found: dict[str, Record] = {}
+    found: dict[str, Definition] = {}
     for name in ("T1", "T2", "T3", "T5") if several else ("T1", "T2", "T3"):
         values, best = attack.definition(name), best_floor(floors, name)
-        found[name] = {
-            "text": TEXTS[name],
-            **means.summary(values, name),
-            "floors": {floor: float(panel.definition(name).mean()) for floor, panel in floors.items()},
-            "best_floor": best,
-            "advantage_db": means.summary(values - floors[best].definition(name), name, "advantage"),
-        }
+        found[name] = Definition(
+            **dict(means.finite(values, name)),
+            text=TEXTS[name],
+            floors={floor: float(panel.definition(name).mean()) for floor, panel in floors.items()},
+            best_floor=best,
+            advantage_db=means.finite(values - floors[best].definition(name), name, "advantage"),
+        )
     rows = [row for row, one in enumerate(attack.scores) if one.t2_nonmembers is not None]
     other = np.array([math.nan if one.t2_nonmembers is None else one.t2_nonmembers for one in attack.scores])
-    found["T2"]["nonmembers"] = {
-        **means.of(other, rows, "T2", "nonmembers"),
-        "labels": dict(Counter(one.labels for one in beside)),
+    labels = Counter[str](one.labels for one in beside)
+    against = {
+        "nonmembers": NonMembers(**dict(means.of(other, rows, "T2", "nonmembers")), labels=labels),
+        "own_minus_nonmembers_db": means.of(attack.definition("T2") - other, rows, "T2", "difference"),
     }
-    found["T2"]["own_minus_nonmembers_db"] = means.of(attack.definition("T2") - other, rows, "T2", "difference")
-    return found
+    return found | {"T2": found["T2"].model_copy(update=against)}
 
 
-def control_part(floors: Mapping[str, Panel], best_blind: str, means: Means) -> Record:
+def control_part(floors: Mapping[str, Panel], best_blind: str, means: Means) -> ControlResult:
     """Return ``control``: whether the attack on other clients' uploads stays at the best blind floor."""
     if PERMUTED not in floors:
-        return {"permuted": None, "passes": None, "verdict": "Permuted uploads (negative control): not run."}
+        text = "Permuted uploads (negative control): not run."
+        return ControlResult(permuted=None, floor=None, difference_db=None, passes=None, verdict=text)
     values = floors[PERMUTED].psnr
     everything = range(len(values))
-    difference = means.of(values - floors[best_blind].psnr, everything, "control", "difference")
-    interval = difference["ci95"]
-    passes = None if interval is None else interval[0] <= 0
-    side = "above" if difference["mean"] >= 0 else "below"
-    size = f"{abs(difference['mean']):.1f} dB {side} {floor_words(best_blind)}"
+    gain = values - floors[best_blind].psnr
+    difference = means.of(gain, everything, "control", "difference")
+    passes = None if difference.ci95 is None else difference.ci95[0] <= 0
+    mean = float(gain.mean())
+    size = f"{abs(mean):.1f} dB {'above' if mean >= 0 else 'below'} {floor_words(best_blind)}"
     if passes is None:
         text = f"Permuted uploads (negative control), one target: the attack scores {size}."
     elif passes:
@@ -153,10 +158,5 @@ def control_part(floors: Mapping[str, Panel], best_blind: str, means: Means) -> 
             f"Permuted uploads (negative control): the attack scores {size}: part of what it reaches comes from what "
             "uploads share or from its own prior, not from the target."
         )
-    return {
-        "permuted": means.of(values, everything, "control", "permuted"),
-        "floor": best_blind,
-        "difference_db": difference,
-        "passes": passes,
-        "verdict": text,
-    }
+    permuted = means.of(values, everything, "control", "permuted")
+    return ControlResult(permuted=permuted, floor=best_blind, difference_db=difference, passes=passes, verdict=text)

@@ -14,26 +14,145 @@ Every file is written whole or not at all; reading checks all of it. Nothing is 
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fedpriv.attacks.observation import KnowledgeCard, Reconstruction
+from pydantic import TypeAdapter, ValidationError
+
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.judge import FILE as JUDGE
 from fedpriv.scoring.judge import Judge, load_judge, save_judge
-from fedpriv.scoring.score import SCHEMA
-from fedpriv.scoring.tensor_files import FORMAT, load_reconstruction, load_truths, save_reconstruction, save_truths
+from fedpriv.scoring.records import (
+    RECORD_VERSION,
+    About,
+    AnyRecord,
+    InferenceResult,
+    MembershipRecord,
+    PropertyRecord,
+    ReconstructionRecord,
+)
+from fedpriv.scoring.records.runs import Part, RoundLine, RunSummary
+from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, read_json, write_text
+from fedpriv.util.files import digest, read_json, read_lines, write_text
 
-ABOUT, METRICS = "about.json", "metrics.json"
+ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
-_ABOUT_KEYS = ("target", "attack", "method", "dataset", "knowledge", "seed")
-_METRICS_KEYS = ("target", "attack", "method", "dataset", "knowledge", "n_targets", "metrics", "floors", "advantage_db")
+_FILES: dict[type[AnyRecord], str] = {
+    About: ABOUT,
+    ReconstructionRecord: METRICS,
+    MembershipRecord: MEMBERSHIP,
+    PropertyRecord: PROPERTY,
+}
+P = TypeVar("P", bound=Part)
+_ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
+
+
+# ---------------------------------------------------------------- records
+
+
+def write_record(folder: Path, record: AnyRecord) -> None:
+    """Write a record under the file name of its kind; the folder is made where it is missing."""
+    write_text(folder / _FILES[type(record)], record.model_dump_json(indent=2) + "\n")
+
+
+def read_record(path: Path) -> AnyRecord:
+    """Read and check a record of any kind.
+
+    Raises:
+        UserError: when it is missing, of another version of the format, or a field is wrong; one line that names it.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: expected an object, got {type(found).__name__}")
+    version = found.get("version", 1)
+    if version != RECORD_VERSION:
+        raise UserError(
+            f"{path}: a record of format {version!r}, but this version reads format {RECORD_VERSION}; "
+            + _remedy(path, found)
+        )
+    try:
+        return _ADAPTER.validate_json(path.read_bytes(), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_first(error)}; {_remedy(path, found)}") from error
+
+
+def _remedy(path: Path, found: dict[str, Any]) -> str:
+    if path.name == METRICS:
+        return f"score again with: fedpriv score {path.parent}"
+    command = found.get("command")
+    return f"attack again with: {command}" if command else "attack again"
+
+
+def _first(error: ValidationError, skip: int = 1) -> str:
+    """Return the first thing that is wrong, by its dotted name."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(step) for step in first["loc"][skip:])  # a record's begins with its kind
+    if first["type"] == "missing":
+        return f"field {name!r} is missing"
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"field {name!r} is unknown"
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return f"field {name!r}: {message}" if name else message
+
+
+def read_summary(path: Path) -> RunSummary:
+    """Read what pages need of a run's ``summary.json``.
+
+    Raises:
+        UserError: naming the field that is missing or of another type.
+    """
+    return _run_part(RunSummary, read_json(path), str(path))
+
+
+def read_rounds(path: Path) -> tuple[RoundLine, ...]:
+    """Read what pages need of a run's ``metrics.jsonl``.
+
+    Raises:
+        UserError: naming the line, and the field that is missing or of another type; or when there is no line.
+    """
+    lines = read_lines(path)
+    if not lines:
+        raise UserError(f"{path}: holds no round, though the run is finished; train the run again")
+    return tuple(_run_part(RoundLine, line, f"{path}:{number}") for number, line in enumerate(lines, start=1))
+
+
+def _run_part(kind: type[P], found: object, where: str) -> P:
+    try:
+        return kind.model_validate_json(json.dumps(found), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_first(error, 0)}; train the run again") from error
+
+
+# ---------------------------------------------------------------- inference
+
+
+def holds_scores(folder: Path) -> bool:
+    """Whether a folder holds the record of an attack that returns scores."""
+    return any((folder / name).is_file() for name in (MEMBERSHIP, PROPERTY))
+
+
+def load_scores(folder: Path) -> InferenceResult:
+    """Return the record of such a folder.
+
+    Raises:
+        UserError: as :func:`read_record`.
+    """
+    path = folder / (PROPERTY if (folder / PROPERTY).is_file() else MEMBERSHIP)
+    record = read_record(path)
+    if not isinstance(record, (MembershipRecord, PropertyRecord)):
+        raise _wrong_kind(path, record)
+    return record
+
+
+def _wrong_kind(path: Path, record: AnyRecord) -> UserError:
+    return UserError(f"{path}: holds a record of kind {record.kind!r}; attack again")
+
+
+# ---------------------------------------------------------------- attack directories
 
 
 @dataclass(frozen=True)
@@ -45,7 +164,7 @@ class AttackRecord:
         reconstruction: what the attack returned.
         permuted: the control, or None.
         truths: one a target, or None where the private file was left out.
-        about: ``target, attack, method, dataset, knowledge, seed`` and whatever else the writer added.
+        about: how it was made.
         metrics: the record, or None where it was not scored yet.
         judge: the classifier of class images, or None.
     """
@@ -54,8 +173,8 @@ class AttackRecord:
     reconstruction: Reconstruction
     permuted: Reconstruction | None
     truths: tuple[Truth, ...] | None
-    about: dict[str, Any]
-    metrics: dict[str, Any] | None
+    about: About
+    metrics: ReconstructionRecord | None
     judge: Judge | None = None
 
 
@@ -65,7 +184,8 @@ def is_attack_directory(directory: Path) -> bool:
         about = json.loads((directory / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(about, dict) and about.get("format") == FORMAT
+    # Of the first format too: a folder of that is refused by what reads it, not passed over.
+    return isinstance(about, dict) and (about.get("kind") == "about" or about.get("format") == "fedpriv-attack-1")
 
 
 def save_attack(
@@ -73,21 +193,12 @@ def save_attack(
     *,
     reconstruction: Reconstruction,
     truths: tuple[Truth, ...],
-    about: Mapping[str, Any],
+    about: About,
     permuted: Reconstruction | None = None,
-    metrics: Mapping[str, Any] | None = None,
+    metrics: ReconstructionRecord | None = None,
     judge: Judge | None = None,
 ) -> None:
-    """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
-
-    Raises:
-        UserError: when ``about`` lacks a key.
-    """
-    card = about.get("knowledge")
-    described = dict(about)
-    if isinstance(card, KnowledgeCard):
-        described["knowledge"] = dataclasses.asdict(card)
-    _require(directory / ABOUT, described, _ABOUT_KEYS)
+    """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory."""
     directory.mkdir(parents=True, exist_ok=True)
     # An older directory's about.json would vouch for a mixture of old and new files.
     (directory / ABOUT).unlink(missing_ok=True)
@@ -99,53 +210,40 @@ def save_attack(
         save_reconstruction(directory / PERMUTED, permuted)
     save_truths(directory / TRUTH, truths)
     if metrics is not None:
-        save_metrics(directory, metrics)
+        write_record(directory, metrics)
     if judge is not None:
         save_judge(directory, judge)
     else:
         (directory / JUDGE).unlink(missing_ok=True)
     files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH, JUDGE) if (directory / name).is_file()]
-    described |= {"format": FORMAT, "files": {name: digest(directory / name) for name in files}}
-    write_text(directory / ABOUT, _json(described))
+    write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
 
 
-def save_metrics(directory: Path, metrics: Mapping[str, Any]) -> None:
-    """Write ``metrics.json`` of an attack directory."""
-    write_text(directory / METRICS, _json(metrics))
-
-
-def load_about(directory: Path) -> dict[str, Any]:
+def load_about(directory: Path) -> About:
     """Read and check ``about.json``.
 
     Raises:
-        UserError: when it is missing or not an attack's.
+        UserError: as :func:`read_record`.
     """
     path = directory / ABOUT
-    about = read_json(path)
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found = about.get("format") if isinstance(about, dict) else type(about).__name__
-        raise UserError(f"{path}: field 'format' is {found!r}, expected {FORMAT!r}")
-    _require(path, about, (*_ABOUT_KEYS, "files"))
-    for key in ("knowledge", "files"):
-        if not isinstance(about[key], dict):
-            raise UserError(f"{path}: field {key!r} should be an object, got {type(about[key]).__name__}")
-    if RECONSTRUCTION not in about["files"]:
+    about = read_record(path)
+    if not isinstance(about, About):
+        raise _wrong_kind(path, about)
+    if RECONSTRUCTION not in about.files:
         raise UserError(f"{path}: field 'files' does not list {RECONSTRUCTION}")
     return about
 
 
-def load_metrics(directory: Path) -> dict[str, Any]:
+def load_metrics(directory: Path) -> ReconstructionRecord:
     """Read and check ``metrics.json``.
 
     Raises:
-        UserError: when it is missing, of another schema, or lacks a field.
+        UserError: as :func:`read_record`.
     """
     path = directory / METRICS
-    record = read_json(path)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        found = record.get("schema") if isinstance(record, dict) else type(record).__name__
-        raise UserError(f"{path}: field 'schema' is {found!r}, expected {SCHEMA}; score the directory again")
-    _require(path, record, _METRICS_KEYS)
+    record = read_record(path)
+    if not isinstance(record, ReconstructionRecord):
+        raise _wrong_kind(path, record)
     return record
 
 
@@ -156,7 +254,7 @@ def load_attack(directory: Path) -> AttackRecord:
         UserError: naming the file and the field that is missing, altered, or of a wrong shape or type.
     """
     about = load_about(directory)
-    for name, expected in about["files"].items():
+    for name, expected in about.files.items():
         path = directory / Path(name).name
         if not path.is_file():
             if name in (TRUTH, JUDGE):
@@ -166,7 +264,7 @@ def load_attack(directory: Path) -> AttackRecord:
             raise UserError(f"{path}: content was altered; its SHA-256 is not the one in {ABOUT}")
     reconstruction = load_reconstruction(directory / RECONSTRUCTION)
     permuted = None
-    if PERMUTED in about["files"]:
+    if PERMUTED in about.files:
         permuted = load_reconstruction(directory / PERMUTED)
         if permuted.images.shape[2:] != reconstruction.images.shape[2:] or len(permuted.images) != len(
             reconstruction.images
@@ -176,7 +274,7 @@ def load_attack(directory: Path) -> AttackRecord:
                 f"{tuple(reconstruction.images.shape)}"
             )
     truths = None
-    if TRUTH in about["files"] and (directory / TRUTH).is_file():
+    if TRUTH in about.files and (directory / TRUTH).is_file():
         truths = load_truths(directory / TRUTH)
         if len(truths) != len(reconstruction.targets):
             raise UserError(
@@ -185,17 +283,17 @@ def load_attack(directory: Path) -> AttackRecord:
     metrics = None
     if (directory / METRICS).is_file():
         metrics = load_metrics(directory)
-        if metrics["n_targets"] != len(reconstruction.targets):
+        if metrics.n_targets != len(reconstruction.targets):
             raise UserError(
-                f"{directory / METRICS}: field 'n_targets' is {metrics['n_targets']}, but the reconstruction has "
+                f"{directory / METRICS}: field 'n_targets' is {metrics.n_targets}, but the reconstruction has "
                 f"{len(reconstruction.targets)} targets"
             )
     channels, height, width = reconstruction.images.shape[2:]
-    judge = load_judge(directory, (channels, height, width)) if JUDGE in about["files"] else None
+    judge = load_judge(directory, (channels, height, width)) if JUDGE in about.files else None
     return AttackRecord(directory, reconstruction, permuted, truths, about, metrics, judge)
 
 
-def scored(attack: AttackRecord) -> dict[str, Any]:
+def scored(attack: AttackRecord) -> ReconstructionRecord:
     """Return the record of an attack.
 
     Raises:
@@ -204,13 +302,3 @@ def scored(attack: AttackRecord) -> dict[str, Any]:
     if attack.metrics is None:
         raise UserError(f"{attack.directory / METRICS}: no such file; run fedpriv score {attack.directory}")
     return attack.metrics
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
-
-
-def _require(path: Path, found: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    for key in keys:
-        if key not in found:
-            raise UserError(f"{path}: field {key!r} is missing; expected {', '.join(keys)}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.floors import PERMUTED, floor_words
+from fedpriv.scoring.records import ReconstructionRecord
+from fedpriv.scoring.records.reconstruction import FeatureIdentification, Identification
 
 SOME = 0.1
 """Share of targets beyond 3 dB from which an attack that fails on average is still said to leak for some."""
@@ -27,7 +28,7 @@ CHANCE_OF = {
 Kind = Literal["leaks", "some", "features", "classes", "none", "worse", "single"]
 
 
-def verdict_kind(record: Mapping[str, Any]) -> Kind:
+def verdict_kind(record: ReconstructionRecord) -> Kind:
     """Return which case :func:`verdict` states.
 
     ``leaks``: the mean advantage lies above zero. ``some``: it does not, but a tenth of the targets beat the best blind
@@ -36,36 +37,34 @@ def verdict_kind(record: Mapping[str, Any]) -> Kind:
     of the images. ``none``, ``worse``: the interval holds zero, lies below it. ``single``:
     one target, so there is no interval.
     """
-    interval = record["advantage_db"]["ci95"]
+    interval = record.advantage_db.ci95
     if interval is None:
         return "single"
     if interval[0] > 0:
         return "leaks"
-    if record["advantage_db"]["share_3db"] >= SOME or beyond_chance(record, "identification_top1"):
+    if record.advantage_db.share_3db >= SOME or beyond_chance(record.metrics.identification_top1):
         return "some"
-    if beyond_chance(record, "feature_identification"):
+    if beyond_chance(record.metrics.feature_identification):
         return "features"
     if _recognised(record):
         return "classes"
     return "worse" if interval[1] < 0 else "none"
 
 
-def verdict(record: Mapping[str, Any]) -> str:
+def verdict(record: ReconstructionRecord) -> str:
     """Return the verdict on an attack from its ``metrics.json`` record."""
     kind = verdict_kind(record)
-    advantage = record["advantage_db"]
-    mean = advantage["mean"]
-    floor = floor_words(advantage["best_floor"])
+    advantage = record.advantage_db
+    mean = advantage.mean
+    floor = floor_words(advantage.best_floor)
     side = "above" if mean >= 0 else "below"
-    facts = f"mean PSNR {record['metrics']['psnr_db']['mean']:.1f} dB, {abs(mean):.1f} dB {side} {floor}"
-    if kind == "single":
+    facts = f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, {abs(mean):.1f} dB {side} {floor}"
+    if advantage.ci95 is None:
         return f"One target, so no interval: {facts}.{_classes(record)}{_features(record)}{_search(record)}"
-    low, high = advantage["ci95"]
-    few = (
-        f" Only {record['n_clients']} clients: the interval is too narrow." if record["n_clients"] < FEW_CLIENTS else ""
-    )
+    low, high = advantage.ci95
+    few = f" Only {record.n_clients} clients: the interval is too narrow." if record.n_clients < FEW_CLIENTS else ""
     facts += f", 95 % interval of the difference {low:.1f} to {high:.1f} dB"
-    beaten = f"{100 * advantage['share_3db']:.0f} % of {record['n_targets']} targets beat it by 3 dB or more"
+    beaten = f"{100 * advantage.share_3db:.0f} % of {record.n_targets} targets beat it by 3 dB or more"
     told = _identified(record)
     if kind == "leaks":
         text = f"Leaks: {facts}; {beaten}{told}."
@@ -83,76 +82,80 @@ def verdict(record: Mapping[str, Any]) -> str:
     return text + _classes(record) + _features(record) + search + few
 
 
-def _search(record: Mapping[str, Any]) -> str:
-    why = record.get("caveat", "")  # then neither success nor failure of the search says what it otherwise would
+def _search(record: ReconstructionRecord) -> str:
+    why = record.caveat  # then neither success nor failure of the search says what it otherwise would
     failed = not why and verdict_kind(record) in ("none", "worse")
-    return " " + convergence(record).sentence(record["n_targets"], failed=failed) + (f" {why}" if why else "")
+    return " " + convergence(record).sentence(record.n_targets, failed=failed) + (f" {why}" if why else "")
 
 
-def beyond_chance(record: Mapping[str, Any], name: str) -> bool:
+def beyond_chance(found: Identification | FeatureIdentification | None) -> bool:
     """Whether a share lies above chance, and above what the same attack reaches on permuted uploads.
 
     The lower end of its interval must lie well above chance; where permuted uploads were attacked, so must the interval of
     the paired difference above zero.
     """
-    found = record["metrics"].get(name)
-    if not found or found.get("not_measured") or found["ci95"] is None:
+    if found is None or found.ci95 is None:
         return False
-    beyond = bool(found["ci95"][0] > found["chance"] + ABOVE_CHANCE)
-    if "permuted" not in found:
+    beyond = found.ci95[0] > found.chance + ABOVE_CHANCE
+    if found.permuted is None:
         return beyond
-    if "difference" not in found["permuted"]:  # not all values are finite, or the record is of an earlier version
-        return beyond and bool(found["ci95"][0] > found["permuted"]["mean"] + ABOVE_CHANCE)
-    interval = found["permuted"]["difference"]["ci95"]
-    return beyond and interval is not None and bool(interval[0] > 0)
+    if found.permuted.difference is None:  # not all values are finite
+        return beyond and found.permuted.mean is not None and found.ci95[0] > found.permuted.mean + ABOVE_CHANCE
+    interval = found.permuted.difference.ci95
+    return beyond and interval is not None and interval[0] > 0
 
 
-def _recognised(record: Mapping[str, Any]) -> bool:
-    found = record["metrics"].get("class_accuracy")
-    if not found or found["ci95"] is None:
+def _recognised(record: ReconstructionRecord) -> bool:
+    found = record.metrics.class_accuracy
+    if found is None or found.ci95 is None:
         return False
-    return bool(found["ci95"][0] > max(found["chance"], found["floors"].get("permuted", 0.0)) + ABOVE_CHANCE)
+    return found.ci95[0] > max(found.chance, found.floors.get(PERMUTED, 0.0)) + ABOVE_CHANCE
 
 
-def _classes(record: Mapping[str, Any]) -> str:
-    found = record["metrics"].get("class_accuracy")
-    if not found:
+def _classes(record: ReconstructionRecord) -> str:
+    found = record.metrics.class_accuracy
+    if found is None:
         return ""
-    permuted = found["floors"].get("permuted")
+    permuted = found.floors.get(PERMUTED)
     control = "" if permuted is None else f", of the control's {100 * permuted:.0f} %"
     return (
-        f" An independent classifier recognises the class of {100 * found['mean']:.0f} % of the reconstructions "
-        f"(of true images {100 * found['real']:.0f} %{control}, chance {100 * found['chance']:.0f} %)."
+        f" An independent classifier recognises the class of {100 * found.mean:.0f} % of the reconstructions "
+        f"(of true images {100 * found.real:.0f} %{control}, chance {100 * found.chance:.0f} %)."
     )
 
 
-def _identified(record: Mapping[str, Any]) -> str:
-    if not beyond_chance(record, "identification_top1"):
+def _identified(record: ReconstructionRecord) -> str:
+    if not beyond_chance(record.metrics.identification_top1):
         return ""
-    found = record["metrics"]["identification_top1"]
-    return f", and {100 * found['mean']:.0f} % are identified among decoys ({_chance_words(found)})"
+    found = record.metrics.identification_top1
+    return f", and {100 * found.mean:.0f} % are identified among decoys ({_chance_words(found)})"
 
 
-def _chance_words(found: Mapping[str, Any]) -> str:
+def _chance_words(found: Identification) -> str:
     """Return what chance gives, and where several guesses at a target leave it no formula, by what it was measured."""
-    text = f"chance {100 * found['chance']:.0f} %"
-    of = found.get("chance_of", "decoys")
-    if of != "decoys":
-        return f"{text}, measured by the same rule on {CHANCE_OF[of]}"
-    return text + (f"; on permuted uploads {100 * found['permuted']['mean']:.0f} %" if "permuted" in found else "")
+    text = f"chance {100 * found.chance:.0f} %"
+    if found.chance_of != "decoys":
+        return f"{text}, measured by the same rule on {CHANCE_OF[found.chance_of]}"
+    return text + ("" if found.permuted is None else f"; on permuted uploads {percent(found.permuted.mean)}")
 
 
-def _features(record: Mapping[str, Any]) -> str:
-    found, error = record["metrics"].get("feature_identification"), record["metrics"].get("relative_error")
-    if not found or not error:
+def _features(record: ReconstructionRecord) -> str:
+    found, error = record.metrics.feature_identification, record.metrics.relative_error
+    if found is None or error is None:
         return ""
-    beside = f"chance {100 * found['chance']:.0f} %"
-    if "permuted" in found:
-        beside += (
-            f"; on permuted uploads {100 * found['permuted']['mean']:.0f} %, "
-            f"error {100 * error['permuted']['median']:.1f} %"
-        )
+    beside = f"chance {100 * found.chance:.0f} %"
+    if found.permuted is not None and error.permuted is not None:
+        beside += f"; on permuted uploads {percent(found.permuted.mean)}, error {percent(error.permuted.median, 1)}"
     return (
-        f" Recovered representations: median relative error {100 * error['median']:.1f} %, "
-        f"{100 * found['mean']:.0f} % nearest to their own ({beside})."
+        f" Recovered representations: median relative error {percent(error.median, 1)}, "
+        f"{percent(found.mean)} nearest to their own ({beside})."
     )
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """Return a share in per cent; a mean or median over values that are not all finite has no number.
+
+    >>> percent(0.056, 1), percent(None)
+    ('5.6 %', 'not finite')
+    """
+    return "not finite" if share is None else f"{100 * share:.{digits}f} %"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_close
+from eval_cases import asked
 from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,16 +66,15 @@ def test_intervals_of_noise_hold_one_half_and_one_client_has_none():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         member = [np.arange(60) % 2 == 0] * 6
-        low, high = summarise([rng.normal(size=60) for _ in member], member, seed)["auc"]["ci95"]
+        low, high = summarise([rng.normal(size=60) for _ in member], member, seed).auc.ci95
         inside += low <= 0.5 <= high
     assert inside >= 9
-    assert summarise([np.arange(4.0)], [np.array([True, False, True, False])], 0)["auc"]["ci95"] is None
+    assert summarise([np.arange(4.0)], [np.array([True, False, True, False])], 0).auc.ci95 is None
 
 
 def test_a_wide_interval_around_one_half_settles_nothing():
-    record = {"n_candidates": 20, "permuted": None, "classes": None, "tpr_at_1_percent": {"value": 0.0}}
-    assert "not settled by 20" in membership_verdict({**record, "auc": {"value": 0.7, "ci95": [0.4, 1.0]}})
-    assert "No leak of membership" in membership_verdict({**record, "auc": {"value": 0.51, "ci95": [0.47, 0.55]}})
+    assert "not settled by 20" in membership_verdict(asked("membership", 0.7, (0.4, 1.0)))
+    assert "No leak of membership" in membership_verdict(asked("membership", 0.51, (0.47, 0.55)))
 
 
 # ---------------------------------------------------------------- scores

@@ -17,8 +17,9 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Ob
 from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
-from fedpriv.scoring.membership import area, load_membership
-from fedpriv.scoring.property import load_property, summarise
+from fedpriv.scoring.membership import area
+from fedpriv.scoring.property import summarise
+from fedpriv.scoring.storage import load_scores
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import (
     Classifier,
@@ -146,10 +147,10 @@ def test_intervals_resample_clients_and_all_equal_answers_are_refused():
     rng = np.random.default_rng(0)
     answers = [np.arange(6) == k % 6 for k in range(12)]
     good = summarise([told + 0.01 * rng.normal(size=6) for told in answers], answers, 0)
-    assert good["auc"]["value"] == 1
+    assert good.auc.value == 1
     noise = summarise([rng.normal(size=6) for _ in answers], answers, 0)
-    assert noise["auc"]["ci95"][0] < 0.5 < noise["auc"]["ci95"][1]
-    assert summarise([np.arange(6.0)], [answers[0]], 0)["auc"]["ci95"] is None
+    assert noise.auc.ci95[0] < 0.5 < noise.auc.ci95[1]
+    assert summarise([np.arange(6.0)], [answers[0]], 0).auc.ci95 is None
     with pytest.raises(UserError, match="the answer is yes for all 4"):
         summarise([np.zeros(4)], [np.ones(4, dtype=bool)], 0)
 
@@ -235,7 +236,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 def record(target, *extra):
     assert run(["attack", "--target", target, "--attack", "property", *extra, "--out", "out", "--quiet"]) == 0
-    return load_property(Path("out/property"))
+    return load_scores(Path("out/property"))
 
 
 OTHERS = ["--attack-option", "property.known=others"]
@@ -243,70 +244,70 @@ OTHERS = ["--attack-option", "property.known=others"]
 
 def test_prototypes_without_counts_are_learned_from_and_reported():
     found = record("prototype", *SMALL, *OTHERS)
-    assert found["question"] == "majority"
-    assert found["learned_from"] == "the 4 other clients, in league with the attacker"
-    assert found["knowledge"]["colluders"] == "all other clients"
-    assert found["options"]["known"] == "others"
-    assert found["knowledge"]["extractor"] == "none"
-    assert (found["run"]["method"], found["run"]["defenses"]) == (found["method"], [])
-    assert found["n_yes"] >= 5
-    assert 0 <= found["auc"]["ci95"][0] <= found["auc"]["value"] <= 1
-    assert found["permuted"]["auc"]["value"] < 0.9
+    assert found.question == "majority"
+    assert found.learned_from == "the 4 other clients, in league with the attacker"
+    assert found.colluders == "all other clients"
+    assert found.options["known"] == "others"
+    assert found.knowledge.extractor == "none"
+    assert (found.run.method, found.defenses) == (found.method, ())
+    assert found.n_yes >= 5
+    assert 0 <= found.auc.ci95[0] <= found.auc.value <= 1
+    assert found.permuted.auc.value < 0.9
     with open("out/report.md") as file:
-        assert found["verdict"] in file.read()
+        assert found.verdict in file.read()
     with open("out/report.html") as file:
         assert 'id="property"' in file.read()
     assert run(["report", "out", "--out", "again", "--quiet"]) == 0
     with open("again/report.md") as file:
-        assert found["verdict"] in file.read()
+        assert found.verdict in file.read()
 
 
 def test_shadow_clients_are_learned_from_where_images_are_granted():
     shadow = ["--public", "60", "--knowledge", "attacker_data=same_domain"]
     options = ["--attack-option", "shadow_clients=4", "--attack-option", "epochs=1"]
     found = record("classifier", *SMALL, *shadow, *options)
-    assert found["learned_from"] == "4 shadow clients"
-    assert found["question"] == "holds"
-    assert found["n_pairs"] == 50
+    assert found.learned_from == "4 shadow clients"
+    assert found.question == "holds"
+    assert found.n_pairs == 50
 
 
 def test_what_is_sent_in_clear_is_said_so():
     found = record("representation", *SMALL)
-    assert found["auc"]["value"] == 1.0
-    assert found["verdict"].startswith("Sent in clear")
+    assert found.auc.value == 1.0
+    assert found.verdict.startswith("Sent in clear")
 
 
 def test_no_truth_without_saying_so_only_what_is_in_clear():
     found = record("prototype", *SMALL)
-    assert found["question"] == "holds"
-    assert found["learned_from"] == "the upload itself"
-    assert "colluders" not in found["knowledge"]
-    assert found["verdict"].startswith("Sent in clear: has the client any image of the class (AUC 1.000")
+    assert found.question == "holds"
+    assert found.learned_from == "the upload itself"
+    assert found.colluders == ""
+    assert found.verdict.startswith("Sent in clear: has the client any image of the class (AUC 1.000")
 
 
 def test_a_histogram_sent_in_the_first_round_is_read_in_the_last(capsys):
     assert run(["train", "--method", "fedgen", *SMALL, "--rounds", "3", "--out", "run", "--quiet"]) == 0
     found = record("classifier", "--run", "run")
-    assert found["round"] == 3
-    assert found["learned_from"] == "the uploads of all rounds themselves"
-    assert found["knowledge"]["rounds_seen"] == 3
-    assert (found["question"], found["auc"]["value"]) == ("majority", 1.0)
-    assert found["verdict"].startswith("Sent in clear")
+    assert found.round == 3
+    assert found.learned_from == "the uploads of all rounds themselves"
+    assert found.knowledge.rounds_seen == 3
+    assert (found.question, found.auc.value) == ("majority", 1.0)
+    assert found.verdict.startswith("Sent in clear")
     attack = ["attack", "--target", "classifier", "--run", "run", "--attack", "membership", "--out", "m", "--quiet"]
     assert run(attack) == 0
-    classes = load_membership(Path("m/membership"))["classes"]
-    assert classes == {"clients": 5, "exact": 5, "counted": 5, "counts_exact": 5}
+    classes = load_scores(Path("m/membership")).classes
+    assert dict(classes) == {"clients": 5, "exact": 5, "counted": 5, "counts_exact": 5}
 
 
 def test_who_said_nothing_in_the_stored_rounds_is_guessed_and_not_given_away():
     train = ["--method", "fedgen", *SMALL, "--clients", "8", "--rounds", "3", "--participation", "0.5"]
     assert run(["train", *train, "--capture", "last", "--out", "run", "--quiet"]) == 0
     found = record("classifier", "--run", "run")
-    assert found["learned_from"].startswith("the uploads of all rounds themselves of ")
-    assert found["learned_from"].endswith(" clients, and nothing for the others")
-    assert "colluders" not in found["knowledge"]
-    assert 0.5 < found["auc"]["value"] < 1
-    assert not found["verdict"].startswith("Sent in clear")
+    assert found.learned_from.startswith("the uploads of all rounds themselves of ")
+    assert found.learned_from.endswith(" clients, and nothing for the others")
+    assert found.colluders == ""
+    assert 0.5 < found.auc.value < 1
+    assert not found.verdict.startswith("Sent in clear")
 
 
 @pytest.mark.parametrize(
@@ -335,12 +336,12 @@ def test_a_folder_made_for_nothing_is_given_back_and_a_trained_run_is_not(capsys
     train = ["--attack", "property", "--attack-option", "question=majority", *SMALL]
     assert run(["attack", "--target", "prototype", *train, "--out", "out", "--quiet"]) == 2
     assert "go on with --run out/run" in capsys.readouterr().err
-    assert record_of(["--target", "prototype", "--run", "out/run"], "again")["question"] == "holds"
+    assert record_of(["--target", "prototype", "--run", "out/run"], "again").question == "holds"
 
 
 def record_of(flags, out):
     assert run(["attack", *flags, "--attack", "property", "--out", out, "--quiet"]) == 0
-    return load_property(Path(out) / "property")
+    return load_scores(Path(out) / "property")
 
 
 def test_kernels_need_the_classes_of_public_images_and_nothing_else(capsys):
@@ -349,10 +350,10 @@ def test_kernels_need_the_classes_of_public_images_and_nothing_else(capsys):
     assert run(kernels) == 2
     assert "needs attacker_data=same_domain" in capsys.readouterr().err
     found = record("kernel", *public, "--knowledge", "attacker_data=same_domain")
-    assert found["learned_from"] == "the other kernels of the round"
-    assert found["question"] == "holds"
-    assert found["classes_alone"]["auc"]["value"] == 0.5
-    assert found["n_clients"] == 5
+    assert found.learned_from == "the other kernels of the round"
+    assert found.question == "holds"
+    assert found.classes_alone.auc.value == 0.5
+    assert found.n_clients == 5
     again = ["attack", "--target", "kernel", "--run", "out/run", "--attack", "property", "--out", "again", "--quiet"]
     assert run([*again, "--knowledge", "attacker_data=same_domain", *OTHERS]) == 2
     assert "drop known=others" in capsys.readouterr().err

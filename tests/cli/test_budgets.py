@@ -70,12 +70,12 @@ def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(bud
     assert [point.budget for point in curve.points] == [4, 40]
     for point, attack in zip(curve.points, reversed(found), strict=True):
         record = attack.metrics
-        per_target = record["floor_details"][_best_blind(record)]["psnr_db"]["per_target"]
+        per_target = record.floor_details[_best_blind(record)].psnr_db.per_target
         mean = sum(per_target) / len(per_target)
-        assert point.psnr == pytest.approx(record["metrics"]["psnr_db"]["mean"])
+        assert point.psnr == pytest.approx(record.metrics.psnr_db.mean)
         assert point.advantage == pytest.approx(point.psnr - mean)
-        if record["advantage_db"]["best_floor"] != "permuted":
-            assert list(point.interval) == record["advantage_db"]["ci95"]
+        if record.advantage_db.best_floor != "permuted":
+            assert point.interval == record.advantage_db.ci95
     assert curve.points[0].permuted is None
     assert curve.points[1].permuted is not None
     assert curve_svg(curve) == curve_svg(curve)
@@ -83,7 +83,7 @@ def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(bud
 
 
 def _best_blind(record):
-    floors = {name: values["psnr_db"] for name, values in record["floors"].items() if name != "permuted"}
+    floors = {name: values.psnr_db for name, values in record.floors.items() if name != "permuted"}
     return max(floors, key=floors.get)
 
 

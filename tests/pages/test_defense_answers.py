@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from eval_cases import ABOUT, but, defended
 
 from fedpriv.attacks import ATTACKS, target_names, targets_of
 from fedpriv.defenses import DEFENSES, build_defenses
@@ -12,6 +13,7 @@ from fedpriv.federation.answer import Answer, answer_sentence, answers_for
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.defense_table import defenses
+from fedpriv.scoring.records import Labels
 from fedpriv.util.config import parse, plain
 from fedpriv.util.registry import resolve
 
@@ -136,14 +138,13 @@ def test_the_page_on_defenses_tells_the_answers_that_defenses_name():
     assert {name: told[name].replace("`", "") for name in DEFENSES} == written
 
 
-def ran(method, target, attack, *chosen, options=None, **more):
-    run = {"defenses": [defense_facts(made) for made in build_defenses([DefenseChoice(*one) for one in chosen])]}
-    return SimpleNamespace(
-        about={"method": method, "target": target, "attack": attack, "options": options or {}, "run": run} | more
-    )
+def ran(method, target, attack, *chosen, labels=None):
+    guards = tuple(defended(name, **own) for name, own in chosen)
+    about = but(ABOUT, method=method, target=target, attack=attack, defenses=guards, labels=labels)
+    return SimpleNamespace(about=about)
 
 
-NOISE = ("noise", {"scale": 0.3, "kind": "gaussian", "unit": "rms"})
+NOISE = ("noise", {"scale": 0.3})
 
 
 def test_an_attack_on_one_kind_of_upload_is_none_on_another():
@@ -170,7 +171,7 @@ def test_an_attack_on_one_method_is_none_on_another():
 
 
 def test_kinds_without_an_adapted_attack_and_chains_are_told():
-    labels = {"method": "My models", "defense": "Weak"}
+    labels = Labels(method="My models", defense="Weak")
     (logits,) = defenses([ran("fd", "logits", "class-inversion", NOISE, labels=labels)])
     assert logits.name == "Weak (noise scale=0.3)"
     assert logits.guards == ("My models (fd)",)

@@ -4,30 +4,30 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from eval_cases import result
+from eval_cases import asked, but, defended, result, summary
 
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.findings import findings, upload_name
+from fedpriv.scoring.records.reconstruction import Advantage, FeatureIdentification, FeatureMeasure
 from fedpriv.scoring.verdict import verdict_kind
 
 
 def judged(gain=-3.0, *, width=0.5, share=0.0, found=None, features=None, chance=0.2, folder="suite", **how):
     """An attack's record that verdicts can be read from."""
     attack = result(gain=gain, **how)
-    metrics = dict(attack.metrics)
-    metrics["advantage_db"] = {
-        "mean": gain,
-        "ci95": [gain - width, gain + width],
-        "share_3db": share,
-        "best_floor": "noise",
-    }
-    metrics["metrics"] = {"psnr_db": {"mean": 10.0}}
-    if found is not None:
-        metrics["metrics"]["identification_top1"] = {"mean": found, "ci95": [found, found], "chance": 0.01}
+    record = attack.metrics
+    measured = {"psnr_db": but(record.metrics.psnr_db, mean=10.0)}
+    told = record.metrics.identification_top1
+    nothing = 0.0 if found is None else found
+    measured["identification_top1"] = but(told, mean=nothing, ci95=(nothing, nothing), chance=0.01)
     if features is not None:
-        metrics["metrics"]["feature_identification"] = {"mean": features, "ci95": [features] * 2, "chance": chance}
-        metrics["metrics"]["relative_error"] = {"median": 0.056}
-    metrics["target"] = attack.about["target"]
-    return dataclasses.replace(attack, directory=Path(folder) / attack.about["attack"], metrics=metrics)
+        interval = (features, features)
+        measured["feature_identification"] = summary(features, interval, FeatureIdentification, chance=chance)
+        measured["relative_error"] = summary(0.056, kind=FeatureMeasure)
+    above = summary(gain, (gain - width, gain + width), Advantage, share_3db=share, best_floor="noise")
+    record = but(record, advantage_db=above, metrics=but(record.metrics, **measured))
+    return dataclasses.replace(attack, directory=Path(folder) / attack.about.attack, metrics=record)
 
 
 def only(attacks, members=None):
@@ -63,16 +63,16 @@ def test_gains_under_different_cards_are_never_ranked():
 
 def test_limited_local_work_stands_in_the_name_of_what_was_attacked():
     one = judged(4.0)
-    few = {**one.about["run"], "training": {"max_steps": 1, "batch_size": 1}}
-    short = dataclasses.replace(one, about={**one.about, "run": few}, directory=Path("short") / "dip")
+    few = dataclasses.replace(one.about.run, training=LocalTraining(max_steps=1, batch_size=1))
+    short = dataclasses.replace(one, about=but(one.about, run=few), directory=Path("short") / "dip")
     assert [found.name.endswith("digits, one local step on one image a round") for found in findings([short])] == [True]
     assert not only([one]).name.endswith("a round")
 
 
-@pytest.mark.parametrize(("defenses", "told"), [([], False), ([{"name": "noise", "options": {"scale": 0.3}}], True)])
+@pytest.mark.parametrize(("defenses", "told"), [((), False), ((defended(scale=0.3),), True)])
 def test_vectors_that_are_sent_as_they_are_need_no_recovery(defenses, told):
     sent = judged(-3.0, attack="average", features=1.0, target="prototype", rounds_seen=10)
-    sent = dataclasses.replace(sent, about={**sent.about, "run": {**sent.about["run"], "defenses": defenses}})
+    sent = dataclasses.replace(sent, about=but(sent.about, defenses=defenses))
     assert ("recovered" in only([sent]).sentence) == told
 
 
@@ -143,7 +143,7 @@ def test_a_single_lucky_seed_is_told_as_such():
 
 
 def test_uploads_are_apart_and_the_gravest_comes_first():
-    noisy = judged(-4.0, defenses=({"name": "noise", "options": {"scale": 0.3}},))
+    noisy = judged(-4.0, defenses=(DefenseChoice("noise", {"scale": 0.3}),))
     found = findings([judged(-3.0), noisy, judged(2.0, method="fedgh")])
     assert [one.name for one in found] == [
         "prototype uploads of fedgh, digits",
@@ -152,18 +152,23 @@ def test_uploads_are_apart_and_the_gravest_comes_first():
     ]
 
 
-def member(low, *, method="fedre", target="prototype", control=0.5, **more):
-    auc = {"value": low + 0.05, "ci95": [low, low + 0.1]}
-    about = {"method": method, "target": target, "dataset": "digits", "seed": 0, "verdict": f"AUC {low}."}
-    bare = {"seed": 0, "defenses": []}
-    return {**about, "run": bare, "stage": None, "auc": auc, "permuted": {"auc": {"value": control}}, **more}
+def member(low, *, kind="membership", method="fedre", **changes):
+    return asked(
+        kind,
+        low + 0.05,
+        (low, low + 0.1),
+        control=changes.pop("control", 0.5),
+        method=method,
+        verdict=f"AUC {low}.",
+        **changes,
+    )
 
 
 def test_membership_stands_with_the_suite_it_was_asked_in():
     members = {
         Path("suite/membership"): member(0.45),
         Path("other/membership"): member(0.7, method="fd", target="logits"),
-        Path("other/property"): member(0.7, method="fd", target="logits", question="holds"),
+        Path("other/property"): member(0.7, kind="property", method="fd", target="logits"),
     }
     with_images, alone = findings([judged()], members)
     assert (with_images.members, with_images.also) == ("AUC 0.45.", ())

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from eval_cases import result
+from eval_cases import ABOUT, but, result
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -12,10 +12,12 @@ from hypothesis.extra.numpy import arrays
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import Shield
 from fedpriv.federation.method import LocalTraining
-from fedpriv.pages.frontier import defense_label, frontiers, point_labels
+from fedpriv.federation.run_directory import DefenseChoice, RunConfig
+from fedpriv.pages.frontier import frontiers, point_labels
 from fedpriv.pages.frontier_plot import _Decibels, _Linear, describe, frontier_svg, panels
-from fedpriv.pages.upload_size import bytes_per_client, scalars_per_client, words_per_client
+from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.pareto import hypervolume, nondominated
+from fedpriv.scoring.records.made import Communication, Total, Traffic
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Entry, count
 
@@ -69,7 +71,7 @@ def test_the_undominated_points_alone_hold_the_volume(points):
 
 # ---------------------------------------------------------------- points
 
-QUANTISED = ({"name": "quantise", "options": {"bits": 4}},)
+QUANTISED = (DefenseChoice("quantise", {"bits": 4}),)
 
 
 def test_a_point_is_the_strongest_attack_on_an_upload():
@@ -98,7 +100,7 @@ def test_cards_and_tasks_never_share_a_set():
     attacks = [result(), result("fedgh"), result("fedgh", rounds_seen=5), result(dataset="mnist"), result(clients=20)]
     found = frontiers(attacks)
     assert [len(one.points) for one in found] == [2, 1, 1, 1]
-    assert [one.card["rounds_seen"] for one in found] == [1, 5, 1, 1]
+    assert [one.card.rounds_seen for one in found] == [1, 5, 1, 1]
 
 
 def test_what_lies_within_the_spread_is_said_to():
@@ -155,14 +157,21 @@ def sent(choices, shape=(10, 64), clients=2):
     ids = Entry(1, 0, "upload", "prototype.classes", shape[:1], "int64", 8, in_paper_count=False)
     shield = Shield(build_defenses([parse_choice(choice) for choice in choices]))
     wire = [row for _ in range(clients) for row in shield.wire([matrix, ids])]
-    totals = {
-        kind: {f"{key}_per_round": value for key, value in plain(one).items()} for kind, one in count(wire).items()
-    }
-    return {"run": {"clients": clients}, "communication": totals}
+    totals = count(wire)
+    per_round = {kind: {f"{key}_per_round": value for key, value in plain(one).items()} for kind, one in totals.items()}
+    return upload_size(
+        but(
+            ABOUT,
+            run=RunConfig(clients=clients),
+            communication=Communication(
+                **{kind: Traffic(**own, total=Total(**plain(totals[kind]))) for kind, own in per_round.items()}
+            ),
+        )
+    )
 
 
 def test_what_is_not_encoded_counts_as_scalars():
-    assert words_per_client(sent([])) == scalars_per_client(sent([])) == 640 + 10
+    assert sent([]).words == sent([]).scalars == 640 + 10
 
 
 @pytest.mark.parametrize(
@@ -174,9 +183,9 @@ def test_what_is_not_encoded_counts_as_scalars():
     ],
 )
 def test_encoders_count_by_their_bits(choice, words):
-    about = sent([choice])
-    assert words_per_client(about) == words < scalars_per_client(sent([]))
-    assert bytes_per_client(about) == 4 * (words - 10) + 8 * 10
+    size = sent([choice])
+    assert size.words == words < sent([]).scalars
+    assert size.bytes == 4 * (words - 10) + 8 * 10
 
 
 def test_an_encoder_can_win():
@@ -200,17 +209,17 @@ def test_what_another_card_gives_away_is_told():
 
 def test_results_without_accuracy_have_no_point():
     bare = result()
-    bare = dataclasses.replace(bare, about={k: v for k, v in bare.about.items() if k != "run_accuracy"})
+    bare = dataclasses.replace(bare, about=but(bare.about, run_accuracy={}))
     assert frontiers([bare]) == ()
 
 
 def test_labels_tell_what_differs():
-    noisy = result(defenses=({"name": "noise", "options": {"scale": 0.3}},))
+    noisy = result(defenses=(DefenseChoice("noise", {"scale": 0.3}),))
     abouts = [r.about for r in (result(width=32), result(width=64), noisy, result("fedgh"))]
     assert point_labels(abouts) == ["fedre (width 32)", "fedre (width 64)", "fedre + noise scale=0.3", "fedgh"]
     both = [r.about for r in (result(), result(target="entangled"))]
     assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
-    assert defense_label({}) == "none"
+    assert ABOUT.defense == "none"
 
 
 # ---------------------------------------------------------------- picture

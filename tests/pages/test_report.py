@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, firsts, images, reconstruction, truths
+from eval_cases import ABOUT, federated, firsts, images, reconstruction, truths
 from eval_cases import stored_attack as attack
 from PIL import Image
 
 from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.grid import at_quantiles, grid_png
 from fedpriv.pages.picture_table import picture_table
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, number, write_report
-from fedpriv.scoring.score import score, verdict
+from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, load_attack, save_attack
-from fedpriv.scoring.verdict import verdict_kind
+from fedpriv.scoring.verdict import verdict, verdict_kind
 from fedpriv.util.errors import UserError
 
 VOID = {"meta", "img", "br"}
@@ -88,12 +89,12 @@ def test_the_page_holds_every_verdict_and_card(three, tmp_path):
     for home in three:
         record = load_attack(home).metrics
         assert verdict(record) in flat
-        assert record["control"]["verdict"] in flat
+        assert record.control.verdict in flat
         assert verdict(record) in markdown
     assert "shadow" in flat
     assert "same domain" in flat
-    assert ABOUT["command"] in flat
-    assert ABOUT["command"] in markdown
+    assert ABOUT.command in flat
+    assert ABOUT.command in markdown
     for stratum in ("1", "2-3", "4-10", ">10"):
         assert f"<tr><td>{stratum.replace('>', '&gt;')}</td>" in (out / "report.html").read_text()
 
@@ -140,7 +141,7 @@ def test_headings_come_in_order(three, tmp_path):
 def test_pictures_keep_to_their_room():
     truth = truths([1] * 30, shape=(3, 64, 64))
     found = reconstruction(firsts(truth))
-    record = AttackRecord(Path("x"), found, None, truth, dict(ABOUT), score(found, truth, None, seed=0, about=ABOUT))
+    record = AttackRecord(Path("x"), found, None, truth, ABOUT, score(found, truth, None, seed=0, about=ABOUT))
     whole, small = picture_table(record, 10**9), picture_table(record, 60_000)
     assert whole.remark == ""
     assert "colours" in small.remark
@@ -180,8 +181,8 @@ def test_the_table_for_spreadsheets(three, tmp_path):
     assert [row["verdict_kind"] for row in rows] == [verdict_kind(load_attack(h).metrics) for h in (seen, strong, weak)]
     for row, home in zip(rows, (seen, strong, weak), strict=True):
         record = load_attack(home).metrics
-        assert float(row["advantage_db"]) == record["advantage_db"]["mean"]
-        assert float(row["psnr_db"]) == record["metrics"]["psnr_db"]["mean"]
+        assert float(row["advantage_db"]) == record.advantage_db.mean
+        assert float(row["psnr_db"]) == record.metrics.psnr_db.mean
         assert row["lpips"] == ""
         assert row["verdict"] == verdict(record)
     assert rows[1]["control_passes"] == "True"
@@ -241,15 +242,9 @@ def test_claims_stand_beside_results_and_say_what_is_not_known(three, tmp_path):
 
 def test_claims_stand_beside_undefended_runs_alone(tmp_path):
     secrets, homes = truths([1] * 4), []
-    for name, share, chosen in (("bare", 0.94, []), ("guarded", 0.785, [{"name": "noise", "options": {}}])):
-        facts = {
-            "target": "prototype",
-            "method": "fedproto",
-            "run": {"clients": 10, "rounds": 2, "models": "small", "partition": {}, "seed": 0, "defenses": chosen},
-            "run_accuracy": {moment: {"pooled": share} for moment in ("after_training", "after_broadcast")},
-            "communication": {"paper": {f"{way}_scalars_per_round": 1e6 * share for way in ("upload", "broadcast")}},
-        }
-        homes.append(attack(tmp_path / name, firsts(secrets), secrets, **facts))
+    for name, share, chosen in (("bare", 0.94, ()), ("guarded", 0.785, (DefenseChoice("noise", {"scale": 0.3}),))):
+        facts = federated("fedproto", accuracy=share, scalars=1e5 * share, defenses=chosen)
+        homes.append(attack(tmp_path / name, firsts(secrets), secrets, method="fedproto", target="prototype", **facts))
     write_report(homes, tmp_path / "report")
     told = (tmp_path / "report" / "report.md").read_text().partition("## What papers report")[2]
     assert "94.0 % after training" in told
@@ -286,7 +281,8 @@ def test_quantiles_are_ranks_and_never_the_best():
 def grid_of(pictures, secrets, permuted=None, **how):
     found = reconstruction(pictures)
     record = score(found, secrets, permuted, seed=0, about=ABOUT)
-    return np.asarray(Image.open(io.BytesIO(grid_png(record, found, secrets, permuted, **how))).convert("RGB"))
+    attack = AttackRecord(Path("x"), found, permuted, secrets, ABOUT, record)
+    return np.asarray(Image.open(io.BytesIO(grid_png(attack, **how))).convert("RGB"))
 
 
 def test_small_images_stay_crisp():

@@ -10,33 +10,17 @@ import shutil
 from base64 import b64decode
 
 import pytest
-from eval_cases import firsts, images, reconstruction, truths
+from eval_cases import federated, firsts, images, reconstruction, truths
 from eval_cases import stored_attack as attack
 
 from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install selenium)")
 
 ATTACKS = 20
-
-
-def federation(method, seed, **changed):
-    """What an attack's directory says of a run."""
-    run = {"method": method, "clients": 10, "rounds": 20, "models": "small", "seed": seed, "partition": {"name": "iid"}}
-    scalars = {"fedre": 138, "fedgh": 522, "fedallrep": 17344, "fedproto": 530}[method]
-    return {
-        "run": run | changed,
-        "run_accuracy": {"after_training": {"pooled": 0.9 + 0.01 * seed}, "after_broadcast": {"pooled": 0.88}},
-        "communication": {
-            count: {
-                "upload_scalars_per_round": 10 * scalars,
-                "upload_bytes_per_round": 40 * scalars,
-                "broadcast_scalars_per_round": 20 * scalars,
-            }
-            for count in ("paper", "full")
-        },
-    }
+SCALARS = {"fedre": 138, "fedgh": 522, "fedallrep": 17344, "fedproto": 530}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +36,7 @@ def page(tmp_path_factory):
         blurred = (0.2 * seed * seen + (1 - 0.2 * seed) * images(12, shape=(3, 32, 32), seed=number)[:, None]).clamp(
             0, 1
         )
-        defended = {"defenses": [{"name": "noise", "options": {"scale": 0.3}}]} if seed == 4 else {}
+        chosen = (DefenseChoice("noise", {"scale": 0.3}),) if seed == 4 else ()
         name = ("dip", "pixels", "joint", "unmix", "dip")[seed]
         homes.append(
             attack(
@@ -64,7 +48,7 @@ def page(tmp_path_factory):
                 method=method,
                 target=methods[method],
                 knowledge=KnowledgeCard(rounds_seen=12 if name == "unmix" else 1),
-                **federation(method, seed % 2, **defended),
+                **federated(method, seed % 2, 0.9 + 0.01 * (seed % 2), SCALARS[method], defenses=chosen),
             )
         )
     assert len(homes) == ATTACKS

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedpriv.defenses import build_defenses
+from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.pages.curves import accuracy_by_round, accuracy_by_scalars, class_colours, logarithmic
 from fedpriv.pages.page import percent, quantity
@@ -72,7 +74,8 @@ def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=No
                 about = {"round": round_, "client": k, "direction": "upload"}
                 run.capture(run.upload_path(round_, k), upload(round_, k), about)
     if finish:
-        run.finish({"flops": {"mean_per_client_round": 2e6}, "seconds": 12.5})
+        facts = [defense_facts(one) for one in build_defenses(run.config.defenses)]
+        run.finish({"defenses": facts, "privacy": [], "flops": {"mean_per_client_round": 2e6}, "seconds": 12.5})
     return path
 
 
@@ -303,10 +306,11 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
     metrics = two[0] / "metrics.jsonl"
     whole = metrics.read_text()
     metrics.write_text(json.dumps({"round": 1}) + "\n")
-    with pytest.raises(UserError, match=r"metrics\.jsonl: a line lacks a field"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl:1: field 'clients' is missing; train the run again"):
         write_runs_report(two, tmp_path / "out")
     metrics.write_text(whole)
-    (two[0] / "summary.json").write_text("{}")
-    with pytest.raises(UserError, match=r"summary\.json: number 'flops\.mean_per_client_round' is missing"):
+    summary = json.loads((two[0] / "summary.json").read_text()) | {"flops": {}}
+    (two[0] / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(UserError, match=r"summary\.json: field 'flops\.mean_per_client_round' is missing; train the"):
         write_runs_report(two, tmp_path / "out")
     assert not (tmp_path / "out").exists()

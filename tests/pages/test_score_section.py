@@ -3,45 +3,31 @@
 from pathlib import Path
 
 import pytest
+from eval_cases import asked, but, defended
 
+from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.findings import findings
-from fedpriv.scoring.score_records import score_sections
+from fedpriv.pages.report import score_sections
+from fedpriv.scoring.records import Labels
+from fedpriv.scoring.records.made import Stage
 
-RATE = {"value": 0.7, "ci95": [0.6, 0.8]}
-COMMON = {
-    "target": "prototype",
-    "method": "fedproto",
-    "dataset": "digits",
-    "seed": 0,
-    "stage": None,
-    "n_clients": 6,
-    "auc": RATE,
-    "tpr_at_1_percent": RATE,
-    "tpr_at_0.1_percent": RATE,
-    "permuted": None,
-    "command": "fedpriv audit s.toml",
-}
-MEMBERSHIP = COMMON | {"n_candidates": 20, "n_nonmembers": 10, "strata": {}, "classes": None}
-PROPERTY = COMMON | {
-    "question": "majority",
-    "n_pairs": 12,
-    "n_yes": 3,
-    "learned_from": "others",
-    "classes_alone": {"auc": RATE},
-}
+MEMBERSHIP, PROPERTY = asked("membership"), asked("property")
 
 
 def noised(scale):
-    label = f"noise scale={scale}"
-    return {"seed": 0, "defenses": [{"name": "noise", "options": {"scale": scale, "kind": "gaussian"}, "label": label}]}
+    return (defended(scale=scale),)
+
+
+def stage(name):
+    return Stage(name=name, round=1, of=10, accuracy={})
 
 
 def three(record):
     """The same upload bare, under little noise, and under much, with verdicts that contradict one another."""
     return [
-        record | {"run": {"seed": 0, "defenses": []}, "verdict": "Membership leaks."},
-        record | {"run": noised(0.3), "verdict": "Membership leaks a little."},
-        record | {"run": noised(0.7), "verdict": "No leak of membership found."},
+        but(record, verdict="Membership leaks."),
+        but(record, defenses=noised(0.3), verdict="Membership leaks a little."),
+        but(record, defenses=noised(0.7), verdict="No leak of membership found."),
     ]
 
 
@@ -65,19 +51,10 @@ def test_the_defense_is_named_in_the_row_and_in_the_verdict(record):
 
 @pytest.mark.parametrize("record", [MEMBERSHIP, PROPERTY], ids=["membership", "property"])
 def test_the_labels_of_a_study_are_named_beside_the_registry_names(record):
-    called = {"labels": {"method": "My <prototypes>", "defense": "Weak"}}
-    page, markdown = score_sections([one | called for one in three(record)[1:]])
+    called = Labels(method="My <prototypes>", defense="Weak")
+    page, markdown = score_sections([but(one, labels=called) for one in three(record)[1:]])
     assert "My &lt;prototypes> (fedproto) + Weak (noise scale=0.3), prototype" in markdown
     assert "My &lt;prototypes&gt; (fedproto) + Weak (noise scale=0.7), prototype" in page
-
-
-def test_records_of_older_versions_say_that_the_defense_is_unknown_unless_a_study_knows_it():
-    old = MEMBERSHIP | {"verdict": "Membership leaks."}
-    told = old | {"labels": {"method": "fedproto", "defense": "noise scale=0.3"}}
-    _, markdown = score_sections([old, told])
-    assert [row["defense"] for row in cells(markdown)] == ["not recorded", "noise scale=0.3"]
-    assert "fedproto, defense not recorded, prototype" in markdown
-    assert "fedproto + noise scale=0.3, prototype" in markdown
 
 
 def test_seeds_data_sets_and_stages_are_told_where_they_differ():
@@ -85,7 +62,7 @@ def test_seeds_data_sets_and_stages_are_told_where_they_differ():
     assert "seed" not in cells(markdown)[0]
     assert "data set" not in cells(markdown)[0]
     bare = three(MEMBERSHIP)[0]
-    other = bare | {"run": {"seed": 1, "defenses": []}, "stage": {"name": "early"}, "dataset": "cifar10"}
+    other = but(bare, run=RunConfig(seed=1), stage=stage("early"), dataset="cifar10")
     _, markdown = score_sections([bare, other])
     assert [(row["seed"], row["data set"]) for row in cells(markdown)] == [("0", "digits"), ("1", "cifar10")]
     assert "fedproto, prototype, early, cifar10, seed 1:" in markdown
@@ -101,11 +78,10 @@ def test_findings_on_membership_alone_keep_defenses_apart():
 
 
 def test_findings_tell_stages_and_seeds_of_verdicts_that_differ():
-    bare = MEMBERSHIP | {"run": {"seed": 0, "defenses": []}}
-    early = bare | {"stage": {"name": "early"}, "verdict": "No leak."}
-    late = bare | {"stage": {"name": "converged"}, "verdict": "A leak."}
+    early = but(MEMBERSHIP, stage=stage("early"), verdict="No leak.")
+    late = but(MEMBERSHIP, stage=stage("converged"), verdict="A leak.")
     folders = [Path(f"suite/membership-{n}") for n in range(2)]
     (found,) = findings([], dict(zip(folders, (early, late), strict=True)))
     assert found.members == "Early: No leak. Converged: A leak."
-    (found,) = findings([], dict(zip(folders, (early, late | {"seed": 1}), strict=True)))
+    (found,) = findings([], dict(zip(folders, (early, but(late, seed=1)), strict=True)))
     assert found.members == "Seed 0, early: No leak. Seed 1, converged: A leak."

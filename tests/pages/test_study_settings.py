@@ -6,6 +6,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.pages.study_files import StudyFile
 from fedpriv.pages.study_settings import study_settings, toml
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -28,12 +29,12 @@ def test_settings_by_hand():
         "rounds_seen": None,
         "federation": {"lr": 0.1},
     }
-    found = study_settings({"format": 1, "source": "a/s.toml", "command": "c", "written": written, "targets": 48})
+    found = study_settings(StudyFile(format=1, source="a/s.toml", command="c", written=written, targets=48))
     assert found.title == "s.toml"
     assert found.written == (
         'methods = [\n  { name = "fedproto", label = "My prototypes" },\n  "fedgh",\n]\nseeds = [0, 1]\n\n'
         "[federation]\nlr = 0.1"
     )
     assert json.loads(found.complete) == {"targets": 48}
-    assert study_settings({"source": None}).title == "flags"
-    assert study_settings({}).written == ""
+    assert study_settings(StudyFile(source=None)).title == "flags"
+    assert study_settings(StudyFile()).written == ""

@@ -10,23 +10,23 @@ def rng(seed=0):
 
 def test_summary_of_hand_made_values():
     found = summary([1.0, 2.0, 6.0], [0, 1, 2], rng())
-    assert (found["mean"], found["median"], found["n"], found["sum"]) == (3.0, 2.0, 3, 9.0)
-    assert found["sd"] == pytest.approx(7**0.5)
-    assert found["per_target"] == [1.0, 2.0, 6.0]
-    assert 1 <= found["ci95"][0] <= 3 <= found["ci95"][1] <= 6
+    assert (found.mean, found.median, found.n, found.sum) == (3.0, 2.0, 3, 9.0)
+    assert found.sd == pytest.approx(7**0.5)
+    assert found.per_target == (1.0, 2.0, 6.0)
+    assert 1 <= found.ci95[0] <= 3 <= found.ci95[1] <= 6
 
 
 def test_one_value_supports_no_interval():
     found = summary([4.0], [0], rng())
-    assert found["ci95"] is None
-    assert found["sd"] is None
-    assert found["mean"] == 4.0
+    assert found.ci95 is None
+    assert found.sd is None
+    assert found.mean == 4.0
 
 
 def test_an_infinite_value_makes_no_mean():
     found = summary([1.0, float("inf")], [0, 1], rng())
-    assert found["mean"] is None
-    assert found["per_target"] == [1.0, None]
+    assert found.mean is None
+    assert found.per_target == (1.0, None)
 
 
 def test_equal_values_give_a_point():

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, firsts, images, reconstruction, truths
+from eval_cases import ABOUT, but, firsts, images, reconstruction, truths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,14 +13,15 @@ from fedpriv.cli.main import run
 from fedpriv.scoring.convergence import Convergence, convergence
 from fedpriv.scoring.floors import FLOORS, guess
 from fedpriv.scoring.panel import own_guesses
-from fedpriv.scoring.score import score, verdict
-from fedpriv.scoring.storage import save_attack
-from fedpriv.scoring.verdict import beyond_chance, verdict_kind
+from fedpriv.scoring.records import RECORD_VERSION, SCORING_VERSION
+from fedpriv.scoring.score import score
+from fedpriv.scoring.storage import load_metrics, save_attack
+from fedpriv.scoring.verdict import beyond_chance, verdict, verdict_kind
 from fedpriv.util.errors import UserError
 
 
 def judge(found, secrets, permuted=None, seed=0, **about):
-    return score(found, secrets, permuted, seed=seed, about={**ABOUT, **about})
+    return score(found, secrets, permuted, seed=seed, about=but(ABOUT, **about))
 
 
 def blind(name, secrets, ids, seed=0):
@@ -30,11 +31,11 @@ def blind(name, secrets, ids, seed=0):
 def test_a_perfect_reconstruction_scores_one_hundred():
     secrets = truths([1] * 6)
     record = judge(reconstruction(firsts(secrets)), secrets)
-    assert record["metrics"]["psnr_db"]["per_target"] == [100.0] * 6
-    assert record["metrics"]["mse_255"]["mean"] == 0
-    assert record["metrics"]["ssim"]["mean"] == pytest.approx(1)
-    assert record["metrics"]["identification_top1"]["mean"] == 1
-    assert record["advantage_db"]["share_3db"] == 1
+    assert record.metrics.psnr_db.per_target == (100.0,) * 6
+    assert record.metrics.mse_255.mean == 0
+    assert record.metrics.ssim.mean == pytest.approx(1)
+    assert record.metrics.identification_top1.mean == 1
+    assert record.advantage_db.share_3db == 1
     assert verdict(record).startswith("Leaks: mean PSNR 100.0 dB")
 
 
@@ -43,21 +44,21 @@ def test_an_attack_that_returns_a_floor_has_exactly_its_score(name):
     secrets = truths([1, 2, 5, 12] * 2)
     ids = reconstruction(firsts(secrets)).targets
     record = judge(reconstruction(blind(name, secrets, ids)), secrets)
-    assert record["metrics"]["psnr_db"]["mean"] == pytest.approx(record["floors"][name]["psnr_db"], abs=1e-9)
+    assert record.metrics.psnr_db.mean == pytest.approx(record.floors[name].psnr_db, abs=1e-9)
     for definition in ("T1", "T2", "T3"):
-        part = record["definitions"][definition]
-        assert part["mean"] == pytest.approx(part["floors"][name], abs=1e-9)
+        part = record.definitions[definition]
+        assert part.mean == pytest.approx(part.floors[name], abs=1e-9)
 
 
 def test_the_best_floor_as_attack_has_no_advantage():
     secrets = truths([1] * 8)
     ids = reconstruction(firsts(secrets)).targets
-    best = judge(reconstruction(firsts(secrets)), secrets)["advantage_db"]["best_floor"]
+    best = judge(reconstruction(firsts(secrets)), secrets).advantage_db.best_floor
     record = judge(reconstruction(blind(best, secrets, ids)), secrets)
-    assert record["advantage_db"]["best_floor"] == best
-    assert record["advantage_db"]["mean"] == pytest.approx(0, abs=1e-9)
-    assert record["advantage_db"]["ci95"] == pytest.approx([0, 0], abs=1e-9)
-    assert record["advantage_db"]["share_3db"] == 0
+    assert record.advantage_db.best_floor == best
+    assert record.advantage_db.mean == pytest.approx(0, abs=1e-9)
+    assert record.advantage_db.ci95 == pytest.approx((0, 0), abs=1e-9)
+    assert record.advantage_db.share_3db == 0
     assert verdict(record).startswith("No leak beyond the floor found: ")
 
 
@@ -72,11 +73,15 @@ def test_verdicts_follow_the_interval():
     mixed[::2] = 1 - mixed[::2]
     found = reconstruction(mixed, per_client=1)
     record = judge(found, secrets)
-    record["advantage_db"]["ci95"] = [-1.0, 2.0]
+    record = but(record, advantage_db=but(record.advantage_db, ci95=(-1.0, 2.0)))
     assert verdict(record).startswith("Leaks, though its images do not beat the floor on average: ")
     assert "50 % of 8 targets beat it by 3 dB" in verdict(record)
-    record["advantage_db"]["share_3db"] = 0.0
-    record["metrics"]["identification_top1"]["ci95"] = [0.0, 0.5]
+    told = but(record.metrics.identification_top1, ci95=(0.0, 0.5))
+    record = but(
+        record,
+        advantage_db=but(record.advantage_db, share_3db=0.0),
+        metrics=but(record.metrics, identification_top1=told),
+    )
     assert verdict_kind(record) == "none"
     assert verdict(record).startswith("No leak beyond the floor found: ")
 
@@ -87,8 +92,8 @@ def test_a_verdict_says_why_the_truth_need_not_be_what_was_searched_for():
     assert verdict_kind(failed) == "worse"
     assert "budget" in verdict(failed)
     why = "The client's loss is known in part only."
-    assert why in verdict({**failed, "caveat": why})
-    assert "budget" not in verdict({**failed, "caveat": why})
+    assert why in verdict(but(failed, caveat=why))
+    assert "budget" not in verdict(but(failed, caveat=why))
 
 
 def test_a_diverged_row_counts_as_black_and_is_never_dropped():
@@ -97,12 +102,12 @@ def test_a_diverged_row_counts_as_black_and_is_never_dropped():
     pictures[1, 0, 0, 3, 3] = float("nan")
     pictures[2] = float("inf")
     record = judge(reconstruction(pictures), secrets)
-    assert record["n_diverged"] == 2
-    assert [row["diverged"] for row in record["targets"]] == [False, True, True, False]
-    assert record["metrics"]["psnr_db"]["n"] == 4
+    assert record.n_diverged == 2
+    assert [row.diverged for row in record.targets] == [False, True, True, False]
+    assert record.metrics.psnr_db.n == 4
     black = -10 * np.log10(float(secrets[1].members.double().square().mean()))
-    assert record["metrics"]["psnr_db"]["per_target"][1] == pytest.approx(black, abs=1e-6)
-    json.dumps(record, allow_nan=False)
+    assert record.metrics.psnr_db.per_target[1] == pytest.approx(black, abs=1e-6)
+    json.dumps(record.model_dump(mode="json"), allow_nan=False)
 
 
 def test_numbers_add_up():
@@ -117,55 +122,59 @@ def test_numbers_add_up():
         "noise",
         "mid_grey",
         "permuted",
-    } == set(record["floors"])
-    best = record["advantage_db"]["best_floor"]
-    assert record["floors"][best]["psnr_db"] == max(floor["psnr_db"] for floor in record["floors"].values())
-    gains = [row["psnr_db"] - row["floor_psnr_db"] for row in record["targets"]]
-    assert record["advantage_db"]["mean"] == pytest.approx(np.mean(gains))
-    assert record["advantage_db"]["share_3db"] == np.mean(np.array(gains) >= 3)
-    assert sum(part["n"] for part in record["strata"].values()) == 12
-    assert list(record["strata"]) == ["1", "2-3", "4-10", ">10"]
-    pooled = sum(part["n"] * part["psnr_db"]["mean"] for part in record["strata"].values()) / 12
-    assert pooled == pytest.approx(record["metrics"]["psnr_db"]["mean"])
-    mean_error = record["metrics"]["mse_255"]["mean"] / 255**2
-    assert record["metrics"]["psnr_of_mean_mse_db"]["mean"] == pytest.approx(-10 * np.log10(mean_error))
-    low, high = record["metrics"]["psnr_of_mean_mse_db"]["ci95"]
-    assert low <= record["metrics"]["psnr_of_mean_mse_db"]["mean"] <= high
-    assert record["metrics"]["psnr_db"]["mean"] >= record["metrics"]["psnr_of_mean_mse_db"]["mean"]
-    row = record["targets"][3]
-    assert (row["round"], row["client"], row["index"], row["n_c"], row["stratum"]) == (1, 1, 3, 12, ">10")
-    assert row["objective"] == 3.0
+    } == set(record.floors)
+    best = record.advantage_db.best_floor
+    assert record.floors[best].psnr_db == max(floor.psnr_db for floor in record.floors.values())
+    gains = [row.psnr_db - row.floor_psnr_db for row in record.targets]
+    assert record.advantage_db.mean == pytest.approx(np.mean(gains))
+    assert record.advantage_db.share_3db == np.mean(np.array(gains) >= 3)
+    assert sum(part.n for part in record.strata.values()) == 12
+    assert list(record.strata) == ["1", "2-3", "4-10", ">10"]
+    pooled = sum(part.n * part.psnr_db.mean for part in record.strata.values()) / 12
+    assert pooled == pytest.approx(record.metrics.psnr_db.mean)
+    mean_error = record.metrics.mse_255.mean / 255**2
+    assert record.metrics.psnr_of_mean_mse_db.mean == pytest.approx(-10 * np.log10(mean_error))
+    low, high = record.metrics.psnr_of_mean_mse_db.ci95
+    assert low <= record.metrics.psnr_of_mean_mse_db.mean <= high
+    assert record.metrics.psnr_db.mean >= record.metrics.psnr_of_mean_mse_db.mean
+    row = record.targets[3]
+    assert (row.round, row.client, row.index, row.n_c, row.stratum) == (1, 1, 3, 12, ">10")
+    assert row.objective == 3.0
 
 
 def test_the_record_has_the_promised_keys():
     secrets = truths([1] * 4)
     record = judge(reconstruction(firsts(secrets)), secrets)
-    assert record["schema"] == 1
-    assert record["knowledge"] == dataclasses.asdict(KnowledgeCard())
-    assert record["n_targets"] == 4
-    for name in ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "identification_top1", "lpips"):
-        assert {"mean", "median", "sd", "ci95", "per_target"} <= set(record["metrics"][name])
-    assert {"mean", "ci95", "best_floor", "share_3db"} <= set(record["advantage_db"])
-    assert set(record["cost"]) == {"seconds", "iterations", "rows", "device"}
-    assert {"python", "torch", "fedpriv"} <= set(record["versions"])
+    assert (record.kind, record.version, record.attack_version, record.scoring_version) == (
+        "reconstruction",
+        RECORD_VERSION,
+        ABOUT.attack_version,
+        SCORING_VERSION,
+    )
+    assert record.knowledge == KnowledgeCard()
+    assert record.n_targets == 4
+    assert list(record.metrics.measured) == [
+        *("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "identification_top1", "lpips"),
+    ]
+    assert {"python", "torch", "fedpriv"} <= set(record.versions)
 
 
 def test_small_images_have_no_ssim_but_everything_else():
     secrets = truths([1] * 4, shape=(1, 5, 5))
     record = judge(reconstruction(firsts(secrets)), secrets)
-    assert record["metrics"]["ssim"]["mean"] is None
-    assert "5" in record["metrics"]["ssim"]["not_measured"]
-    assert record["floors"]["noise"]["ssim"] is None
-    assert record["metrics"]["psnr_db"]["mean"] == 100
+    assert record.metrics.ssim.mean is None
+    assert "5" in record.metrics.ssim.not_measured
+    assert record.floors["noise"].ssim is None
+    assert record.metrics.psnr_db.mean == 100
 
 
 def test_batches_are_scored_by_assignment():
     secrets = truths([3, 3, 3])
     pictures = torch.stack([truth.members.flip(0) for truth in secrets])
     record = judge(reconstruction(pictures), secrets)
-    assert record["metrics"]["psnr_db"]["mean"] == pytest.approx(100)
-    assert record["definitions"]["T5"]["mean"] == pytest.approx(100)
-    assert record["n_guesses"] == 3
+    assert record.metrics.psnr_db.mean == pytest.approx(100)
+    assert record.definitions["T5"].mean == pytest.approx(100)
+    assert record.n_guesses == 3
 
 
 def test_recovered_features_and_labels_are_measured():
@@ -174,36 +183,36 @@ def test_recovered_features_and_labels_are_measured():
     secrets = tuple(dataclasses.replace(truth, feature=feature) for truth, feature in zip(secrets, true, strict=True))
     found = reconstruction(firsts(secrets), features=true * 1.1)
     found = dataclasses.replace(found, labels=torch.tensor([[0], [1], [0]]))
-    record = judge(found, secrets, knowledge={"labels": "inferred"})
-    assert record["metrics"]["relative_error"]["mean"] == pytest.approx(0.1, rel=1e-5)
-    assert record["metrics"]["cosine"]["mean"] == pytest.approx(1)
-    assert record["metrics"]["label_accuracy"]["per_target"] == [1, 1, 0]
-    assert "label_accuracy" not in judge(found, secrets, knowledge={"labels": "given"})["metrics"]
+    record = judge(found, secrets, knowledge=KnowledgeCard(labels="inferred"))
+    assert record.metrics.relative_error.mean == pytest.approx(0.1, rel=1e-5)
+    assert record.metrics.cosine.mean == pytest.approx(1)
+    assert record.metrics.label_accuracy.per_target == (1, 1, 0)
+    assert judge(found, secrets, knowledge=KnowledgeCard(labels="given")).metrics.label_accuracy is None
 
 
 def test_the_control_is_judged():
     secrets = truths([1] * 8)
     perfect = reconstruction(firsts(secrets))
-    fine = judge(perfect, secrets, reconstruction(firsts(secrets).roll(2, 0)))["control"]
-    assert fine["passes"] is True
-    assert fine["difference_db"]["mean"] < 0
+    fine = judge(perfect, secrets, reconstruction(firsts(secrets).roll(2, 0))).control
+    assert fine.passes is True
+    assert fine.difference_db.mean < 0
     leaky = judge(perfect, secrets, perfect)
-    assert leaky["control"]["passes"] is False
-    assert leaky["advantage_db"]["best_floor"] == "permuted"
-    assert leaky["advantage_db"]["mean"] == 0
-    assert judge(perfect, secrets)["control"]["passes"] is None
+    assert leaky.control.passes is False
+    assert leaky.advantage_db.best_floor == "permuted"
+    assert leaky.advantage_db.mean == 0
+    assert judge(perfect, secrets).control.passes is None
 
 
 def test_t2_stands_beside_nonmembers():
     secrets = truths([5] * 6)
     record = judge(reconstruction(firsts(secrets)), secrets)
-    part = record["definitions"]["T2"]
-    assert part["mean"] == 100
-    assert part["nonmembers"]["labels"] == {"same": 6}
-    assert part["own_minus_nonmembers_db"]["mean"] == pytest.approx(100 - part["nonmembers"]["mean"])
+    part = record.definitions["T2"]
+    assert part.mean == 100
+    assert part.nonmembers.labels == {"same": 6}
+    assert part.own_minus_nonmembers_db.mean == pytest.approx(100 - part.nonmembers.mean)
     scarce = truths([5] * 6, pool=3)
-    part = judge(reconstruction(firsts(scarce)), scarce)["definitions"]["T2"]
-    assert part["nonmembers"] == {"mean": None, "ci95": None, "n": 0, "labels": {"none": 6}}
+    part = judge(reconstruction(firsts(scarce)), scarce).definitions["T2"]
+    assert dict(part.nonmembers) == {"mean": None, "ci95": None, "n": 0, "labels": {"none": 6}}
 
 
 @settings(max_examples=8, deadline=None)
@@ -219,17 +228,17 @@ def test_the_order_of_targets_does_not_matter(order, seed):
     )
     left, right = judge(found, secrets), judge(moved, tuple(secrets[i] for i in order))
     for name in FLOORS:
-        assert right["floors"][name]["psnr_db"] == pytest.approx(left["floors"][name]["psnr_db"])
-    assert right["advantage_db"]["mean"] == pytest.approx(left["advantage_db"]["mean"])
-    assert right["advantage_db"]["ci95"] == pytest.approx(left["advantage_db"]["ci95"])
-    assert [right["targets"][p]["psnr_db"] for p in range(6)] == [left["targets"][i]["psnr_db"] for i in order]
+        assert right.floors[name].psnr_db == pytest.approx(left.floors[name].psnr_db)
+    assert right.advantage_db.mean == pytest.approx(left.advantage_db.mean)
+    assert right.advantage_db.ci95 == pytest.approx(left.advantage_db.ci95)
+    assert [right.targets[p].psnr_db for p in range(6)] == [left.targets[i].psnr_db for i in order]
 
 
 def test_the_same_seed_gives_the_same_record():
     secrets = truths([1, 2] * 3)
     found = reconstruction(images(6, seed=5)[:, None])
     assert judge(found, secrets, seed=3) == judge(found, secrets, seed=3)
-    assert judge(found, secrets, seed=3)["floors"]["noise"] != judge(found, secrets, seed=4)["floors"]["noise"]
+    assert judge(found, secrets, seed=3).floors["noise"] != judge(found, secrets, seed=4).floors["noise"]
 
 
 def test_wrong_input_is_named():
@@ -241,8 +250,6 @@ def test_wrong_input_is_named():
         judge(reconstruction(images(4, shape=(1, 9, 9))[:, None]), secrets)
     with pytest.raises(UserError, match="permuted: 3 targets"):
         judge(found, secrets, reconstruction(firsts(secrets)[:3]))
-    with pytest.raises(UserError, match="'method' is missing"):
-        score(found, secrets, None, seed=0, about={"target": "a", "attack": "b"})
 
 
 def test_a_failing_attack_is_reported_with_its_objective_and_what_follows():
@@ -278,11 +285,11 @@ def test_a_small_batch_beside_large_ones_is_scored_as_if_alone():
             secrets[row : row + 1],
             dataclasses.replace(reconstruction(control[row : row + 1, :size]), targets=found.targets[row : row + 1]),
         )
-        assert together["metrics"]["psnr_db"]["per_target"][row] == alone["metrics"]["psnr_db"]["mean"]
-        for name, floor in alone["floor_details"].items():
-            assert together["floor_details"][name]["psnr_db"]["per_target"][row] == floor["psnr_db"]["mean"], name
-        for name, part in alone["definitions"].items():
-            assert together["definitions"][name]["per_target"][row] == part["mean"]
+        assert together.metrics.psnr_db.per_target[row] == alone.metrics.psnr_db.mean
+        for name, floor in alone.floor_details.items():
+            assert together.floor_details[name].psnr_db.per_target[row] == floor.psnr_db.mean, name
+        for name, part in alone.definitions.items():
+            assert together.definitions[name].per_target[row] == part.mean
 
 
 def test_only_repeats_are_left_out():
@@ -305,36 +312,36 @@ def batches_of_noise(seed, n_targets=6, size=30):
 def test_noise_is_not_identified_because_the_truth_chose_which_guess_to_compare():
     secrets = truths([30] * 6, pool=240)
     found = judge(reconstruction(batches_of_noise(100), per_client=1), secrets)
-    told = found["metrics"]["identification_top1"]
-    assert told["ci95"][0] > 1 / 81 + 0.05  # by the formula for one guess it would be a leak
-    assert told["chance_of"] in told["blind"]
-    assert told["chance"] == max(told["blind"].values()) == pytest.approx(told["mean"], abs=0.1)
-    assert not beyond_chance(found, "identification_top1")
+    told = found.metrics.identification_top1
+    assert told.ci95[0] > 1 / 81 + 0.05  # by the formula for one guess it would be a leak
+    assert told.chance_of in told.blind
+    assert told.chance == max(told.blind.values()) == pytest.approx(told.mean, abs=0.1)
+    assert not beyond_chance(told)
     assert verdict_kind(found) in ("none", "worse")
-    one = judge(reconstruction(batches_of_noise(100, size=1)), truths([1] * 6, pool=240))["metrics"]
-    assert one["identification_top1"]["chance_of"] == "decoys"
-    assert one["identification_top1"]["chance"] == pytest.approx(1 / 81)
-    assert "blind" not in one["identification_top1"]
+    one = judge(reconstruction(batches_of_noise(100, size=1)), truths([1] * 6, pool=240)).metrics
+    assert one.identification_top1.chance_of == "decoys"
+    assert one.identification_top1.chance == pytest.approx(1 / 81)
+    assert one.identification_top1.blind is None
 
 
 def test_an_attack_that_does_as_well_on_permuted_uploads_identifies_nothing():
     secrets = truths([30] * 6, pool=240)
     control = reconstruction(batches_of_noise(500), per_client=1)
     nothing = judge(reconstruction(batches_of_noise(100), per_client=1), secrets, control)
-    told = nothing["metrics"]["identification_top1"]
-    low, high = told["permuted"]["difference"]["ci95"]
+    told = nothing.metrics.identification_top1
+    low, high = told.permuted.difference.ci95
     assert low <= 0 <= high
-    assert told["permuted"]["difference"]["mean"] == pytest.approx(told["mean"] - told["permuted"]["mean"])
-    assert told["chance"] == max(told["permuted"]["mean"], *told["blind"].values())
-    assert not beyond_chance(nothing, "identification_top1")
+    assert told.permuted.difference.mean == pytest.approx(told.mean - told.permuted.mean)
+    assert told.chance == max(told.permuted.mean, *told.blind.values())
+    assert not beyond_chance(told)
     hints = torch.stack(
         [0.4 * truth.members + 0.6 * noise for truth, noise in zip(secrets, control.images, strict=True)]
     )
     something = judge(reconstruction(hints, per_client=1), secrets, control)
-    assert something["metrics"]["identification_top1"]["permuted"]["difference"]["ci95"][0] > 0.2
-    assert beyond_chance(something, "identification_top1")
-    told = something["metrics"]["identification_top1"]
-    assert f"identified among decoys (chance {100 * told['chance']:.0f} %, measured by the same rule on" in verdict(
+    assert something.metrics.identification_top1.permuted.difference.ci95[0] > 0.2
+    assert beyond_chance(something.metrics.identification_top1)
+    told = something.metrics.identification_top1
+    assert f"identified among decoys (chance {100 * told.chance:.0f} %, measured by the same rule on" in verdict(
         something
     )
 
@@ -343,10 +350,10 @@ def test_single_images_stand_beside_their_control_as_well():
     secrets = truths([1] * 8)
     right = reconstruction(firsts(secrets), per_client=1)
     leaky = judge(right, secrets, right)  # the same on permuted uploads: known from elsewhere than the upload
-    told = leaky["metrics"]["identification_top1"]
-    assert (told["mean"], told["permuted"]["mean"]) == (1, 1)
-    assert told["permuted"]["difference"]["ci95"] == [0, 0]
-    assert not beyond_chance(leaky, "identification_top1")
+    told = leaky.metrics.identification_top1
+    assert (told.mean, told.permuted.mean) == (1, 1)
+    assert told.permuted.difference.ci95 == (0, 0)
+    assert not beyond_chance(told)
     assert verdict_kind(leaky) == "none"
     fine = judge(right, secrets, reconstruction(firsts(secrets).roll(1, 0), per_client=1))
     assert "100 % are identified among decoys (chance 2 %; on permuted uploads 0 %)" in verdict(fine)
@@ -356,11 +363,9 @@ def test_scoring_files_again_gives_the_same_identification(tmp_path):
     secrets = truths([6] * 4)
     found, control = (reconstruction(batches_of_noise(seed, 4, 6)) for seed in (100, 500))
     record = judge(found, secrets, control)
-    stale = json.loads(json.dumps(record))
-    del stale["metrics"]["identification_top1"]["permuted"], stale["metrics"]["identification_top1"]["blind"]
-    stale["metrics"]["identification_top1"]["chance"] = 1 / 41
-    about = {**ABOUT, "knowledge": dataclasses.asdict(ABOUT["knowledge"])}
-    save_attack(tmp_path / "dip", reconstruction=found, truths=secrets, about=about, permuted=control, metrics=stale)
+    told = but(record.metrics.identification_top1, permuted=None, blind=None, chance=1 / 41)
+    stale = but(record, metrics=but(record.metrics, identification_top1=told))
+    save_attack(tmp_path / "dip", reconstruction=found, truths=secrets, about=ABOUT, permuted=control, metrics=stale)
     assert run(["score", str(tmp_path / "dip"), "--quiet"]) == 0
-    again = json.loads((tmp_path / "dip" / "metrics.json").read_text())
-    assert again["metrics"]["identification_top1"] == record["metrics"]["identification_top1"]
+    again = load_metrics(tmp_path / "dip")
+    assert again.metrics.identification_top1 == record.metrics.identification_top1

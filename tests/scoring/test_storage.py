@@ -1,15 +1,27 @@
 import dataclasses
 import json
+import math
 
 import pytest
 import torch
 from compare import expect_same
-from eval_cases import ABOUT, firsts, reconstruction, truths
+from eval_cases import ABOUT, asked, defended, firsts, reconstruction, summary, truths
+from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import is_attack_directory, load_attack, save_attack, save_metrics
+from fedpriv.scoring.storage import (
+    holds_scores,
+    is_attack_directory,
+    load_attack,
+    load_metrics,
+    load_scores,
+    read_record,
+    save_attack,
+    write_record,
+)
+from fedpriv.scoring.verdict import verdict
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import digest
 
@@ -51,9 +63,9 @@ def test_round_trip(tmp_path):
             expect_same(getattr(left, field), getattr(right, field))
         assert left.feature is None
     assert again.metrics == record
-    assert again.about["command"] == ABOUT["command"]
+    assert again.about.command == ABOUT.command
     assert is_attack_directory(tmp_path)
-    rescored = score(again.reconstruction, again.truths, again.permuted, seed=again.about["seed"], about=again.about)
+    rescored = score(again.reconstruction, again.truths, again.permuted, seed=again.about.seed, about=again.about)
     assert rescored == record
 
 
@@ -165,12 +177,18 @@ def test_wrong_headers_are_named(tmp_path, name, header, message):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("about.json", {"format": "other"}, "field 'format' is 'other'"),
-        ("about.json", {"seed": None}, "field 'seed' is missing"),
-        ("about.json", {"knowledge": "all"}, "field 'knowledge' should be an object"),
+        ("about.json", {"seed": None}, "field 'seed' is missing; attack again with: fedpriv attack --target rep"),
+        ("about.json", {"command": None, "seed": "0"}, "field 'seed': input should be a valid integer; attack again"),
+        ("about.json", {"knowledge": "all"}, "field 'knowledge'"),
+        ("about.json", {"colour": "red"}, "field 'colour' is unknown"),
         ("about.json", {"files": {}}, "does not list reconstruction.safetensors"),
-        ("metrics.json", {"schema": 99}, "field 'schema' is 99, expected 1"),
-        ("metrics.json", {"floors": None}, "field 'floors' is missing"),
+        ("about.json", {"kind": "membership"}, "field 'auc' is missing"),
+        ("about.json", {"kind": "about face"}, "input tag 'about face'"),
+        ("about.json", {"version": 1}, "format 1, but this version reads format 2; attack again with: fedpriv attack"),
+        ("metrics.json", {"version": 99}, "format 99, but this version reads format 2; score again with: fedpriv sc"),
+        ("metrics.json", {"version": None}, "a record of format 1, .*; score again with: fedpriv score"),
+        ("metrics.json", {"floors": None}, "field 'floors' is missing; score again"),
+        ("metrics.json", {"advantage_db": {"mean": 1}}, "field 'advantage_db.ci95' is missing"),
         ("metrics.json", {"n_targets": 7}, "'n_targets' is 7"),
     ],
 )
@@ -178,10 +196,42 @@ def test_wrong_json_is_named(tmp_path, name, change, message):
     stored(tmp_path)
     value = json.loads((tmp_path / name).read_text())
     value.update(change)
-    value = {key: entry for key, entry in value.items() if entry is not None}
+    value = {key: entry for key, entry in value.items() if entry is not None or key == "budget"}
     (tmp_path / name).write_text(json.dumps(value))
     with pytest.raises(UserError, match=f"{name}: .*{message}"):
         load_attack(tmp_path)
+
+
+def test_an_attack_directory_of_the_first_format_says_how_to_attack_again(tmp_path):
+    (tmp_path / "about.json").write_text(json.dumps({"format": "fedpriv-attack-1", "command": "fedpriv attack --all"}))
+    assert is_attack_directory(tmp_path)
+    with pytest.raises(
+        UserError, match=r"about.json: a record of format 1, .*; attack again with: fedpriv attack --all"
+    ):
+        load_attack(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["membership", "property"])
+def test_records_of_inference_round_trip(tmp_path, kind):
+    record = asked(kind, 1 / 3, None, defenses=(defended(scale=0.3),), options={"bound": math.inf})
+    write_record(tmp_path / "new", record)
+    assert holds_scores(tmp_path / "new")
+    assert load_scores(tmp_path / "new") == record
+    (tmp_path / "new" / f"{kind}.json").write_text('{"schema": 1}')
+    with pytest.raises(UserError, match=f"{kind}.json: a record of format 1.*; attack again"):
+        load_scores(tmp_path / "new")
+
+
+def test_every_kind_of_record_has_a_file_of_its_own(tmp_path):
+    secrets = truths([1, 1])
+    record = score(reconstruction(firsts(secrets)), secrets, None, seed=0, about=ABOUT)
+    for kept in (ABOUT, record, asked("membership"), asked("property")):
+        write_record(tmp_path, kept)
+    found = [read_record(path) for path in sorted(tmp_path.iterdir())]
+    assert found == [ABOUT, asked("membership"), record, asked("property")]
+    (tmp_path / "metrics.json").write_text((tmp_path / "about.json").read_text())
+    with pytest.raises(UserError, match=r"metrics.json: holds a record of kind 'about'"):
+        load_metrics(tmp_path)
 
 
 def test_what_is_no_attack_directory(tmp_path):
@@ -193,7 +243,22 @@ def test_what_is_no_attack_directory(tmp_path):
         load_attack(tmp_path)
 
 
-def test_metrics_hold_no_nan(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        save_metrics(tmp_path, {"mean": float("nan")})
-    assert not (tmp_path / "metrics.json").exists()
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_was_measured_is_finite(value):
+    with pytest.raises(ValidationError, match="finite number"):
+        summary(value)
+
+
+def test_a_value_that_is_not_finite_is_none_in_the_record(tmp_path):
+    secrets = truths([1] * 3)
+    true = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
+    secrets = tuple(dataclasses.replace(one, feature=feature) for one, feature in zip(secrets, true, strict=True))
+    found = reconstruction(firsts(secrets), features=true + 1)
+    record = score(found, secrets, found, seed=0, about=ABOUT)
+    error = record.metrics.relative_error
+    assert (error.mean, error.sum, error.per_target[1]) == (None, None, None)
+    assert error.per_target[0] == pytest.approx(2**0.5 / 5)
+    assert dict(error.permuted) == {"mean": None, "median": None, "difference": None}
+    assert "median relative error not finite" in verdict(record)
+    write_record(tmp_path, record)
+    assert load_metrics(tmp_path) == record

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.study.cells import Cell
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, Study, all_defenses
@@ -16,6 +16,9 @@ from fedpriv.util import folders
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_json, write_text
+
+if TYPE_CHECKING:
+    from fedpriv.scoring.records import Provenance
 
 FORMAT = 1
 MADE_BY = ("format", "source", "command", "written")
@@ -117,7 +120,7 @@ def read_study(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: no study here ({STUDY} is missing); start one with: fedpriv audit STUDY.toml --out {path}"
         )
-    found = study_files.read_study(path)
+    found = study_files.read_study(path).fields
     if found.get("format") != FORMAT:
         raise UserError(f"{path / STUDY}: not of format {FORMAT}, which this version reads; run the study again")
     if not isinstance(found.get("written"), dict):
@@ -151,7 +154,7 @@ def standing(path: Path, cells: Sequence[Cell]) -> list[Row]:
         UserError: when cells.jsonl is damaged, or what is on disk is of another study.
     """
     refuse_stale(path, cells)
-    before = {row["cell"]: row for row in study_files.read_cells(path)}
+    before = {row.cell: row.fields for row in study_files.read_cells(path)}
     return [_row(path, cell, before.get(cell.name, {})) for cell in cells]
 
 
@@ -232,7 +235,7 @@ def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
             if is_result(path / place):
                 made = {"attack": name, "target": cell.target, "seed": cell.seed, "options": plain(attack)}
                 about = _about(path / place)
-                _refuse_other(path / place, "made", {key: about.get(key) for key in made}, made)
+                _refuse_other(path / place, "made", {key: getattr(about, key) for key in made}, made)
 
 
 def _refuse_other(place: Path, made: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -247,17 +250,15 @@ def _named(changed: Sequence[str]) -> str:
     return f"{', '.join(changed[:6])} differ{'s' if len(changed) == 1 else ''}"
 
 
-def _about(place: Path) -> dict[str, Any]:
+def _about(place: Path) -> Provenance:
     """Return what a result says of how it was made."""
-    from fedpriv.scoring.score_records import holds_scores, load_scores
-    from fedpriv.scoring.storage import load_about
+    from fedpriv.scoring.storage import holds_scores, load_about, load_scores
 
     return load_scores(place) if holds_scores(place) else load_about(place)
 
 
 def is_result(path: Path) -> bool:
     """Whether a folder holds a result that came to its end."""
-    from fedpriv.scoring.score_records import holds_scores
-    from fedpriv.scoring.storage import is_attack_directory
+    from fedpriv.scoring.storage import holds_scores, is_attack_directory
 
     return is_attack_directory(path) or holds_scores(path)

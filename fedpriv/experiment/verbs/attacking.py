@@ -173,7 +173,8 @@ def attack(
         )
         write_report(list(results), folder, list(measured))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run")
-    records, scores = ({found.name: record for found, record in each.items()} for each in (results, measured))
+    records = {found.name: record for found, record in results.items()}
+    scores = {found.name: record for found, record in measured.items()}
     return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
     from fedpriv.scoring.storage import AttackRecord
 
 
@@ -37,8 +38,8 @@ class AttackResult:
     """
 
     path: Path
-    records: Mapping[str, Mapping[str, Any]]
-    scores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    records: Mapping[str, ReconstructionRecord]
+    scores: Mapping[str, InferenceResult] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     run: Run | None = None
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
@@ -50,7 +51,7 @@ class AttackResult:
         from fedpriv.scoring.verdict import verdict
 
         lines = [f"{title(self.records[name])}: {verdict(self.records[name])}" for name in self._ranked()]
-        return "\n".join(lines + [f"{name}: {record['verdict']}" for name, record in self.scores.items()])
+        return "\n".join(lines + [f"{name}: {record.verdict}" for name, record in self.scores.items()])
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record.
@@ -76,10 +77,8 @@ class AttackResult:
     def figure(self, name: str | None = None) -> Figure:
         """Return the grid of one attack, targets at fixed quantiles of the score beside the truth and the floor."""
         from fedpriv.pages.grid import grid_figure
-        from fedpriv.scoring.storage import scored
 
-        saved = self.load(name)
-        return grid_figure(scored(saved), saved.reconstruction, saved.truths or (), saved.permuted)
+        return grid_figure(self.load(name))
 
     def to_frame(self) -> Any:
         """Return a pandas frame with one row an attack that returns images: the columns of ``results.csv``.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.pages.grid import grid_png
-from fedpriv.scoring.membership import FILE as MEMBERSHIP
-from fedpriv.scoring.property import FILE as PROPERTY
+from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.score import score as score_attack
-from fedpriv.scoring.storage import TRUTH, is_attack_directory, load_attack, save_metrics
+from fedpriv.scoring.storage import MEMBERSHIP, PROPERTY, TRUTH, is_attack_directory, load_attack, write_record
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
@@ -24,7 +23,7 @@ Scorable = AttackResult | str | Path
 
 def score(
     results: Scorable | Sequence[Scorable], *, seed: int | None = None, listener: Listener = SILENT
-) -> dict[Path, Mapping[str, Any]]:
+) -> dict[Path, ReconstructionRecord]:
     """Score attacks again; rewrites their records and image grids, in place.
 
     Membership and property inference are not scored again: they store no scores of single candidates.
@@ -44,17 +43,17 @@ def score(
         raise UserError(f"{argument('seed', seed)}: expected at least 0")
     several = [results] if isinstance(results, (AttackResult, str, Path)) else list(results)
     paths = [one.path if isinstance(one, AttackResult) else Path(one) for one in several]
-    records: dict[Path, Mapping[str, Any]] = {}
+    records: dict[Path, ReconstructionRecord] = {}
     for directory in attack_directories(paths):
         saved = load_attack(directory)
         if saved.truths is None:
             raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
-        used = saved.about["seed"] if seed is None else seed
+        used = saved.about.seed if seed is None else seed
         record = score_attack(
             saved.reconstruction, saved.truths, saved.permuted, seed=used, about=saved.about, judge=saved.judge
         )
-        save_metrics(directory, record)
-        write_bytes(directory / "grid.png", grid_png(record, saved.reconstruction, saved.truths, saved.permuted))
+        write_record(directory, record)
+        write_bytes(directory / "grid.png", grid_png(replace(saved, metrics=record)))
         records[directory] = record
     for path in inference_directories(paths):
         listener.say(f"not scored again: {path} ({_NOT_STORED})")

@@ -1,0 +1,40 @@
+"""What attacks and scores leave behind, as frozen models: one union, told apart by ``kind``, of one version."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.scoring.records.base import RECORD_VERSION, SCORING_VERSION, Estimate, FiniteSummary, Interval, Summary
+from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
+from fedpriv.scoring.records.made import About, Labels, Provenance
+from fedpriv.scoring.records.reconstruction import Metrics, ReconstructionRecord
+
+__all__ = [
+    "RECORD_VERSION",
+    "SCORING_VERSION",
+    "About",
+    "AnyRecord",
+    "Estimate",
+    "FiniteSummary",
+    "InferenceResult",
+    "Interval",
+    "KnowledgeCard",
+    "Labels",
+    "MembershipRecord",
+    "Metrics",
+    "PropertyRecord",
+    "Provenance",
+    "Rate",
+    "Rates",
+    "ReconstructionRecord",
+    "Summary",
+]
+
+InferenceResult = MembershipRecord | PropertyRecord
+"""Records of attacks that return scores, not images."""
+
+AnyRecord = Annotated[About | ReconstructionRecord | MembershipRecord | PropertyRecord, Field(discriminator="kind")]
+"""Every record that is written beside a result."""

@@ -1,0 +1,105 @@
+"""``membership.json`` and ``property.json``: how well members, and properties of clients, are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import FiniteFloat
+
+from fedpriv.scoring.records.base import SCORING_VERSION, Interval, Record
+from fedpriv.scoring.records.made import Provenance
+
+
+class Rate(Record):
+    """A measure over all questions, and its interval; None with one client."""
+
+    value: FiniteFloat
+    ci95: Interval | None
+
+
+class Rates(Record):
+    """Area under the ROC curve, and true-positive rates at 1 % and 0.1 % false positives, in [0, 1]."""
+
+    auc: Rate
+    tpr_at_1_percent: Rate
+    tpr_at_0_1_percent: Rate
+
+
+class Seconds(Record):
+    """Wall seconds."""
+
+    seconds: FiniteFloat
+
+
+class InferenceRecord(Provenance, Rates):
+    """What records of inference share.
+
+    Attributes:
+        round: that was attacked.
+        n_clients: of whom something was asked; intervals resample them.
+        permuted: the same from other clients' uploads; None where that was not run.
+        cost: of the inference without its control.
+        verdict: in a sentence or two.
+    """
+
+    scoring_version: int = SCORING_VERSION
+    round: int
+    n_clients: int
+    permuted: Rates | None
+    cost: Seconds
+    verdict: str = ""
+
+
+class StratumArea(Record):
+    """Area under the curve over ``n`` candidates of classes of which clients hold about as many images."""
+
+    n: int
+    auc: FiniteFloat
+
+
+class NamedClasses(Record):
+    """For how many of ``clients`` uploads say exactly which classes they hold, count images, and count them exactly."""
+
+    clients: int
+    exact: int
+    counted: int
+    counts_exact: int
+
+
+class MembershipRecord(InferenceRecord):
+    """``membership.json``.
+
+    Attributes:
+        n_candidates, n_nonmembers: over all clients.
+        strata: by how many images of the class the client holds.
+        classes: None where uploads name no classes.
+    """
+
+    kind: Literal["membership"] = "membership"
+    n_candidates: int
+    n_nonmembers: int
+    strata: Mapping[str, StratumArea]
+    classes: NamedClasses | None
+
+
+class PropertyRecord(InferenceRecord):
+    """``property.json``.
+
+    Attributes:
+        question: what was asked.
+        threshold: of the question ``share``, else None.
+        learned_from: where answers were read off, or who was learned from.
+        n_pairs, n_yes: pairs of client and class, and those of which the answer is yes.
+        classes_alone: what the number of classes tells without a look at anything else.
+        colluders: clients in league with the attacker, or empty.
+    """
+
+    kind: Literal["property"] = "property"
+    question: Literal["holds", "majority", "share"]
+    threshold: FiniteFloat | None
+    learned_from: str
+    n_pairs: int
+    n_yes: int
+    classes_alone: Rates
+    colluders: str = ""

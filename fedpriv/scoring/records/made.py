@@ -1,0 +1,188 @@
+"""How a result was made: what was attacked, by what, with which knowledge, and what the run behind it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, FiniteFloat, JsonValue
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.federation.answer import Answer
+from fedpriv.federation.run_directory import RunConfig
+from fedpriv.scoring.records.base import RECORD_VERSION, Record
+
+
+class Stage(Record):
+    """A stage of training.
+
+    Attributes:
+        name: ``early``, ``middle`` or ``converged``.
+        round: its round, of how many.
+        of: rounds of the run.
+        accuracy: pooled accuracy of the run at that round, by when it was taken.
+    """
+
+    name: str
+    round: int
+    of: int
+    accuracy: Mapping[str, FiniteFloat]
+
+
+class Budget(Record):
+    """The budget that an attack was given on a list of budgets: which of its options, and its value."""
+
+    field: str
+    value: int
+
+
+class Labels(Record):
+    """What a study calls things.
+
+    Attributes:
+        method, defense: the labels; empty where there are none.
+        method_title, defense_title: the same where the study made them up and they hold the registry name already.
+    """
+
+    method: str = ""
+    defense: str = ""
+    method_title: str = ""
+    defense_title: str = ""
+
+
+class Identity(Record):
+    """What tells results apart, in every record.
+
+    Attributes:
+        version: of the format.
+        target: kind of upload.
+        attack, attack_version: registry name, and the version of what it does.
+        method, dataset: names; a folder of images goes by its own.
+        knowledge: what the attacker was granted.
+        seed: of the attack and its scoring.
+        stage: that was attacked, or None.
+    """
+
+    version: Literal[2] = RECORD_VERSION
+    target: str
+    attack: str
+    attack_version: int = 1
+    method: str
+    dataset: str
+    knowledge: KnowledgeCard
+    seed: int
+    stage: Stage | None = None
+
+
+class DefenseFacts(Record):
+    """A defense of a run, as it was when the run was attacked.
+
+    Attributes:
+        name: registry name.
+        options: all of them.
+        label: the name with the options that are not the usual ones.
+        source, guarantee: as the defense states them.
+        answers: attacks that are adapted to it.
+        unanswered: why there are none.
+        server_view: what the server gets to see: ``each`` upload, or only their ``sum``.
+    """
+
+    name: str
+    options: Mapping[str, JsonValue]
+    label: str
+    source: str
+    guarantee: str
+    answers: tuple[Answer, ...]
+    unanswered: str
+    server_view: Literal["each", "sum"]
+
+
+class Provenance(Identity):
+    """How a result was made.
+
+    Attributes:
+        options: of the attack.
+        run: configuration of the attacked run; None for uploads that were made elsewhere.
+        defenses: of the run, in the order in which they are applied.
+        command: that does the same again, or empty.
+        labels: what the study that holds the result calls it; None outside studies.
+    """
+
+    options: Mapping[str, JsonValue] = Field(default_factory=dict)
+    run: RunConfig | None = None
+    defenses: tuple[DefenseFacts, ...] = ()
+    command: str = ""
+    labels: Labels | None = None
+
+    @property
+    def defense(self) -> str:
+        """What the defenses are called together: ``none``, or their labels."""
+        return " + ".join(one.label for one in self.defenses) or "none"
+
+    @property
+    def run_seed(self) -> int:
+        """Seed of the run; of the attack where the run is not known."""
+        return self.seed if self.run is None else self.run.seed
+
+
+class ReachedAccuracy(Record):
+    """Accuracy over the rounds of a run, in [0, 1].
+
+    Attributes:
+        final, best, best_round: pooled accuracy after the last round and at its best.
+        pooled: over all test images after the last round.
+        mean_over_clients: every client counting the same, after the last round.
+    """
+
+    final: float
+    best: float
+    best_round: int
+    pooled: float
+    mean_over_clients: float
+
+
+class Total(Record):
+    """What all clients sent and received over a run."""
+
+    upload_scalars: int
+    broadcast_scalars: int
+    upload_bytes: int
+    broadcast_bytes: int
+
+
+class Traffic(Record):
+    """What all clients send and receive in a round, mean over rounds, and over the run."""
+
+    upload_scalars_per_round: float
+    broadcast_scalars_per_round: float
+    upload_bytes_per_round: float
+    broadcast_bytes_per_round: float
+    total: Total
+
+
+class Communication(Record):
+    """Traffic by the field's habit, without labels, ids and counts, and with everything counted."""
+
+    paper: Traffic
+    full: Traffic
+
+
+class About(Provenance):
+    """``about.json``: how a reconstruction was made.
+
+    Attributes:
+        budget: of several, or None.
+        caveat: why neither success nor failure of the search says what it otherwise would, or empty.
+        run_accuracy: by when it was taken: ``after_training``, ``after_broadcast``, and with the name of other predictors.
+        communication: of the run, or None.
+        device: where the attack computed.
+        files: SHA-256 of the files beside it.
+    """
+
+    kind: Literal["about"] = "about"
+    budget: Budget | None = None
+    caveat: str = ""
+    run_accuracy: Mapping[str, ReachedAccuracy] = Field(default_factory=dict)
+    communication: Communication | None = None
+    device: str = ""
+    files: Mapping[str, str] = Field(default_factory=dict)

@@ -1,0 +1,262 @@
+"""``metrics.json``: how good the images of an attack are, beside blind guesses and its control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import FiniteFloat
+
+from fedpriv.attacks.observation import Cost
+from fedpriv.scoring.records.base import SCORING_VERSION, Estimate, FiniteSummary, Record, Summary
+from fedpriv.scoring.records.made import Budget, Identity
+
+
+class Control(Record):
+    """What the same attack scores on permuted uploads.
+
+    Attributes:
+        mean, median: over targets; the median is None where some value is not finite.
+        difference: attack less control, target by target; None where some value is not finite.
+    """
+
+    mean: FiniteFloat | None
+    median: FiniteFloat | None
+    difference: Estimate | None = None
+
+
+class FeatureMeasure(Summary):
+    """A measure of recovered representations, and the same on permuted uploads, or None where those were not attacked."""
+
+    permuted: Control | None = None
+
+
+class FeatureIdentification(FiniteSummary):
+    """Whether a recovered vector is nearest to its own true one among the client's; ``chance`` is a blind guess's share."""
+
+    chance: FiniteFloat
+    permuted: Control | None = None
+
+
+class Identification(FiniteSummary):
+    """Share of images told first among decoys.
+
+    Attributes:
+        chance: what a guess that knows nothing scores, by the rule ``chance_of``.
+        chance_of: ``decoys`` for one guess a target; else the guesser without the upload with the highest rate.
+        mean_rank: mean rank of the true image; 1 is first.
+        decoys: how many there were, of all targets.
+        same_class_targets: targets whose decoys were all of their own class.
+        permuted: the control, or None.
+        blind: rates of blind guesses by name where targets have several guesses, else None.
+    """
+
+    chance: FiniteFloat
+    chance_of: str
+    mean_rank: FiniteFloat
+    decoys: tuple[int, ...]
+    same_class_targets: int
+    permuted: Control | None = None
+    blind: Mapping[str, FiniteFloat] | None = None
+
+
+class ClassAccuracy(FiniteSummary):
+    """Share of images whose class an independent classifier recognises.
+
+    Attributes:
+        real: on the true images.
+        chance: one over the number of classes.
+        floors: on blind guesses, permuted uploads and random images of any class, by name.
+        trained_on: images that each classifier was trained on.
+    """
+
+    real: FiniteFloat
+    chance: FiniteFloat
+    floors: Mapping[str, FiniteFloat]
+    trained_on: tuple[int, ...]
+
+
+class Perceptual(Summary):
+    """Learned perceptual distance, and the network that measured it; None where it was not measured."""
+
+    backbone: str | None = None
+
+
+class ImageMeasures(Record):
+    """How alike images are; ``ssim`` and ``lpips`` may not be measured."""
+
+    psnr_db: FiniteSummary
+    psnr_of_mean_mse_db: Summary
+    mse_255: FiniteSummary
+    ssim: Summary
+
+
+class FloorMeasures(ImageMeasures):
+    """Of a blind guess or the control; ``lpips`` of the strongest alone."""
+
+    lpips: Perceptual | None = None
+
+
+class Metrics(ImageMeasures):
+    """Of an attack. None where a measure does not apply: no vectors or labels were recovered, no class images made."""
+
+    identification_top1: Identification
+    relative_error: FeatureMeasure | None = None
+    cosine: FeatureMeasure | None = None
+    feature_identification: FeatureIdentification | None = None
+    label_accuracy: FiniteSummary | None = None
+    class_accuracy: ClassAccuracy | None = None
+    lpips: Perceptual | None = None
+
+    @property
+    def measured(self) -> dict[str, Summary]:
+        """Measures that apply, by name."""
+        return {name: value for name, value in self if value is not None}
+
+
+class FloorMeans(Record):
+    """Means of :class:`FloorMeasures`."""
+
+    psnr_db: FiniteFloat
+    psnr_of_mean_mse_db: FiniteFloat
+    mse_255: FiniteFloat
+    ssim: FiniteFloat | None
+    lpips: FiniteFloat | None = None
+
+
+class Advantage(FiniteSummary):
+    """PSNR above the strongest floor, dB.
+
+    Attributes:
+        best_floor: which that is.
+        share_3db: share of targets that beat it by 3 dB or more, in [0, 1].
+    """
+
+    best_floor: str
+    share_3db: FiniteFloat
+
+
+class Target(Record):
+    """One target.
+
+    Attributes:
+        round, client, index, label: which it is; the label is -1 where none was said.
+        n_c, stratum: how many images went into it.
+        psnr_db, floor_psnr_db, advantage_db: of the attack, of the strongest floor, and their difference.
+        objective: of the chosen restart; None where it is not finite.
+        converged: by the attack's own rule.
+        diverged: it was not finite, and counts as black.
+    """
+
+    round: int
+    client: int
+    index: int
+    label: int
+    n_c: int
+    stratum: str
+    psnr_db: FiniteFloat
+    floor_psnr_db: FiniteFloat
+    advantage_db: FiniteFloat
+    objective: FiniteFloat | None
+    converged: bool
+    diverged: bool
+
+
+class StratumAdvantage(Estimate):
+    """Advantage over targets of one stratum, and the share of 3 dB or more."""
+
+    share_3db: FiniteFloat
+
+
+class Stratum(Record):
+    """Scores of the targets of about as many images; ``share`` is of all targets."""
+
+    n: int
+    share: FiniteFloat
+    psnr_db: Estimate
+    floor_psnr_db: FiniteFloat
+    advantage_db: StratumAdvantage
+
+
+class NonMembers(Estimate):
+    """The best PSNR over images that the upload had nothing to do with; ``labels``: targets by how those were chosen."""
+
+    labels: Mapping[str, int]
+
+
+class Definition(FiniteSummary):
+    """One way of counting a hit, in dB, with floors under the same rule.
+
+    Attributes:
+        text: the rule.
+        floors: means of the floors by name.
+        best_floor: the strongest.
+        advantage_db: above that.
+        nonmembers, own_minus_nonmembers_db: of T2 alone: the same maximum over non-members, and the difference to it.
+    """
+
+    text: str
+    floors: Mapping[str, FiniteFloat]
+    best_floor: str
+    advantage_db: FiniteSummary
+    nonmembers: NonMembers | None = None
+    own_minus_nonmembers_db: Estimate | None = None
+
+
+class ControlResult(Record):
+    """Whether the attack on permuted uploads stays at the best blind floor.
+
+    Attributes:
+        permuted: its PSNR; None where it was not run, as are the following.
+        floor: the best blind guess.
+        difference_db: control less floor.
+        passes: whether the interval of the difference reaches zero; None for one target.
+        verdict: in words.
+    """
+
+    permuted: Estimate | None
+    floor: str | None
+    difference_db: Estimate | None
+    passes: bool | None
+    verdict: str
+
+
+class ReconstructionRecord(Identity):
+    """``metrics.json``.
+
+    Attributes:
+        n_targets, n_clients: how many there are, of which the intervals resample clients.
+        n_guesses: at most, at a target.
+        n_diverged: targets with images that are not finite.
+        headline: the rule behind ``psnr_db``.
+        metrics: of the attack.
+        floors, floor_details: means, and all of it, of blind guesses and the control by name.
+        advantage_db: above the strongest of them.
+        targets: one a target.
+        strata: by how many images went into a target; empty ones are left out.
+        definitions: every way of counting a hit: T1, T2, T3, and T5 where there are several guesses.
+        control: whether the attack on permuted uploads stays at a blind guess.
+        cost: of the attack without its control.
+        budget, caveat: as in ``about.json``.
+        versions: of the packages that scored.
+    """
+
+    kind: Literal["reconstruction"] = "reconstruction"
+    scoring_version: int = SCORING_VERSION
+    n_targets: int
+    n_clients: int
+    n_guesses: int
+    n_diverged: int
+    headline: str
+    metrics: Metrics
+    floors: Mapping[str, FloorMeans]
+    floor_details: Mapping[str, FloorMeasures]
+    advantage_db: Advantage
+    targets: tuple[Target, ...]
+    strata: Mapping[str, Stratum]
+    definitions: Mapping[str, Definition]
+    control: ControlResult
+    cost: Cost
+    budget: Budget | None
+    caveat: str
+    versions: Mapping[str, str]
