@@ -109,6 +109,30 @@ class SampleCount(Payload, kind="sample-count", computed_from="client", space="c
 
 
 @dataclass(frozen=True)
+class Model(
+    Payload, kind="model", computed_from="training", space="weights", network="whole", aggregation="mean", once=False
+):
+    """A whole model (FedAvg and relatives)."""
+
+    state: Mapping[str, Tensor] = state()
+
+
+@dataclass(frozen=True)
+class SmallModel(
+    Payload,
+    kind="small-model",
+    computed_from="training",
+    space="weights",
+    network="small",
+    aggregation="mean",
+    once=False,
+):
+    """The homogeneous model that is shared beside the private one (FedMRL, FML, FedAPEN)."""
+
+    state: Mapping[str, Tensor] = state()
+
+
+@dataclass(frozen=True)
 class Classifier(
     Payload,
     kind="classifier",
@@ -134,30 +158,6 @@ class Extractor(
     once=False,
 ):
     """The extractor without the head (FedRep)."""
-
-    state: Mapping[str, Tensor] = state()
-
-
-@dataclass(frozen=True)
-class Model(
-    Payload, kind="model", computed_from="training", space="weights", network="whole", aggregation="mean", once=False
-):
-    """A whole model (FedAvg and relatives)."""
-
-    state: Mapping[str, Tensor] = state()
-
-
-@dataclass(frozen=True)
-class SmallModel(
-    Payload,
-    kind="small-model",
-    computed_from="training",
-    space="weights",
-    network="small",
-    aggregation="mean",
-    once=False,
-):
-    """The homogeneous model that is shared beside the private one (FedMRL, FML, FedAPEN)."""
 
     state: Mapping[str, Tensor] = state()
 

@@ -145,5 +145,5 @@ def test_what_is_missing_is_refused(digits, extractor):
     with pytest.raises(UserError, match="no extractor of client 0"):
         invert(JointInversion(), seen, dataclasses.replace(knowledge(extractor), extractors={}))
     raw = (Observation(1, 0, (Representations(extractor(digits[0][:1]), torch.tensor([0])),), ()),)
-    with pytest.raises(UserError, match="holds no prototype"):
+    with pytest.raises(UserError, match="holds representation; expected one of prototype"):
         JointInversion()(raw, knowledge(extractor), list_targets(raw, "representation"), seed=0, device=CPU)

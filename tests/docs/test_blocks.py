@@ -1,0 +1,35 @@
+"""Every Python block of a page runs as it stands, one after the other, in a module and a folder of the page's own."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from fedpriv.attacks import ATTACKS
+from fedpriv.wire.payload import DECLARED
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {"extending.md": "mine"}
+"""Page -> the module that its blocks are, by which they call themselves."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_run_and_end_in_a_verdict(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(PAGES[page])
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    kinds = dict(DECLARED)
+    text = (DOCS / page).read_text()
+    blocks = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    try:
+        for block in blocks:
+            line = text.count("\n", 0, block.start(1))
+            code = compile("\n" * line + block[1], str(DOCS / page), "exec")  # errors name the page's own line
+            exec(code, vars(module))
+    finally:
+        DECLARED.clear()
+        DECLARED.update(kinds)
+        ATTACKS._adopted.clear()
+    assert "random-search" in capsys.readouterr().out
