@@ -267,7 +267,7 @@ def test_an_interrupted_attack_goes_on_where_it_was(trained, capsys, monkeypatch
     [
         (["attack", "--target", "entangeld"], "unknown target 'entangeld'; did you mean 'entangled'"),
         (["attack", "--target", "entangled", "--attack", "dip2"], "unknown attack 'dip2'"),
-        (["attack", "--target", "entangled", "--attack", "dlg"], "--attack dlg: attacks extractor or model"),
+        (["attack", "--target", "entangled", "--attack", "dlg"], "--attack dlg: attacks model"),
         (["attack", "--target", "entangled", "--targets", "0"], "--targets 0: expected at least 1"),
         (["attack", "--target", "entangled", "--iterations", "0"], "iterations"),
         (["attack", "--target", "entangled", "--attack-option", "speed=3"], "unknown key 'speed'"),

@@ -163,7 +163,7 @@ def test_a_named_attack_without_its_grant_is_refused_and_others_are_left_out():
 
 def test_names_fit_the_target():
     assert attack_names("entangled", ["dip", "dip"]) == ("dip",)
-    with pytest.raises(UserError, match=r"attacks extractor or model .*not entangled"):
+    with pytest.raises(UserError, match=r"attacks model .*not entangled"):
         attack_names("entangled", ["dlg"])
 
 
