@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from fedpriv.cli import common
-from fedpriv.experiment.plan import SCORING
 
 if TYPE_CHECKING:
     from fedpriv.experiment.verbs.result import AttackResult
@@ -26,7 +25,8 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
     """
     if as_json:
         shown = {name: record.model_dump(mode="json") for name, record in result.scores.items()}
-        named = {kind: {name: record for name, record in shown.items() if record["attack"] == kind} for kind in SCORING}
+        kinds = ("membership", "property")
+        named = {kind: {name: one for name, one in shown.items() if one["kind"] == kind} for kind in kinds}
         attacks = {name: record.model_dump(mode="json") for name, record in result.records.items()}
         common.print_json({"out": str(result.path), "attacks": attacks, **named})
         return

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId, Unit
+from fedpriv.attacks.trained import Trained
 from fedpriv.evidence.client_states import refuse_mixed, step_sizes, with_known_start
 from fedpriv.evidence.grants import grant
 from fedpriv.evidence.permuted import permute
@@ -54,6 +55,7 @@ def gather(
     round_: int | None = None,
     unit: Unit = "upload",
     select: Callable[[Sequence[Observation], Sequence[TargetId]], Sequence[TargetId]] | None = None,
+    trained: Trained | None = None,
 ) -> Evidence:
     """Collect what a semi-honest server holds after a run.
 
@@ -68,6 +70,7 @@ def gather(
         unit: what one target is; see :class:`fedpriv.attacks.contract.Attack`. Targets of unit ``class`` come in
             whole clients, so that each recovered class can be told apart from the client's others.
         select: of an attack that not every upload holds something for: the targets that do, by what the server saw.
+        trained: what attackers on this run have trained and loaded so far; None begins anew.
 
     Raises:
         UserError: when the run stored no such upload, or cannot grant what the card says.
@@ -115,7 +118,7 @@ def gather(
         among = None if select is None else partial(select, observations)
         targets = choose_targets(newest, kind, n_targets, seed, among)
     clients = {target.client for target in targets}
-    knowledge = grant(run, federation, kind, card, last, clients, observations, seed)
+    knowledge = grant(run, federation, kind, card, last, clients, observations, seed, trained or Trained())
     return Evidence(observations, permuted, knowledge, targets)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.invert.shadow import shadow_extractor
-from fedpriv.attacks.invert.shadow_outputs import shadow_model
+from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_extractor
+from fedpriv.attacks.invert.shadow_outputs import ShadowModel, shadow_model
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.client_states import state_behind, step_sizes
 from fedpriv.evidence.foreign import foreign_images, refuse_foreign
@@ -35,6 +36,7 @@ def grant(
     clients: set[int],
     observations: Sequence[Observation] = (),
     seed: int = 0,
+    trained: Trained | None = None,
 ) -> Knowledge:
     """Hand over what a card grants, and nothing else.
 
@@ -47,6 +49,7 @@ def grant(
         clients: the attacked clients.
         observations: what the server saw, to which shadow extractors are aligned.
         seed: of the training of shadow extractors.
+        trained: shadow extractors and loaded ones of this run, to which new ones are added; None begins anew.
 
     Raises:
         UserError: when the run does not have what the card names.
@@ -63,17 +66,14 @@ def grant(
     card = _about_batch_norm(card, model)
     own = granted(run, federation, card, round_, clients, model, observations) if updates else Granted()
     private = kind in BESIDE_A_HEAD  # uploads that a private head had a part in
+    asked = _Extractors(run, federation, kind, card, round_, observations, seed, trained or Trained())
     if kind in CLASS_OUTPUTS and card.extractor == "shadow":
-        return _shadow_models(federation, card, round_, clients, observations, seed)
+        return _shadow_models(asked, clients)
     return Knowledge(
         card=card,
         image_shape=first.blueprint.image_shape,
         n_classes=first.n_classes,
-        extractors={
-            k: _granted_extractor(run, federation, kind, k, round_, card, observations, seed) for k in sorted(clients)
-        }
-        if card.extractor != "none" and not weighty
-        else {},
+        extractors={k: asked.of(k) for k in sorted(clients)} if card.extractor != "none" and not weighty else {},
         heads={k: _head(run, federation, kind, k, round_) for k in sorted(clients)}
         if card.extractor == "white_box" and private
         else {},
@@ -113,36 +113,54 @@ def _about_batch_norm(card: KnowledgeCard, model: SplitModel | None) -> Knowledg
     return replace(card, batch_norm=KnowledgeCard().batch_norm)
 
 
-def _granted_extractor(
-    run: RunDirectory,
-    federation: Federation,
-    kind: str,
-    client: int,
-    round_: int,
-    card: KnowledgeCard,
-    observations: Sequence[Observation],
-    seed: int,
-) -> Callable[[Tensor], Tensor]:
-    if card.extractor == "shadow":
-        samples = _own_samples(federation, card)
-        return shadow_extractor(observations, client, round_, samples, federation.clients[0].n_classes, seed)
-    own = _extractor(run, federation, kind, client, round_, card)
-    return torch.no_grad()(own) if card.extractor == "query" else own
+@dataclass(frozen=True)
+class _Extractors:
+    """Clients' extractors as a card grants them, loaded or trained once each."""
+
+    run: RunDirectory
+    federation: Federation
+    kind: str
+    card: KnowledgeCard
+    round: int
+    observations: Sequence[Observation]
+    seed: int
+    kept: Trained
+
+    def of(self, client: int) -> Callable[[Tensor], Tensor]:
+        """Return a client's own extractor, or a substitute for it."""
+        if self.card.extractor == "shadow":
+            own, n_classes = _own_samples(self.federation, self.card), self.federation.clients[0].n_classes
+            return self.kept.get(
+                ("shadow extractor", *self._shadow(client, own)),
+                lambda: shadow_extractor(self.observations, client, self.round, own, n_classes, self.seed),
+            )
+        return self.kept.get(
+            ("extractor", self.kind, self.round, client, self.card.extractor, self.card.batch_norm),
+            lambda: self._load(client),
+        )
+
+    def shadow_model(self, client: int) -> ShadowModel:
+        """Return a substitute for a client's whole model."""
+        own, n_classes = _own_samples(self.federation, self.card), self.federation.clients[0].n_classes
+        return self.kept.get(
+            ("shadow model", *self._shadow(client, own)),
+            lambda: shadow_model(self.observations, client, self.round, own, n_classes, self.seed),
+        )
+
+    def _shadow(self, client: int, own: Samples) -> tuple[Hashable, ...]:
+        return self.round, client, self.seed, ShadowTraining(), Same(self.federation), Same(own.images)
+
+    def _load(self, client: int) -> Callable[[Tensor], Tensor]:
+        own = _extractor(self.run, self.federation, self.kind, client, self.round, self.card)
+        return torch.no_grad()(own) if self.card.extractor == "query" else own
 
 
-def _shadow_models(
-    federation: Federation,
-    card: KnowledgeCard,
-    round_: int,
-    clients: set[int],
-    observations: Sequence[Observation],
-    seed: int,
-) -> Knowledge:
+def _shadow_models(asked: _Extractors, clients: set[int]) -> Knowledge:
     """Hand over whole substitutes, where nothing was seen that an extractor alone could be fitted to."""
-    own, first = _own_samples(federation, card), federation.clients[0]
-    models = {k: shadow_model(observations, k, round_, own, first.n_classes, seed) for k in sorted(clients)}
+    own, first = _own_samples(asked.federation, asked.card), asked.federation.clients[0]
+    models = {k: asked.shadow_model(k) for k in sorted(clients)}
     return Knowledge(
-        card=card,
+        card=asked.card,
         image_shape=first.blueprint.image_shape,
         n_classes=first.n_classes,
         extractors={k: extractor for k, (extractor, _) in models.items()},

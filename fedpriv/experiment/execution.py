@@ -16,6 +16,7 @@ from fedpriv.util.listener import SILENT, Listener
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.observation import KnowledgeCard, Observation, Reconstruction
+    from fedpriv.attacks.trained import Trained
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.stages import Stage
     from fedpriv.experiment.suite import Execution
@@ -29,11 +30,19 @@ __all__ = ["AttackPlan", "Ground", "attack_all", "prepare_ground"]
 
 @dataclass(frozen=True)
 class Ground:
-    """A finished run, prepared again, and what each attack is handed of it, by attack and stage."""
+    """A finished run, prepared again, what each attack is handed of it, and what attackers trained so far.
+
+    Attributes:
+        run: finished.
+        federation: prepared again.
+        evidence: by attack and stage.
+        trained: substitutes for extractors and decoders, which all attacks, controls and budgets share.
+    """
 
     run: RunDirectory
     federation: Federation
     evidence: Mapping[tuple[str, Stage | None], Evidence]
+    trained: Trained
 
 
 def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
@@ -42,6 +51,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
     Raises:
         UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
     """
+    from fedpriv.attacks.trained import Trained
     from fedpriv.evidence.gather import gather
     from fedpriv.experiment.federation import prepare
     from fedpriv.federation.run_directory import RunDirectory
@@ -50,6 +60,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
     run.require_complete()
     federation = prepare(run.config, pick_device(plan.device), download=plan.download)
     evidence: dict[tuple[str, Stage | None], Evidence] = {}
+    trained = Trained()
     for job in plan.jobs():
         if (job.name, job.stage) not in evidence:
             evidence[job.name, job.stage] = gather(
@@ -62,8 +73,9 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
                 round_=job.round,
                 unit=job.attack.unit,
                 select=job.attack.select,
+                trained=trained,
             )
-    return Ground(run, federation, evidence)
+    return Ground(run, federation, evidence, trained)
 
 
 def _card(plan: AttackPlan, job: Job, run: RunDirectory) -> KnowledgeCard:
@@ -115,7 +127,9 @@ def _attack(
 
     run, federation = ground.run, ground.federation
     evidence = ground.evidence[job.name, job.stage]
-    execution = Execution(plan.seed, federation.server.device, plan.chunk_rows, kind=plan.target)
+    execution = Execution(
+        plan.seed, federation.server.device, plan.chunk_rows, kind=plan.target, trained=ground.trained
+    )
     reconstruction = _pieces(job.attack, evidence, evidence.observations, execution, directory, plan.target, listener)
     permuted = None
     if job.control and evidence.permuted is not None:

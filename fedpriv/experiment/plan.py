@@ -13,15 +13,9 @@ from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
-    from fedpriv.attacks.infer.membership import MembershipInference
-    from fedpriv.attacks.infer.property import PropertyInference
+    from fedpriv.attacks.infer.contract import Inference
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.evidence.stages import Stage
-
-MEMBERSHIP = "membership"
-PROPERTY = "property"
-SCORING = (MEMBERSHIP, PROPERTY)
-"""The attacks that return scores, not images, and so run beside the others."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,8 @@ class AttackPlan:
 
     Attributes:
         target: kind of upload.
-        attacks: by name, with their options.
+        attacks: that return images, by name, with their options.
+        inferences: attacks that return scores, likewise; they run beside the others.
         card: the grants.
         n_targets: targets at most.
         seed: of targets, attacks and scores.
@@ -74,8 +69,6 @@ class AttackPlan:
         chunk_rows: rows at a time.
         device: a name of ``--device``.
         download: fetch the data set where it is missing.
-        members: the membership inference to run beside the attacks, or None.
-        properties: the property inference, likewise.
     """
 
     target: str
@@ -92,8 +85,7 @@ class AttackPlan:
     chunk_rows: int | None = None
     device: str = "auto"
     download: bool = False
-    members: MembershipInference | None = None
-    properties: PropertyInference | None = None
+    inferences: Mapping[str, Inference] = field(default_factory=dict)
 
     @property
     def moments(self) -> tuple[tuple[Stage | None, int | None], ...]:
@@ -121,10 +113,8 @@ class AttackPlan:
 
     def results(self) -> list[str]:
         """Return the names of all folders of results."""
-        beside = [name for name, made in zip(SCORING, (self.members, self.properties), strict=True) if made is not None]
-        return [job.folder for job in self.jobs()] + [
-            folder_name(n, stage) for n in beside for stage, _ in self.moments
-        ]
+        beside = [folder_name(name, stage) for name in self.inferences for stage, _ in self.moments]
+        return [job.folder for job in self.jobs()] + beside
 
     def _job(self, name: str, made: Attack, stage: Stage | None, number: int | None, budget: int | None) -> Job:
         control = self.control and (budget is None or self.control_every_budget or budget == max(self.budgets))

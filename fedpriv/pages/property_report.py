@@ -21,7 +21,7 @@ def row(record: PropertyRecord) -> dict[str, str]:
     few = "" if record.n_pairs - record.n_yes >= 1000 else " (fewer than 1,000 noes)"
     return {
         **upload_columns(record),
-        "question": QUESTIONS[record.question],
+        "question": QUESTIONS.get(record.question, record.question),
         "pairs": f"{record.n_pairs} of {record.n_clients} clients, {record.n_yes} yes",
         "learned from": record.learned_from,
         "AUC [95 %]": with_interval(record.auc, 3, 1),

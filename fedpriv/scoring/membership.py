@@ -9,22 +9,21 @@ intervals that resample clients, and candidates within each: ten clients alone w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.attacks.infer.membership import Candidates, MembershipInference
-from fedpriv.attacks.read.disclosed_labels import Said, said
+from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
+from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.datasets.types import as_unit
-from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.traces import used_images
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.records import MembershipRecord, Provenance, Rate, Rates
 from fedpriv.scoring.records.inference import NamedClasses, Seconds, StratumArea
 from fedpriv.util.errors import UserError
@@ -149,64 +148,54 @@ def _measures(own: Sequence[Values], others: Sequence[Values]) -> dict[str, floa
     return {"auc": area(scores, member)} | {name: rate_at(scores, member, rate) for name, rate in RATES.items()}
 
 
-def evaluate(
-    attack: MembershipInference,
-    evidence: Evidence,
-    run: RunDirectory,
-    federation: Federation,
-    about: Provenance,
-    *,
-    seed: int,
-    told: Mapping[int, Said] | None = None,
-) -> MembershipRecord:
-    """Run the attack on every client's candidates, and on permuted uploads, and return the record.
+def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
+    """Ask about every client's candidates, and by permuted uploads, and return the record.
 
     Args:
-        attack: what to run.
-        evidence: what the server saw, with extractors of every client that uploaded in the attacked round.
-        run: holds the truth of local rounds.
-        federation: holds the truth of who has what, of which the attack is handed the candidates only.
+        inference: one that asks about images.
+        case: evidence and truth.
         about: how the record was made.
-        seed: of candidates and resamples.
-        told: what clients said of their classes in all rounds (:mod:`fedpriv.evidence.disclosed`); default what the
-            newest upload says.
 
     Raises:
         UserError: when no client has both members and non-members.
     """
-    newest = max(seen.round for seen in evidence.observations)
-    uploads = {seen.client: seen for seen in evidence.observations if seen.round == newest}
-    kind = about.target
-    trials = trials_of(attack, run, federation, sorted(uploads), newest, kind, seed)
-    began = time.perf_counter()
-    raw = [attack.run(uploads[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials]
-    seconds = time.perf_counter() - began
-    scores = [on_common_scale(values) for values in raw]
+    evidence, seed = case.evidence, case.seed
+    trials = trials_for(inference, case)
+    problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
+
+    def in_order(found: Scores) -> list[Values]:
+        return [on_common_scale(found.values[trial.candidates.client].numpy()) for trial in trials]
+
+    found = inference(problem)
+    scores = in_order(found)
     permuted = None
     if evidence.permuted is not None:
-        swapped = {seen.client: seen for seen in evidence.permuted if seen.round == newest}
-        wrong = [
-            attack.run(swapped[t.candidates.client], t.candidates, evidence.knowledge, kind).numpy() for t in trials
-        ]
-        permuted = summarise([on_common_scale(values) for values in wrong], member, seed)
+        wrong = inference(replace(problem, observations=evidence.permuted))
+        permuted = summarise(in_order(wrong), member, seed)
     record = MembershipRecord(
         **dict(about),
         **dict(summarise(scores, member, seed)),
-        round=newest,
+        round=case.round,
         n_clients=len(trials),
         n_candidates=int(sum(len(m) for m in member)),
         n_nonmembers=int(sum((~m).sum() for m in member)),
         strata=_strata(scores, trials),
         permuted=permuted,
-        classes=_classes({k: (told or {}).get(k) or said((o.upload,)) for k, o in uploads.items()}, federation),
-        cost=Seconds(seconds=seconds),
+        classes=_classes(problem.said(), case.federation),
+        cost=Seconds(seconds=found.seconds),
     )
     return record.model_copy(update={"verdict": membership_verdict(record)})
 
 
+def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
+    """Return the candidates of every client that has some; see :func:`trials_of`."""
+    clients = sorted(case.problem(inference).uploads)
+    return trials_of(inference, case.run, case.federation, clients, case.round, case.kind, case.seed)
+
+
 def trials_of(
-    attack: MembershipInference,
+    inference: Inference,
     run: RunDirectory,
     federation: Federation,
     clients: Sequence[int],
@@ -222,10 +211,10 @@ def trials_of(
         UserError: when no client has both members and non-members.
     """
     used = {k: used_images(run, round_, k).unique() for k in clients} if kind in TRAINED else None
-    drawn = draw_trials(federation, sorted(clients), attack.candidates, seed, used)
+    drawn = draw_trials(federation, sorted(clients), inference.n_candidates, seed, used)
     trials = [trial for trial in drawn if len(trial.member)]
     if not trials:
-        raise UserError("membership: no image outside the clients' training sets has a class that they hold")
+        raise UserError(f"{inference.name}: no image outside the clients' training sets has a class that they hold")
     return trials
 
 

@@ -14,8 +14,10 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import dense
-from fedpriv.attacks.infer.membership import Candidates, MembershipInference, class_counts, held_classes
+from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
+from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.disclosed_labels import class_counts, held_classes
 from fedpriv.cli.main import run
 from fedpriv.scoring.membership import area, membership_verdict, on_common_scale, rate_at, summarise
 from fedpriv.util.errors import UserError
@@ -88,9 +90,14 @@ def knowledge(heads=None):
     return Knowledge(KnowledgeCard(), (1, 4, 4), 3, extractors={0: lambda batch: batch.flatten(1)}, heads=heads or {})
 
 
+def infer(inference, seen, candidates, known, kind=None):
+    client = candidates.client
+    return inference(InferenceProblem((seen,), known, kind, {client: candidates})).values[client]
+
+
 def score(upload, pictures, labels, broadcast=(), heads=None, **options):
     candidates = Candidates(0, pictures, torch.tensor(labels))
-    return MembershipInference(**options).run(Observation(1, 0, upload, broadcast), candidates, knowledge(heads))
+    return infer(MembershipInference(**options), Observation(1, 0, upload, broadcast), candidates, knowledge(heads))
 
 
 @pytest.mark.parametrize("kind", ["distance", "cosine"])
@@ -145,7 +152,7 @@ def test_an_upload_that_says_nothing_is_refused():
 
 def trained(judge, kind, pictures, labels, seen, known):
     made = MembershipInference(judge=judge)
-    return made.run(seen, Candidates(seen.client, pictures, labels), known, kind)
+    return infer(made, seen, Candidates(seen.client, pictures, labels), known, kind)
 
 
 @pytest.mark.parametrize("judge", ["gradient", "loss"])

@@ -10,7 +10,8 @@ from compare import expect_same
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.infer.kernel_classes import compare, likeness
-from fedpriv.attacks.infer.property import KnownClient, PropertyInference
+from fedpriv.attacks.infer.known_clients import KnownClient
+from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.infer.shadow_clients import shadow_clients
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
@@ -49,7 +50,7 @@ def auc_of(clients, attack, question):
     scores, answers = [], []
     for number, client in enumerate(clients):
         learned = attack.learn([other for i, other in enumerate(clients) if i != number], question, C)
-        classes, values = attack.run(client.observation, question, C, learned)
+        classes, values = attack.score(client.observation, question, C, learned)
         scores.append(values.numpy())
         answers.append(attack.answers(client.counts, question)[classes].numpy())
     return area(np.concatenate(scores), np.concatenate(answers))

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import fedpriv
-from fedpriv.attacks.infer.membership import Candidates, MembershipInference
+from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
+from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.datasets.federated import PartitionOptions
@@ -193,9 +194,8 @@ def test_updates_are_attacked_without_the_trace_under_a_card_that_grants_nothing
         seen = gather(*world, "model", BLIND, n_targets=3, seed=0)
         assert len(seen.targets) == 3
         images = federation.clients[1].train
-        scores.append(
-            attack.run(seen.observations[1], Candidates(1, images.images, images.labels), seen.knowledge, "model")
-        )
+        asked = {1: Candidates(1, images.images, images.labels)}
+        scores.append(attack(InferenceProblem(seen.observations, seen.knowledge, "model", asked)).values[1])
     assert torch.equal(*scores)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
         truths(directory, federation, "model", seen.targets, seed=0)

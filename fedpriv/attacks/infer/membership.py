@@ -14,7 +14,7 @@ extractor g. The scores are plain distances; no shadow federation is trained:
   much the update resembles its gradient; see :mod:`fedpriv.attacks.infer.membership_update`.
 
 A candidate of a class that the upload does not speak of cannot be a member: minus infinity. Which classes a client holds is
-read off by :func:`held_classes`, exactly, wherever an upload carries ids, counts or weights.
+read off (:mod:`fedpriv.attacks.read.disclosed_labels`), exactly, wherever an upload carries ids, counts or weights.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedpriv.attacks.contract import Declared
+from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Scores
 from fedpriv.attacks.infer.membership_update import Judge, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, TRAINED, VECTORS, WHOLE
-from fedpriv.wire.payloads import ClassLogits, Kernel, Message, PublicImages, optional_part
+from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, optional_part
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """What candidates are compared with as it was uploaded."""
@@ -42,23 +42,8 @@ BATCH = 256
 _RIDGE = 1e-2
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Images of which some were a client's training images; which, is not said.
-
-    Attributes:
-        client: whose members are looked for.
-        images: ``(n, c, h, w)`` in [0, 1].
-        labels: ``(n,)`` their classes, which the attacker knows.
-    """
-
-    client: int
-    images: Tensor
-    labels: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
-class MembershipInference(Declared):
+class MembershipInference(Inference):
     """Score candidates by how near they are to what was uploaded.
 
     Attributes:
@@ -74,7 +59,7 @@ class MembershipInference(Declared):
 
     name = "membership"
     summary = "scores of candidate images: which ones the client trained on"
-    result = "scores"
+    asks = "images"
     targets = COMPARED | KERNELS | TRAINED
     needs = Needs(extractor=("white_box", "query"))
     needs_on: ClassVar[NeedsOn] = (
@@ -82,7 +67,27 @@ class MembershipInference(Declared):
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
-    def run(
+    @property
+    def n_candidates(self) -> int:
+        """How many members, and as many non-members, are tried for each client at most."""
+        return self.candidates
+
+    def run(self, problem: InferenceProblem) -> Scores:
+        """Score the candidates of every client.
+
+        Raises:
+            UserError: when a client's part of the model is missing, or an upload holds nothing to compare with.
+        """
+        uploads = problem.uploads
+        return Scores(
+            self.ask(problem),
+            {
+                client: self.likeness(uploads[client], asked, problem.knowledge, problem.kind)
+                for client, asked in problem.candidates.items()
+            },
+        )
+
+    def likeness(
         self, observation: Observation, candidates: Candidates, knowledge: Knowledge, kind: str | None = None
     ) -> Tensor:
         """Return scores ``(n,)``, float64 on the CPU; minus infinity where membership is ruled out.
@@ -174,28 +179,3 @@ def _from_kernel(kernel: Kernel, observation: Observation, candidates: Candidate
     eye = torch.eye(size, dtype=torch.float64)
     scores: Tensor = across @ torch.linalg.solve(among + _RIDGE * eye, wanted - wanted.mean())
     return scores
-
-
-def held_classes(upload: Message) -> tuple[int, ...] | None:
-    """Return the classes that an upload says its client holds, ascending; None where it says nothing of classes."""
-    for payload in upload:
-        classes = payload.said("classes")
-        if classes is not None:
-            return tuple(classes.unique().tolist())
-        for by_class in (payload.said("weights"), payload.said("histogram")):
-            if by_class is not None:
-                return tuple(by_class.nonzero().squeeze(1).tolist())
-    return None
-
-
-def class_counts(upload: Message) -> dict[int, int] | None:
-    """Return how many training images of each class an upload says its client holds, or None where it does not."""
-    for payload in upload:
-        classes, counts, histogram = payload.said("classes"), payload.said("counts"), payload.said("histogram")
-        if histogram is not None:
-            return {label: count for label, count in enumerate(histogram.tolist()) if count > 0}
-        if classes is not None and payload.computed_from == "image":
-            classes, counts = classes.unique(return_counts=True)
-        if classes is not None and counts is not None:
-            return dict(zip(classes.tolist(), counts.tolist(), strict=True))
-    return None

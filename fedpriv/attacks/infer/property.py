@@ -13,8 +13,8 @@ leakage in collaborative learning" (IEEE S&P 2019).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -23,44 +23,56 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.algebra.entanglement import Mechanism
-from fedpriv.attacks.contract import Declared
+from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
+from fedpriv.attacks.infer.kernel_classes import compare
+from fedpriv.attacks.infer.known_clients import KnownClient, Learned
 from fedpriv.attacks.infer.property_features import describe
-from fedpriv.attacks.observation import Needs, NeedsOn, Observation
+from fedpriv.attacks.infer.shadow_clients import LEAST_IMAGES, shadow_clients
+from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
 from fedpriv.attacks.read.disclosed_labels import Said, said
+from fedpriv.datasets.types import Samples
+from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_OUTPUTS, HEADS, KERNELS, VECTORS
+from fedpriv.wire.payloads import Kernel, optional_part
 
 Property = Literal["holds", "majority", "share"]
 
 
-@dataclass(frozen=True)
-class KnownClient:
-    """A client of which the attacker knows how many images of each class it has.
+IN_CLEAR = ("the upload itself", "the uploads of all rounds themselves")
+"""Where answers were read off: the attacked round, or any up to it."""
 
-    Attributes:
-        observation: its upload.
-        counts: ``(C,)`` int64.
-    """
+QUESTIONS: dict[str, str] = {
+    "holds": "has the client any image of the class?",
+    "majority": "is it the client's most frequent class?",
+    "share": "does it make up more than the threshold of the client's images?",
+}
 
-    observation: Observation
-    counts: Tensor
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A logistic regression on standardised numbers; one answer only where all examples had the same."""
-
-    centre: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: float
-
-    def __call__(self, numbers: Tensor) -> Tensor:
-        """Return the log-odds ``(k,)`` of numbers ``(k, f)``."""
-        return ((numbers - self.centre) / self.scale) @ self.weight + self.bias
+LEAST_CLIENTS = 3
+CERTAIN = 1e6
+"""What certain answers score: above, or below, whatever is only likely."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PropertyInference(Declared):
+class Inquiry(Asked):
+    """What is asked, and how it can be answered.
+
+    Attributes:
+        about: the question.
+        told: what clients said in clear, by client.
+        certain: clients whose answer is in clear.
+        learns: whether there is anybody to learn the others' answers from.
+        compared: classes and scores of kernels, which are compared with one another, by client; empty for other uploads.
+    """
+
+    about: Property
+    told: Mapping[int, Said]
+    certain: frozenset[int]
+    learns: bool
+    compared: Mapping[int, tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PropertyInference(Inference):
     """Answer a question about each class of a client.
 
     Attributes:
@@ -87,7 +99,9 @@ class PropertyInference(Declared):
 
     name = "property"
     summary = "scores of classes: which ones the client holds, or has most of"
-    result = "scores"
+    asks = "classes"
+    reads_every_round = True
+    extractor_free = True
     targets = VECTORS | CLASS_OUTPUTS | HEADS | KERNELS
     needs_on: ClassVar[NeedsOn] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
@@ -100,7 +114,7 @@ class PropertyInference(Declared):
             return self.question
         return "holds" if any(client.classes is None for client in told) else "majority"
 
-    def answers(self, counts: Tensor, question: Property) -> Tensor:
+    def answers(self, counts: Tensor, question: str) -> Tensor:
         """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""
         if question == "holds":
             return counts > 0
@@ -145,7 +159,28 @@ class PropertyInference(Declared):
         weight = torch.from_numpy(np.asarray(fitted.coef_[0], dtype=np.float64))
         return Learned(centre, scale, weight, float(fitted.intercept_[0]))
 
-    def run(
+    def run(self, problem: InferenceProblem) -> Scores:
+        """Answer the question about every client's classes.
+
+        Raises:
+            UserError: where nothing is in clear and there is nobody to learn from.
+        """
+        asked, n_classes = self.ask(problem), problem.knowledge.n_classes
+        learned, source = self._learned(problem, asked)
+        classes_of, scores = {}, {}
+        for client, seen in problem.uploads.items():
+            if client in asked.compared:
+                classes, values = asked.compared[client]
+            else:
+                classes, values = self.score(seen, asked.about, n_classes, learned[client], asked.told[client])
+            classes_of[client] = classes
+            scores[client] = (2 * values - 1) * CERTAIN if client in asked.certain else values
+        others = self.colludes and len(asked.certain) < len(scores)
+        return Scores(
+            replace(asked, classes=classes_of), scores, source, colluders="all other clients" if others else ""
+        )
+
+    def score(
         self,
         observation: Observation,
         question: Property,
@@ -171,3 +206,119 @@ class PropertyInference(Declared):
         odds = torch.zeros(len(rows), dtype=torch.float64) if learned is None else learned(rows)
         # One class of a client has the majority, so its classes compete with one another.
         return classes, odds.log_softmax(0) if question == "majority" else odds
+
+    @property
+    def colludes(self) -> bool:
+        """Whether it is told how many images of each class other clients have."""
+        return self.known == "others"
+
+    def ask(self, problem: InferenceProblem) -> Inquiry:
+        """Settle what is asked and whether it can be answered, before anything is computed.
+
+        Raises:
+            UserError: where nothing is in clear and there is nobody to learn from.
+        """
+        uploads, knowledge, told = problem.uploads, problem.knowledge, problem.said()
+        n_classes, question = knowledge.n_classes, self.asked(list(told.values()))
+
+        def in_clear(asked: Property) -> frozenset[int]:
+            return frozenset(k for k in told if self.read_off(told[k], asked, n_classes) is not None)
+
+        learns = self.colludes or knowledge.public_labels is not None
+        if self.question == "auto" and not learns and not in_clear(question) and in_clear("holds"):
+            question = "holds"
+        certain = in_clear(question)
+        compared = self._compared(problem)
+        if len(certain) < len(uploads) and not compared:
+            self._refuse_teachers(knowledge, len(uploads), bool(certain), question)
+        classes = {}
+        for client, seen in uploads.items():
+            if client in compared:
+                classes[client] = compared[client][0]
+            else:
+                classes[client] = torch.arange(n_classes) if client in certain else describe(seen, n_classes)[0]
+        return Inquiry(
+            classes=classes,
+            question=question,
+            threshold=self.threshold if question == "share" else None,
+            about=question,
+            told=told,
+            certain=certain,
+            learns=learns,
+            compared=compared,
+        )
+
+    def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
+        """Return what kernels tell beside one another, by client; empty where the uploads are none."""
+        uploads, knowledge = problem.uploads, problem.knowledge
+        if not all(optional_part(seen.upload, Kernel) is not None for seen in uploads.values()):
+            return {}
+        if self.colludes:
+            raise UserError("property: kernels are compared with one another, nothing is learned; drop known=others")
+        if len(uploads) < LEAST_CLIENTS:
+            raise UserError(
+                f"property: {len(uploads)} client(s), so too few kernels to compare; expected at least {LEAST_CLIENTS}"
+            )
+        if knowledge.public_images is None or knowledge.public_labels is None:
+            raise UserError(
+                "property: classes of the public images are not known; pass --knowledge attacker_data=same_domain"
+            )
+        return compare(uploads, knowledge.public_images, knowledge.public_labels, knowledge.n_classes)
+
+    def _refuse_teachers(self, knowledge: Knowledge, n_clients: int, some_certain: bool, question: Property) -> None:
+        """Refuse where those who do not say the answer leave nobody to learn it from."""
+        public = knowledge.public_labels
+        if self.colludes:
+            if n_clients < LEAST_CLIENTS:
+                raise UserError(
+                    f"property: {n_clients} client(s), so too few others to learn from; expected at least "
+                    f"{LEAST_CLIENTS}, or --knowledge attacker_data=same_domain and --public N to make clients up"
+                )
+        elif public is not None:
+            if len(public) < LEAST_IMAGES:
+                raise UserError(
+                    f"property: {len(public)} images to make clients of; expected at least {LEAST_IMAGES}; train with "
+                    "--public N"
+                )
+        elif not some_certain:
+            raise UserError(
+                f"property: no stored upload says in clear what is asked ({QUESTIONS[question]}), and the attacker knows "
+                "nobody to learn it from; pass --knowledge attacker_data=same_domain and --public N, or, for an attacker "
+                "in league with all other clients, --attack-option property.known=others"
+            )
+
+    def _learned(self, problem: InferenceProblem, asked: Inquiry) -> tuple[dict[int, Learned | None], str]:
+        """Return what was learned for each client's question, and where from."""
+        knowledge, uploads = problem.knowledge, problem.uploads
+        n_classes = knowledge.n_classes
+        nothing: dict[int, Learned | None] = dict.fromkeys(uploads)
+        if asked.compared:
+            return nothing, "the other kernels of the round"
+        if len(asked.certain) == len(uploads):
+            newest = (said((seen.upload,)) for seen in uploads.values())
+            at_once = all(self.read_off(one, asked.about, n_classes) is not None for one in newest)
+            return nothing, IN_CLEAR[0] if at_once else IN_CLEAR[1]
+        some = f"{IN_CLEAR[1]} of {len(asked.certain)} clients, and " if asked.certain else ""
+        if not asked.learns:
+            return nothing, f"{some}nothing for the others"
+        if self.colludes:
+            all_known = {k: KnownClient(seen, problem.colluders[k]) for k, seen in uploads.items()}
+            found: dict[int, Learned | None] = {
+                k: self.learn([one for other, one in all_known.items() if other != k], asked.about, n_classes)
+                for k in uploads
+            }
+            return found, f"{some}the {len(uploads) - 1} other clients, in league with the attacker"
+        assert knowledge.public_images is not None
+        assert knowledge.public_labels is not None
+        known = shadow_clients(
+            next(seen for k, seen in uploads.items() if k not in asked.certain),
+            Samples(knowledge.public_images, knowledge.public_labels),
+            n_classes,
+            self.shadow_clients,
+            problem.seed,
+            epochs=self.epochs,
+            mechanism=self.mechanism,
+            batch=knowledge.batch,
+        )
+        fitted = self.learn(known, asked.about, n_classes)
+        return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"

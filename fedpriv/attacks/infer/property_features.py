@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from fedpriv.attacks.infer.membership import held_classes
 from fedpriv.attacks.observation import Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
+from fedpriv.attacks.read.disclosed_labels import held_classes
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes, optional_part
 

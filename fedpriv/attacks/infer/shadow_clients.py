@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
-from fedpriv.attacks.infer.property import KnownClient
+from fedpriv.attacks.infer.known_clients import KnownClient
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution, output_distance
 from fedpriv.datasets.types import Samples

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedpriv.attacks.infer.membership import class_counts, held_classes
 from fedpriv.wire.payloads import Entangled, Message, optional_part
 
 
@@ -47,3 +46,28 @@ def said(messages: Iterable[Message]) -> Said:
     if counts is not None:
         return Said(tuple(sorted(label for label, count in counts.items() if count > 0)), counts)
     return Said(tuple(sorted(mixed)) if mixed else newest, None)
+
+
+def held_classes(upload: Message) -> tuple[int, ...] | None:
+    """Return the classes that an upload says its client holds, ascending; None where it says nothing of classes."""
+    for payload in upload:
+        classes = payload.said("classes")
+        if classes is not None:
+            return tuple(classes.unique().tolist())
+        for by_class in (payload.said("weights"), payload.said("histogram")):
+            if by_class is not None:
+                return tuple(by_class.nonzero().squeeze(1).tolist())
+    return None
+
+
+def class_counts(upload: Message) -> dict[int, int] | None:
+    """Return how many training images of each class an upload says its client holds, or None where it does not."""
+    for payload in upload:
+        classes, counts, histogram = payload.said("classes"), payload.said("counts"), payload.said("histogram")
+        if histogram is not None:
+            return {label: count for label, count in enumerate(histogram.tolist()) if count > 0}
+        if classes is not None and payload.computed_from == "image":
+            classes, counts = classes.unique(return_counts=True)
+        if classes is not None and counts is not None:
+            return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+    return None

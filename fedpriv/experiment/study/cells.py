@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import run_config
-from fedpriv.experiment.plan import MEMBERSHIP, PROPERTY, SCORING, AttackPlan
+from fedpriv.experiment.plan import AttackPlan
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.experiment.study.shapes import slug
 from fedpriv.experiment.study.toml_lines import Path as Keys
@@ -281,11 +281,11 @@ def _refuse_property(
     if not silent or target in KERNELS or study.card.attacker_data == "same_domain":
         return
     for entry in entries:
-        if entry.name == PROPERTY and getattr(entry.attack, "known", None) != "others":
+        if entry.attack.result == "scores" and entry.attack.reads_every_round and not entry.attack.colludes:
             raise study.source.error(
                 entry.keys,
-                f"attack 'property' on {method.label}: nothing that the server sees says which classes a client holds, and "
-                "the attacker knows nobody to learn it from; grant attacker_data=same_domain and set public in the "
+                f"attack {entry.name!r} on {method.label}: nothing that the server sees says which classes a client holds, "
+                "and the attacker knows nobody to learn it from; grant attacker_data=same_domain and set public in the "
                 "federation, or set the attack's known=others",
             )
 
@@ -340,7 +340,8 @@ def _plans(
     for entry in outlook.entries:
         plan = AttackPlan(
             target=outlook.target,
-            attacks={} if entry.name in SCORING else {entry.name: entry.attack},
+            attacks={entry.name: entry.attack} if entry.attack.result == "images" else {},
+            inferences={entry.name: entry.attack} if entry.attack.result == "scores" else {},
             card=study.card,
             n_targets=study.targets,
             seed=seed,
@@ -351,8 +352,6 @@ def _plans(
             chunk_rows=execution.chunk_rows,
             device=execution.device,
             download=execution.download,
-            members=entry.attack if entry.name == MEMBERSHIP else None,
-            properties=entry.attack if entry.name == PROPERTY else None,
         )
         if plan.results():
             plans.append(plan)

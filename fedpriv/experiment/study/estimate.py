@@ -30,7 +30,6 @@ from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.execution import Ground
     from fedpriv.federation.rounds import Federation
 
 SMALL_BUDGETS = (2, 10)
@@ -201,12 +200,13 @@ def _attacks(cell: Cell, run: _Rehearsal, folder: Path) -> Times:
 
 def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict[str, float]:
     from fedpriv.experiment.execution import prepare_ground
+    from fedpriv.experiment.inference import measure_all
 
     few = min(plan.n_targets, REHEARSED_TARGETS)
     small = replace(plan, n_targets=few, stages={}, budgets=(), rounds_seen=None, control=False, device="cpu")
     if not plan.attacks:
         ground = prepare_ground(run.run, small)
-        took = _timed(lambda: _measure(folder, ground, small))
+        took = _timed(lambda: measure_all(folder, ground, small, command=""))
         return dict.fromkeys(plan.results(), took * cell.config.clients / run.clients)
     ((name, made),) = plan.attacks.items()
     least = replace(made, **{made.budget: SMALL_BUDGETS[0]}) if made.budget else made
@@ -234,14 +234,6 @@ def _trial(run: _Rehearsal, plan: AttackPlan, folder: Path) -> tuple[float, int]
     ground = prepare_ground(run.run, plan)
     (evidence,) = ground.evidence.values()
     return _timed(lambda: attack_all(folder, ground, plan, command="")), max(1, len(evidence.targets))
-
-
-def _measure(folder: Path, ground: Ground, plan: AttackPlan) -> None:
-    from fedpriv.experiment import membership
-    from fedpriv.experiment import property as property_inference
-
-    membership.measure_all(folder, ground, plan, command="")
-    property_inference.measure_all(folder, ground, plan, command="", named=False)
 
 
 def _timed(action: Callable[[], Any]) -> float:

@@ -207,15 +207,14 @@ def _status(path: Path, kept: Mapping[str, Any]) -> str:
 
 def results(cell: Cell) -> list[tuple[str, str, str | None, int | None, Any]]:
     """Return name, place, stage and budget of every result that a cell will have, and the attack itself, in order."""
-    from fedpriv.experiment.plan import SCORING, folder_name
+    from fedpriv.experiment.plan import folder_name
 
     home = f"attacks/{cell.name}"
     found: list[tuple[str, str, str | None, int | None, Any]] = []
     for plan in cell.plans:
         found += [(job.name, f"{home}/{job.folder}", job.stage, job.budget, job.attack) for job in plan.jobs()]
-        for name, made in zip(SCORING, (plan.members, plan.properties), strict=True):
-            if made is not None:
-                found += [(name, f"{home}/{folder_name(name, stage)}", stage, None, made) for stage, _ in plan.moments]
+        for name, made in plan.inferences.items():
+            found += [(name, f"{home}/{folder_name(name, stage)}", stage, None, made) for stage, _ in plan.moments]
     return found
 
 

@@ -125,9 +125,8 @@ def _train(work: Work) -> float:
 
 
 def _attack(work: Work, cell: Attacked, plan: AttackPlan, say: Say) -> None:
-    from fedpriv.experiment import membership
-    from fedpriv.experiment import property as property_inference
     from fedpriv.experiment.execution import attack_all, prepare_ground
+    from fedpriv.experiment.inference import measure_all
     from fedpriv.experiment.study.folder import is_result
 
     folders = plan.results()
@@ -137,7 +136,6 @@ def _attack(work: Work, cell: Attacked, plan: AttackPlan, say: Say) -> None:
     began = time.perf_counter()
     ground = prepare_ground(work.run, plan)
     attack_all(cell.folder, ground, plan, command=work.command)
-    membership.measure_all(cell.folder, ground, plan, command=work.command)
-    property_inference.measure_all(cell.folder, ground, plan, named=cell.named, command=work.command)
+    measure_all(cell.folder, ground, plan, command=work.command, named=plan.inferences if cell.named else ())
     absent = [folder for folder in folders if not is_result(cell.folder / folder)]
     say("attacked", cell.name, folders, absent, time.perf_counter() - began)

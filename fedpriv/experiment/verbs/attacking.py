@@ -12,14 +12,10 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
-from fedpriv.experiment import membership
-from fedpriv.experiment import property as property_inference
 from fedpriv.experiment.execution import Ground, attack_all, prepare_ground
 from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, refuse_unknown, run_config, texts
+from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.plan import (
-    MEMBERSHIP,
-    PROPERTY,
-    SCORING,
     AttackPlan,
     attack_names,
     build_attacks,
@@ -166,11 +162,7 @@ def attack(
             ground, plan = _prepare(folder / "run", plan, asked.named, notices)
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         results = attack_all(folder, ground, plan, command=command, listener=listener)
-        measured = membership.measure_all(folder, ground, plan, command=command, listener=listener)
-        named = PROPERTY in asked.named
-        measured |= property_inference.measure_all(
-            folder, ground, plan, command=command, named=named, listener=listener
-        )
+        measured = measure_all(folder, ground, plan, command=command, named=asked.named, listener=listener)
         write_report(list(results), folder, list(measured))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run")
     records = {found.name: record for found, record in results.items()}
@@ -229,7 +221,8 @@ def _read(target: str, named: tuple[str, ...], card: KnowledgeCard, seed: int, s
     chosen, refusals = granted(chosen, named, target, card, rounds_seen)
     plan = AttackPlan(
         target=target,
-        attacks={name: made for name, made in chosen.items() if name not in SCORING},
+        attacks={name: made for name, made in chosen.items() if made.result == "images"},
+        inferences={name: made for name, made in chosen.items() if made.result == "scores"},
         card=card,
         n_targets=settings.get("targets", 48),
         seed=seed,
@@ -239,8 +232,6 @@ def _read(target: str, named: tuple[str, ...], card: KnowledgeCard, seed: int, s
         control=control,
         control_every_budget=every,
         chunk_rows=settings.get("chunk_rows"),
-        members=chosen.get(MEMBERSHIP),
-        properties=chosen.get(PROPERTY),
     )
     return _Asked(plan, named, stages, tuple(refusals))
 
@@ -330,9 +321,7 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notic
         UserError: when the run does not have what is asked for, or leaves nothing to an inference that was named.
     """
     ground = prepare_ground(path, plan)
-    plan, about_members = membership.check(ground, plan, named=MEMBERSHIP in named)
-    plan, about_clients = property_inference.check(ground, plan, named=PROPERTY in named)
-    reasons = (*about_members, *about_clients)
+    plan, reasons = check(ground, plan, named)
     if reasons and not plan.results():
         raise UserError(reasons[0])
     for reason in reasons:
@@ -345,8 +334,7 @@ def _request(plan: AttackPlan, path: Path | None) -> dict[str, Any]:
     return {
         "target": plan.target,
         "attacks": {name: plain(made) for name, made in plan.attacks.items()},
-        "membership": plain(plan.members),
-        "property": plain(plan.properties),
+        "inferences": {name: plain(made) for name, made in plan.inferences.items()},
         "knowledge": plain(plan.card),
         "n_targets": plan.n_targets,
         "round": plan.round,

@@ -96,7 +96,7 @@ class PropertyRecord(InferenceRecord):
     """
 
     kind: Literal["property"] = "property"
-    question: Literal["holds", "majority", "share"]
+    question: str
     threshold: FiniteFloat | None
     learned_from: str
     n_pairs: int

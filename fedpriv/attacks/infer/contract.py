@@ -1,0 +1,170 @@
+"""The contract of inferences, which answer questions about clients by scores: a third one is a file and a line in the table.
+
+An inference sees uploads, what the card grants, and what is asked. It is handed neither a run nor an answer, so that it
+works over any evidence; whoever has the answers judges the scores (:mod:`fedpriv.scoring.inference`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.contract import Declared
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.disclosed_labels import Said, said
+from fedpriv.util.errors import UserError
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Images of which some were a client's training images; which, is not said.
+
+    Attributes:
+        client: whose members are looked for.
+        images: ``(n, c, h, w)`` in [0, 1].
+        labels: ``(n,)`` their classes, which the attacker knows.
+    """
+
+    client: int
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class InferenceProblem:
+    """What one call of an inference is about. Everything by client holds the clients that uploaded in the newest round.
+
+    Attributes:
+        observations: what the server saw.
+        knowledge: card and grants.
+        kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
+        candidates: client -> images that are asked about; empty for an inference that asks about classes.
+        disclosed: client -> what it said in clear in any round; of one that is not there its newest upload is asked.
+        colluders: client -> how many images of each class it has ``(C,)`` int64, of clients in league with the attacker.
+        seed: of everything drawn.
+    """
+
+    observations: tuple[Observation, ...]
+    knowledge: Knowledge
+    kind: str | None = None
+    candidates: Mapping[int, Candidates] = field(default_factory=dict)
+    disclosed: Mapping[int, Said] = field(default_factory=dict)
+    colluders: Mapping[int, Tensor] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def uploads(self) -> dict[int, Observation]:
+        """Client -> what was seen of it in the newest round."""
+        newest = max(seen.round for seen in self.observations)
+        return {seen.client: seen for seen in self.observations if seen.round == newest}
+
+    def said(self) -> dict[int, Said]:
+        """Return what each client said in clear."""
+        return {k: self.disclosed.get(k) or said((seen.upload,)) for k, seen in self.uploads.items()}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked, of whom.
+
+    Attributes:
+        classes: client -> the class ``(n,)`` that each of its questions is about.
+        question: a name of it.
+        threshold: where it depends on one.
+    """
+
+    classes: Mapping[int, Tensor]
+    question: str = ""
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an inference returned.
+
+    Attributes:
+        asked: what of whom.
+        values: client -> a score of each question ``(n,)`` float64 on the CPU; higher for a likelier yes, minus infinity
+            where a yes is ruled out.
+        source: in words, where scores were learned from; empty where nothing was learned.
+        colluders: in words, who was in league with the attacker; empty for nobody.
+        seconds: what it took, measured by the call.
+    """
+
+    asked: Asked
+    values: Mapping[int, Tensor]
+    source: str = ""
+    colluders: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference(Declared):
+    """An attack that returns scores.
+
+    Attributes:
+        asks: whether a candidate image was a member (the answer is who trained on it), or something of a class (the answer
+            follows from how many images of each class a client has).
+        reads_every_round: whether it uses what clients said in clear in all stored rounds; its card then says so.
+        extractor_free: whether uploads are enough, and no client's extractor is asked for.
+    """
+
+    result = "scores"
+    asks: ClassVar[Literal["images", "classes"]]
+    reads_every_round: ClassVar[bool] = False
+    extractor_free: ClassVar[bool] = False
+
+    def card(self, granted: KnowledgeCard) -> KnowledgeCard:
+        """Return what it takes of the grants: one round, and no extractor where uploads are enough."""
+        return replace(granted, rounds_seen=1, extractor="none" if self.extractor_free else granted.extractor)
+
+    @property
+    def colludes(self) -> bool:
+        """Whether it is told how many images of each class other clients have."""
+        return False
+
+    @property
+    def n_candidates(self) -> int:
+        """How many members, and as many non-members, are tried for each client at most, where it asks about images."""
+        return 100
+
+    def ask(self, problem: InferenceProblem) -> Asked:
+        """Return what is asked of whom, before anything is computed.
+
+        Raises:
+            UserError: where it cannot be answered.
+        """
+        return Asked({client: one.labels for client, one in problem.candidates.items()})
+
+    def answers(self, counts: Tensor, question: str) -> Tensor:
+        """Return the true answer for each class ``(C,)`` bool of a client with ``counts`` images ``(C,)``."""
+        raise NotImplementedError(f"{type(self).__name__} asks about images")
+
+    @final
+    def __call__(self, problem: InferenceProblem) -> Scores:
+        """Answer the questions of a problem.
+
+        Raises:
+            UserError: when the card lacks a grant, nothing can be answered, or ``run`` returned no score for each question.
+        """
+        self.requirements_for(problem.kind).refuse(self.name, problem.knowledge.card)
+        began = time.perf_counter()
+        found = replace(self.run(problem), seconds=time.perf_counter() - began)
+        for client, classes in found.asked.classes.items():
+            values = found.values.get(client, torch.empty(0))
+            if values.shape != classes.shape or bool(values.isnan().any()):
+                raise UserError(
+                    f"attack {self.name!r} returned scores {tuple(values.shape)} for client {client}; expected "
+                    f"{tuple(classes.shape)} numbers"
+                )
+        return found
+
+    @abstractmethod
+    def run(self, problem: InferenceProblem) -> Scores:
+        """Return a score for each question; the card has been checked."""

@@ -1,0 +1,60 @@
+"""What an inference is tried on: the evidence, and the truth, of which it is handed candidates and colluders alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem
+from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.evidence.gather import Evidence
+from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
+
+
+@dataclass(frozen=True)
+class InferenceCase:
+    """Evidence and truth.
+
+    Attributes:
+        evidence: what the server saw, with extractors of every client that uploaded in the attacked round where granted.
+        run: holds the truth of local rounds.
+        federation: holds the truth of who has what.
+        kind: of upload that is attacked.
+        seed: of candidates, of everything drawn, and of resamples.
+        told: what clients said in clear in all rounds (:mod:`fedpriv.evidence.disclosed`); of one that is not there its
+            newest upload is asked.
+    """
+
+    evidence: Evidence
+    run: RunDirectory
+    federation: Federation
+    kind: str
+    seed: int
+    told: Mapping[int, Said] = field(default_factory=dict)
+
+    @property
+    def round(self) -> int:
+        """The attacked round."""
+        return max(seen.round for seen in self.evidence.observations)
+
+    def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
+        """Return what an inference is handed.
+
+        Args:
+            inference: which; clients' class counts are handed over only to one that colludes.
+            candidates: client -> images that are asked about, where it asks about images.
+        """
+        asked = InferenceProblem(
+            self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
+        )
+        return replace(asked, colluders=self.counts(asked)) if inference.colludes else asked
+
+    def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:
+        """Return how many images of each class ``(C,)`` each client has that uploaded."""
+        n_classes = self.evidence.knowledge.n_classes
+        held = self.federation.clients
+        return {k: torch.bincount(held[k].train.labels.cpu(), minlength=n_classes) for k in problem.uploads}

@@ -1,0 +1,405 @@
+"""Every attack that is registered, from one table: what it declares, that it changes nothing, and says the same twice."""
+
+import ast
+import dataclasses
+import inspect
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedpriv.attacks
+from fedpriv.attacks import ATTACKS
+from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.infer.contract import Asked, Candidates, Inference, InferenceProblem, Scores
+from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
+from fedpriv.attacks.recover.then_invert import INVERSIONS, RecoverThenInvert
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.evidence.gather import gather
+from fedpriv.experiment.federation import prepare
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Prototypes, optional_part
+
+CPU = torch.device("cpu")
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Case:
+    """On what an attack is tried, and which tests are its positive and its negative control (``module::function``)."""
+
+    method: str
+    kind: str
+    positive: str
+    negative: str
+    options: dict[str, Any] = field(default_factory=dict)
+    card: dict[str, Any] = field(default_factory=dict)
+
+
+INVERTED = (
+    "test_inversion::test_positive_control_representations_give_the_images_away",
+    "test_inversion::test_negative_control_other_peoples_uploads_give_nothing_away",
+)
+UNMIXED = (
+    "test_unmixing_once::test_the_rungs_in_order_for_every_mechanism",
+    "test_unmixing_once::test_negative_control_another_clients_upload_under_the_own_weights_misleads",
+)
+MATCHED = "test_inverting_gradients::test_negative_control_another_clients_upload_gives_the_floor"
+
+CASES = {
+    "dip": Case("fedproto", "prototype", *INVERTED),
+    "pixels": Case("fedproto", "prototype", *INVERTED),
+    "joint": Case(
+        "fedproto",
+        "prototype",
+        "test_joint::test_both_images_of_a_prototype_of_two_are_recovered_where_one_image_fails",
+        "test_joint::test_another_clients_upload_is_worth_no_more_than_a_flat_image",
+        {"most": 2},
+    ),
+    "decoder": Case(
+        "fedproto",
+        "prototype",
+        *["test_decoder::test_private_images_come_back_and_those_of_a_strange_upload_do_not"] * 2,
+        {"channels": 16},
+        {"attacker_data": "same_domain"},
+    ),
+    "unmix": Case(
+        "fedre",
+        "entangled",
+        "test_unmixing::test_without_drift_as_many_rounds_as_classes_reveal_the_prototypes",
+        "test_unmixing::test_fixed_weights_reveal_nothing_however_many_rounds",
+        card={"rounds_seen": 2},
+    ),
+    "unmix-prior": Case("fedre", "entangled", *UNMIXED),
+    "unmix-label": Case("fedre", "entangled", *UNMIXED),
+    "average": Case(
+        "fedproto",
+        "prototype",
+        "test_averaging::test_exact_uploads_stay_exact_even_when_they_move",
+        "test_averaging::test_negative_control_noise_that_lasts_does_not_average_out",
+        card={"rounds_seen": 2},
+    ),
+    "difference": Case(
+        "fedproto",
+        "prototype",
+        "test_difference::test_positive_control_an_image_added_to_a_large_class_is_recovered",
+        "test_difference::test_negative_control_another_extractor_between_the_rounds_leaves_noise",
+        card={"rounds_seen": 2},
+    ),
+    "linear-layer": Case(
+        "fedavg",
+        "model",
+        "test_linear_layer::test_positive_control_a_single_image_is_exact",
+        "test_linear_layer::test_negative_control_noise_for_an_update_gives_no_image",
+    ),
+    "dlg": Case(
+        "fedavg",
+        "model",
+        "test_gradients::test_positive_control_single_images_come_back",
+        "test_gradients::test_negative_control_noise_for_a_gradient_gives_no_image",
+        {"redraws": 0},
+    ),
+    "inverting-gradients": Case(
+        "fedavg", "model", "test_inverting_gradients::test_positive_control_single_images_come_back", MATCHED
+    ),
+    "gradient-dip": Case(
+        "fedavg", "model", "test_inverting_gradients::test_positive_control_of_the_generator_network", MATCHED
+    ),
+    "head-update": Case(
+        "lg-fedavg",
+        "classifier",
+        "test_head_update::test_one_image_is_exact_above_60_db_and_its_label_is_read_off",
+        "test_head_update::test_permuted_uploads_give_somebody_elses_representation",
+    ),
+    "angle-update": Case(
+        "fedral",
+        "angle-matrix",
+        "test_angle_update::test_one_image_is_exact_from_dense_and_from_blocks",
+        "test_angle_update::test_the_diagonal_does_not_give_many_classes",
+    ),
+    "class-inversion": Case(
+        "fd",
+        "logits",
+        "test_class_inversion::test_positive_control_the_model_answers_as_uploaded",
+        "test_class_inversion::test_the_control_asks_for_another_class",
+    ),
+    "membership": Case(
+        "fedproto",
+        "prototype",
+        "test_membership::test_the_one_image_behind_a_prototype_scores_highest",
+        "test_membership::test_an_untrained_client_with_many_images_of_each_class_gives_chance",
+    ),
+    "property": Case(
+        "fedproto",
+        "prototype",
+        "test_property::test_positive_control_lengths_that_follow_counts_give_the_majority_away",
+        "test_property::test_negative_control_lengths_that_do_not_give_nothing_away",
+        {"known": "others"},
+    ),
+}
+"""One line an attack; a new one has one here too."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return runs of three clients by method, each trained once."""
+    home, made = tmp_path_factory.mktemp("contract"), {}
+
+    def of(method):
+        if method not in made:
+            config = RunConfig(
+                method=method,
+                clients=3,
+                rounds=2,
+                per_class=12,
+                public=40,
+                capture="all",
+                keep=(1, 2),
+                models="small-cnn",
+                partition=PartitionOptions(name="iid"),
+                training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
+            )
+            directory, federation = RunDirectory.create(home / method, config), prepare(config, CPU)
+            run(federation, directory, run_clients)
+            made[method] = directory, federation
+        return made[method]
+
+    return of
+
+
+def evidence_for(world, name, **options):
+    """Return an attack with little budget, and what a run gives it."""
+    case, kind = CASES[name], ATTACKS.load(name)
+    little = {kind.budget: 2} if kind.budget else {}
+    attack = kind(**case.options | little | options)
+    card = KnowledgeCard(**case.card)
+    if kind.result == "scores":
+        return attack, gather(*world(case.method), case.kind, attack.card(card), n_targets=99, seed=0)
+    select = None if name == "difference" else attack.select  # the data of runs stay as they are
+    seen = gather(*world(case.method), case.kind, card, n_targets=2, seed=0, unit=attack.unit, select=select)
+    return attack, seen
+
+
+def observations_for(name, seen):
+    if name != "difference":
+        return seen.observations
+    return tuple(counted(one) for one in seen.observations)
+
+
+def counted(seen):
+    """The same upload, which says that the client has an image more of every class in each round."""
+    means = optional_part(seen.upload, Prototypes)
+    more = replace(means, counts=torch.full((len(means.classes),), 5 + seen.round))
+    return replace(seen, upload=tuple(more if payload is means else payload for payload in seen.upload))
+
+
+def problem_for(attack, seen):
+    own = {o.client: torch.arange(len(seen.observations)) for o in seen.observations}
+    images = torch.rand(len(own), 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    candidates = {client: Candidates(client, images, labels) for client, labels in own.items()}
+    counts = {client: torch.arange(10) + client for client in own}
+    asked = candidates if attack.asks == "images" else {}
+    return InferenceProblem(seen.observations, seen.knowledge, "prototype", asked, colluders=counts)
+
+
+def called(name, attack, seen):
+    """Return tensors that an attack makes of evidence, by name."""
+    if attack.result == "scores":
+        return {str(client): values for client, values in attack(problem_for(attack, seen)).values.items()}
+    found = attack(observations_for(name, seen), seen.knowledge, seen.targets, kind=CASES[name].kind, seed=1)
+    assert found.cost.seconds > 0
+    assert found.cost.device == "cpu"
+    return {key: getattr(found, key) for key in ("images", "objective", "chosen", "labels", "converged")}
+
+
+def tensors_of(seen):
+    for one in seen.observations:
+        for payload in (*one.upload, *one.broadcast):
+            for spec in dataclasses.fields(payload):
+                value = getattr(payload, spec.name)
+                yield from (value.values() if isinstance(value, dict) else (value,))
+
+
+def test_every_attack_has_a_line():
+    assert set(CASES) == set(ATTACKS)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_an_attack_says_of_itself(name):
+    kind = ATTACKS.load(name)
+    family = Attack if kind.result == "images" else Inference
+    assert issubclass(kind, family)
+    assert kind.__call__ is family.__call__
+    assert not inspect.isabstract(kind)
+    assert dataclasses.is_dataclass(kind)
+    assert kind.__dataclass_params__.frozen
+    assert all(spec.kw_only for spec in dataclasses.fields(kind))
+    assert isinstance(kind.version, int)
+    assert kind.version >= 1
+    assert kind.summary
+    assert "\n" not in kind.summary
+    assert not kind.summary.endswith(".")
+    assert kind.budget is None or kind.budget in {spec.name for spec in dataclasses.fields(kind)}
+    assert isinstance(kind().requirements_for(CASES[name].kind), Needs)
+    assert CASES[name].kind in kind.targets
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_has_a_positive_and_a_negative_control(name):
+    for control in (CASES[name].positive, CASES[name].negative):
+        module, _, function = control.partition("::")
+        assert f"def {function}(" in (HERE / f"{module}.py").read_text(encoding="utf-8"), control
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_says_the_same_twice_and_leaves_its_evidence_alone(name, world):
+    attack, seen = evidence_for(world, name)
+    before = [value.clone() for value in tensors_of(seen) if isinstance(value, torch.Tensor)]
+    first, again = called(name, attack, seen), called(name, attack, seen)
+    assert first.keys() == again.keys()
+    for key, values in first.items():
+        assert torch.equal(values, again[key]), key
+    after = [value for value in tensors_of(seen) if isinstance(value, torch.Tensor)]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_refuses_a_card_that_lacks_what_it_says_it_needs(name, world):
+    attack, seen = evidence_for(world, name)
+    needs, poor = attack.requirements_for(CASES[name].kind), KnowledgeCard(extractor="none", batch=False)
+    if not (needs.extractor or needs.batch):
+        needs.refuse(name, poor)
+        return
+    knowledge = replace(seen.knowledge, card=replace(poor, rounds_seen=needs.min_rounds))
+    with pytest.raises(UserError, match=f"attack '{name}' needs"):
+        called(name, attack, replace(seen, knowledge=knowledge))
+
+
+def test_no_attack_imports_what_knows_the_truth():
+    for path in Path(fedpriv.attacks.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedpriv."):
+                room = node.module.split(".")[1]
+                assert room in {"util", "algebra", "datasets", "models", "wire", "attacks"}, (path.name, node.module)
+
+
+# ---------------------------------------------------------------- the call
+
+
+class Blank(Attack):
+    """Shows black images; the fields of its result can be replaced."""
+
+    name, summary, targets, unit = "blank", "nothing", ("prototype",), "upload"
+    wrong: dict[str, Any] = {}  # noqa: RUF012
+
+    def run(self, problem):
+        count = len(problem.targets)
+        made = Reconstruction(
+            targets=problem.targets,
+            images=torch.zeros(count, 1, *problem.knowledge.image_shape),
+            objective=torch.zeros(count, 1),
+            chosen=torch.zeros(count, dtype=torch.int64),
+            labels=torch.zeros(count, 1, dtype=torch.int64),
+            cost=Cost(seconds=99.0, iterations=3, rows=count),
+            converged=torch.ones(count, dtype=torch.bool),
+        )
+        return replace(made, **self.wrong)
+
+
+def test_the_call_measures_and_refuses_what_is_no_reconstruction(world):
+    _, seen = evidence_for(world, "dip")
+    found = Blank()(seen.observations, seen.knowledge, seen.targets)
+    assert found.cost.seconds < 99
+    assert (found.cost.iterations, found.cost.rows, found.cost.device) == (3, 2, "cpu")
+    wrongs = {
+        "chosen of shape": {"chosen": torch.zeros(3, dtype=torch.int64)},
+        "images of shape": {"images": torch.zeros(2, 1, 1, 4, 4)},
+        "not finite": {"images": torch.full((2, 1, 1, 8, 8), torch.nan)},
+        "other targets": {"targets": seen.targets[::-1]},
+    }
+    for complaint, wrong in wrongs.items():
+        attack = type("Wrong", (Blank,), {"wrong": wrong})()
+        with pytest.raises(UserError, match=f"attack 'blank' returned.*{complaint}"):
+            attack(seen.observations, seen.knowledge, seen.targets)
+    with pytest.raises(UserError, match="no targets"):
+        Blank()(seen.observations, seen.knowledge, ())
+
+
+def test_the_call_cannot_be_replaced():
+    with pytest.raises(TypeError, match="write run, not __call__"):
+        type("Sly", (Blank,), {"__call__": lambda self: None})
+
+
+# ---------------------------------------------------------------- two parts
+
+
+@pytest.mark.parametrize("inversion", INVERSIONS)
+@pytest.mark.parametrize("name", [name for name in ATTACKS if issubclass(ATTACKS.load(name), RecoverThenInvert)])
+def test_every_recovery_goes_with_every_inversion(name, inversion, world):
+    attack, seen = evidence_for(world, name, inversion=inversion)
+    if inversion == "decoder":
+        with pytest.raises(UserError, match="needs attacker_data"):
+            called(name, attack, seen)
+        case = CASES[name]
+        card = KnowledgeCard(**case.card, attacker_data="same_domain")
+        seen = gather(*world(case.method), case.kind, card, n_targets=2, seed=0, unit=attack.unit)
+    found = called(name, attack, seen)
+    assert len(found["images"]) == len(seen.targets)
+
+
+# ---------------------------------------------------------------- a third inference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smallest(Inference):
+    """Guesses that the class whose prototype is shortest is a rare one; a third inference, made here alone."""
+
+    name = "smallest"
+    summary = "which class a client has fewest of"
+    targets = ("prototype",)
+    asks = "classes"
+    extractor_free = True
+
+    def ask(self, problem: InferenceProblem) -> Asked:
+        held = {k: optional_part(seen.upload, Prototypes).classes for k, seen in problem.uploads.items()}
+        return Asked(held, "which class is rare?")
+
+    def answers(self, counts, question):
+        return counts == counts.min()
+
+    def run(self, problem: InferenceProblem) -> Scores:
+        lengths = {
+            k: -optional_part(seen.upload, Prototypes).features.norm(dim=1).double()
+            for k, seen in problem.uploads.items()
+        }
+        return Scores(self.ask(problem), lengths, source="lengths")
+
+
+def test_a_third_inference_is_judged_without_anybody_knowing_it(world):
+    from fedpriv.scoring.inference import check, evaluate
+    from fedpriv.scoring.inference_case import InferenceCase
+
+    directory, federation = world("fedproto")
+    seen = gather(directory, federation, "prototype", Smallest().card(KnowledgeCard()), n_targets=99, seed=0)
+    case = InferenceCase(seen, directory, federation, "prototype", 0)
+    check(Smallest(), case)
+    record = evaluate(Smallest(), case, provenance(directory, seen))
+    assert (record.kind, record.attack, record.question) == ("property", "smallest", "which class is rare?")
+    assert record.learned_from == "lengths"
+    assert 0 <= record.auc.value <= 1
+    assert "which class is rare" in record.verdict
+
+
+def provenance(directory, seen):
+    from fedpriv.experiment.execution import described
+    from fedpriv.experiment.plan import AttackPlan
+
+    card = seen.knowledge.card
+    plan = AttackPlan("prototype", {}, card, inferences={"smallest": Smallest()})
+    return described(directory, plan, "smallest", Smallest(), card, (None, None), command="")
