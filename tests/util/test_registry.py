@@ -4,9 +4,12 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+import torch
 from outside_cases import OUTSIDE, distribution
 
 from fedpriv.attacks import ATTACKS, attacks_for
+from fedpriv.attacks.observation import Observation
+from fedpriv.attacks.recover.averaged_inversion import average_rows, averaged_upload
 from fedpriv.datasets import DATASETS, load_dataset
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
 from fedpriv.federation.run_directory import DefenseChoice
@@ -93,6 +96,15 @@ def test_members_from_outside_take_their_place_among_the_others(outside):
     assert load_dataset("stripes").n_classes == 4
     assert family("one-layer,small-cnn") == ("one-layer", "small-cnn")
     assert default_width("one-layer") == 512
+
+
+def test_rows_of_another_packages_kind_are_averaged_over_rounds_in_their_own_kind(outside):
+    made, classes = payload_kind("direction"), torch.tensor([1, 4])
+    seen = [Observation(number, 0, (made(torch.randn(2, 6), classes),), ()) for number in range(1, 6)]
+    (found,) = averaged_upload(seen, seen[-1], "window")
+    assert type(found) is made
+    assert torch.equal(found.features, average_rows(seen, seen[-1], "window").rows)
+    assert not torch.equal(found.features, seen[-1].upload[0].features)
 
 
 # ---------------------------------------------------------------- clashes and breakage

@@ -86,9 +86,11 @@ def averaged_upload(
     Raises:
         UserError: when it holds neither representations nor prototypes.
     """
-    held = _rows(newest)
     rows = average_rows(observations, newest, family, missing).rows
-    return tuple(replace(held, features=rows) if payload is held else payload for payload in newest.upload)
+    return tuple(
+        replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
+        for payload in newest.upload
+    )
 
 
 def average_rows(
