@@ -12,6 +12,7 @@ import torch
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction, TargetId
 from fedpriv.defenses import build_defenses
 from fedpriv.evidence.truth import Truth
+from fedpriv.experiment.execution import upload_facts
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
 from fedpriv.scoring.records import About, FiniteSummary, MembershipRecord, PropertyRecord, Rate, Rates
@@ -159,6 +160,7 @@ def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, att
     about = but(
         ABOUT,
         **shared,
+        upload=upload_facts(target),
         **federation,
         options={} if value is None else {"iterations": value},
     )

@@ -12,6 +12,7 @@ from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.files import write_bytes
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack, Declared
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
     from fedpriv.scoring.records.made import Stage as StageFacts
+    from fedpriv.scoring.records.made import Upload
 
 __all__ = ["AttackPlan", "Ground", "attack_all", "prepare_ground"]
 
@@ -227,12 +229,24 @@ def described(
         dataset=dataset_title(run.config),
         knowledge=card,
         seed=plan.seed,
+        upload=upload_facts(plan.target),
         options=plain(attack),
         stage=stage_facts(run, *moment),
         run=run.config,
         defenses=read_summary(run.path / "summary.json").defenses,
         command=command,
     )
+
+
+def upload_facts(target: str) -> Upload:
+    """Return what records say of a kind of upload."""
+    from fedpriv.scoring.records.made import Upload
+
+    if target in CLASS_MEANS | MIXTURES:
+        return Upload(vectors="class prototypes", separate=target in SEPARATE)
+    if target in OF_IMAGES | LAYERS:
+        return Upload(vectors="representations", separate=target in SEPARATE)
+    return Upload(separate=target in SEPARATE)
 
 
 def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> StageFacts | None:

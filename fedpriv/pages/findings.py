@@ -16,9 +16,6 @@ from fedpriv.scoring.ranking import card_key, card_numbers, stage_name, title
 from fedpriv.scoring.records import InferenceResult, Provenance, ReconstructionRecord
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import Kind, beyond_chance, percent, verdict_kind
-from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE, Kinds
-from fedpriv.wire.payload import DECLARED
-from fedpriv.wire.payloads import PAYLOADS
 
 _NOTHING: tuple[Kind, ...] = ("none", "worse")
 """Verdicts that differ by luck and precision alone: no image beats the floor."""
@@ -281,7 +278,7 @@ def _recovered(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
     of those under which an attack succeeds.
     """
     first = own[0].about
-    if _among(first.target, SEPARATE) and not first.defenses:
+    if first.upload.separate and not first.defenses:
         return ""
     apart: dict[str, list[AttackRecord]] = {}
     for attack in own:
@@ -308,22 +305,10 @@ def _recovered_by_rounds(alike: Sequence[AttackRecord], own: Sequence[AttackReco
         if attack.about.attack == name
     }
     return (
-        f"{_vectors(best.about.target)} are recovered {_from_rounds(rounds)}: {name} tells "
+        f"{best.about.upload.vectors.capitalize()} are recovered {_from_rounds(rounds)}: {name} tells "
         f"{100 * found.mean:.0f} % from the client's others (chance {100 * found.chance:.0f} %), median relative "
         f"error {percent(None if error is None else error.median)}{_under(best, own, cards)}."
     )
-
-
-def _vectors(kind: str) -> str:
-    """Return what attacks on a kind of upload recover before they make an image of it."""
-    if _among(kind, CLASS_MEANS | MIXTURES):
-        return "Class prototypes"
-    return "Representations" if _among(kind, OF_IMAGES | LAYERS) else "Vectors"
-
-
-def _among(kind: str, kinds: Kinds) -> bool:
-    """Whether a kind is one of some; a kind of a package that is not installed any more is none."""
-    return (kind in DECLARED or kind in PAYLOADS) and kind in kinds
 
 
 def _rounds(attack: AttackRecord) -> int:

@@ -41,12 +41,13 @@ from fedpriv.util.files import digest, read_json, read_lines, write_text
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
-_FILES: dict[type[AnyRecord], str] = {
+FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
     ReconstructionRecord: METRICS,
     MembershipRecord: MEMBERSHIP,
     PropertyRecord: PROPERTY,
 }
+"""Records by their file names."""
 P = TypeVar("P", bound=Part)
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
 
@@ -56,7 +57,7 @@ _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
 
 def write_record(folder: Path, record: AnyRecord) -> None:
     """Write a record under the file name of its kind; the folder is made where it is missing."""
-    write_text(folder / _FILES[type(record)], record.model_dump_json(indent=2) + "\n")
+    write_text(folder / FILES[type(record)], record.model_dump_json(indent=2) + "\n")
 
 
 def read_record(path: Path) -> AnyRecord:

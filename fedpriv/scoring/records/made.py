@@ -97,10 +97,23 @@ class DefenseFacts(Record):
     server_view: Literal["each", "sum"]
 
 
+class Upload(Record):
+    """What the attacked kind of upload was, by its traits.
+
+    Attributes:
+        vectors: what attacks recover before they make an image of it.
+        separate: whether it holds them one by one, so that nothing has to be recovered where no defense is on.
+    """
+
+    vectors: Literal["class prototypes", "representations", "vectors"] = "vectors"
+    separate: bool = False
+
+
 class Provenance(Identity):
     """How a result was made.
 
     Attributes:
+        upload: what is known of the kind of upload.
         options: of the attack.
         run: configuration of the attacked run; None for uploads that were made elsewhere.
         defenses: of the run, in the order in which they are applied.
@@ -108,6 +121,7 @@ class Provenance(Identity):
         labels: what the study that holds the result calls it; None outside studies.
     """
 
+    upload: Upload = Upload()
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
     run: RunConfig | None = None
     defenses: tuple[DefenseFacts, ...] = ()
