@@ -34,9 +34,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 """(module, room or module that it imports although it may not) -> why."""
 
 READS_TEXT: dict[str, str] = {
-    "study.toml_lines": "TOML that a user wrote: the lines of its keys",
     "study.grammar": "what a user writes on the command line: A:x=1+B:y=2",
-    "study.source": "finds the setting that an error names; goes when errors carry the key themselves",
 }
 """Ends of modules that may import ``re`` -> the foreign text that they read. What this package writes is never read back
 as text: it is kept as data, and sentences are made from that."""

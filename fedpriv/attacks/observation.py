@@ -169,7 +169,8 @@ class Needs:
                 raise UserError(
                     f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the knowledge card grants "
                     f"{name}={getattr(card, name)}; pass --knowledge {name}={allowed[0]}"
-                    + (" and --public N" if name == "attacker_data" else "")
+                    + (" and --public N" if name == "attacker_data" else ""),
+                    keys=(name,),
                 )
         if card.rounds_seen < self.min_rounds:
             raise UserError(
@@ -179,7 +180,8 @@ class Needs:
         if self.batch and not card.batch:
             raise UserError(
                 f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the knowledge card grants "
-                "batch=none; pass --knowledge batch=known"
+                "batch=none; pass --knowledge batch=known",
+                keys=("batch",),
             )
 
 

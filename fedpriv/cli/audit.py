@@ -9,7 +9,7 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.study_flags import read, study_options
+from fedpriv.cli.study_flags import study_of, study_options
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def audit(
         described = None
         folder = out or Path()
     else:
-        described = read(study, flags, given)
+        described = study_of(study, flags, given)
         folder = out or Path("studies") / ("audit" if study is None else study.stem)
     if dry_run:
         from fedpriv.experiment.study.run import saved_study

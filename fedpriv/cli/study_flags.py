@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 
 from fedpriv.cli.federation_options import data_options, training_options
-from fedpriv.experiment.study.definition import FEDERATION, parse_study
-from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grammar import split_entries
-from fedpriv.experiment.study.source import Source, overridden, read_source
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import key_values
+
+if TYPE_CHECKING:
+    from fedpriv.experiment.study.entries import Study
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +32,12 @@ STUDY_OPTIONS = (
         "--attacks", multiple=True, metavar="NAME[:KEY=VALUE,...],...", help="Default: all that fit and are granted."
     ),
     click.option("--seeds", multiple=True, metavar="N,N,...", help="Of training, targets and attacks (default: 0)."),
+    click.option(
+        "--axis",
+        multiple=True,
+        metavar="KEY=VALUE,VALUE,...",
+        help="Vary a setting or an option: alpha=0.1,1, methods.fedre.mechanism=VAP,VAR (repeat for a grid).",
+    ),
     click.option("--targets", type=int, help="How many targets a cell at most (default: 48)."),
     click.option("--knowledge", multiple=True, metavar="GRANT=VALUE", help="Change the knowledge card."),
     click.option("--stages", multiple=True, metavar="NAME,...", help="Also attack early, middle, converged stages."),
@@ -58,12 +64,7 @@ def _parameters(command: Any) -> list[click.Parameter]:
     return found
 
 
-def read(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> Study:
-    """Return the study that a file and flags describe together, checked; arguments as :func:`source_of` has them."""
-    return parse_study(source_of(path, flags, given))
-
-
-def source_of(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> Source:
+def study_of(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> Study:
     """Return the study that a file and flags describe together; flags win.
 
     Args:
@@ -72,28 +73,25 @@ def source_of(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> S
         given: names of the flags that the user set.
 
     Raises:
-        UserError: when the file cannot be read, or a flag is not written as it should be.
+        UserError: when the file cannot be read, a flag is not written as it should be, or the study is wrong somewhere.
     """
-    source = Source({}) if path is None else read_source(path)
-    settings: dict[str, tuple[str, Any]] = {}
+    from fedpriv.experiment.study.definition import overridden, parse_axes, read_file
+    from fedpriv.experiment.study.grid import parse_study
+    from fedpriv.experiment.study.origin import Origin
+
+    found = {name: _plain(flags[name]) for name in flags if name in given}
     for name in ("methods", "defenses", "attacks", "stages"):
-        if name in given:
-            settings[name] = (f"--{name}", [entry for text in flags[name] for entry in split_entries(text)])
-    if settings.get("attacks", ("", None))[1] == ["all"]:
-        settings["attacks"] = ("--attacks", "all")
-    if "seeds" in given:
-        settings["seeds"] = ("--seeds", _whole_numbers(flags["seeds"]))
-    if "knowledge" in given:
-        settings["knowledge"] = ("--knowledge", key_values(flags["knowledge"], "--knowledge"))
-    for name, flag in (("targets", "--targets"), ("rounds_seen", "--rounds-seen"), ("control", "--control")):
-        if name in given:
-            settings[name] = (flag, flags[name])
-    federation = {
-        name: ("--" + name.replace("_", "-"), _plain(flags[name]))
-        for name in FEDERATION
-        if name in given and name in flags
-    }
-    return overridden(source, settings, federation)
+        if name in found:
+            found[name] = [entry for text in flags[name] for entry in split_entries(text)]
+    if found.get("attacks") == ["all"]:
+        found["attacks"] = "all"
+    if "seeds" in found:
+        found["seeds"] = _whole_numbers(flags["seeds"])
+    if "knowledge" in found:
+        found["knowledge"] = key_values(flags["knowledge"], "--knowledge")
+    if "axis" in found:
+        found["axes"] = parse_axes(found.pop("axis"))
+    return parse_study(overridden(Origin({}) if path is None else read_file(path), found))
 
 
 def _whole_numbers(texts: Sequence[str]) -> list[int]:

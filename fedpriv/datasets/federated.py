@@ -47,7 +47,8 @@ class PartitionOptions:
     def __post_init__(self) -> None:
         if not 0 < self.train_fraction < 1:
             raise UserError(
-                f"train fraction is {self.train_fraction}: it must be above 0 and below 1, for example 0.75"
+                f"train fraction is {self.train_fraction}: it must be above 0 and below 1, for example 0.75",
+                keys=("train_fraction",),
             )
 
 
@@ -111,7 +112,8 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
         if len(train) == 0 or len(test) == 0:
             raise UserError(
                 f"client {number} would hold {len(train)} training and {len(test)} test images, at least 1 of each is "
-                "needed; use fewer clients, more images per class or another train fraction"
+                "needed; use fewer clients, more images per class or another train fraction",
+                keys=("clients",),
             )
         clients.append(ClientData(train, test))
     return FederatedData(dataset, tuple(clients))
@@ -131,7 +133,9 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, S
     """
     total = len(dataset.samples)
     if not 1 <= n_public < total:
-        raise UserError(f"number of public images is {n_public}: of {total} images it must be 1..{total - 1}")
+        raise UserError(
+            f"number of public images is {n_public}: of {total} images it must be 1..{total - 1}", keys=("public",)
+        )
     order = np.random.default_rng(derive_seed("public images", seed)).permutation(total)
     public, kept = np.sort(order[:n_public]), np.sort(order[n_public:])
     kept_train = int((kept < dataset.n_official_train).sum())

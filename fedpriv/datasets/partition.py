@@ -57,7 +57,9 @@ def dirichlet_partition(
     """
     _check(labels, n_clients)
     if not (math.isfinite(alpha) and alpha > 0):
-        raise UserError(f"alpha is {alpha}: a Dirichlet division needs a finite number above 0, for example 0.1")
+        raise UserError(
+            f"alpha is {alpha}: a Dirichlet division needs a finite number above 0, for example 0.1", keys=("alpha",)
+        )
     wanted = least_samples(len(labels), n_clients) if least is None else least
     stream = Stream(rng)
     by_class = _positions_by_class(labels)
@@ -67,7 +69,8 @@ def dirichlet_partition(
             return drawn
     raise UserError(
         f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
-        f"least {wanted} samples in {MAX_DRAWS} draws; use a larger alpha or fewer clients"
+        f"least {wanted} samples in {MAX_DRAWS} draws; use a larger alpha or fewer clients",
+        keys=("alpha",),
     )
 
 
@@ -122,7 +125,8 @@ def pathological_partition(
     n_classes = len(by_class)
     if not 1 <= classes_per_client <= n_classes:
         raise UserError(
-            f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}"
+            f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}",
+            keys=("classes_per_client",),
         )
     takers_per_class = _takers_per_class(n_clients, classes_per_client, n_classes)
     stream = Stream(rng)
@@ -149,7 +153,8 @@ def _sizes(n: int, takers: int, lowest: float, balanced: bool, stream: Stream, n
         low, high = int(max(share / 10, lowest)), int(share)
     if high < 1 or (low >= high and not balanced):
         raise UserError(
-            f"class {number} has {n} samples, too few for {takers} clients; use fewer clients or classes per client"
+            f"class {number} has {n} samples, too few for {takers} clients; use fewer clients or classes per client",
+            keys=("clients",),
         )
     return [high] * (takers - 1) if balanced else stream.integers(low, high, takers - 1)
 
@@ -166,11 +171,13 @@ def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -
         return takers
     if n_classes % classes_per_client:
         raise UserError(
-            f"classes per client is {classes_per_client}: it must divide the number of classes, which is {n_classes}"
+            f"classes per client is {classes_per_client}: it must divide the number of classes, which is {n_classes}",
+            keys=("classes_per_client",),
         )
     raise UserError(
         f"{n_clients} clients cannot share {n_classes} classes with {classes_per_client} each: the number of clients "
-        f"must be a multiple of {n_classes // classes_per_client}"
+        f"must be a multiple of {n_classes // classes_per_client}",
+        keys=("clients",),
     )
 
 
@@ -189,7 +196,9 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
         UserError: an imbalance below 1, or one that leaves a class without samples.
     """
     if not (math.isfinite(imbalance) and imbalance >= 1):
-        raise UserError(f"imbalance is {imbalance}: it must be a finite number of at least 1, for example 100")
+        raise UserError(
+            f"imbalance is {imbalance}: it must be a finite number of at least 1, for example 100", keys=("imbalance",)
+        )
     _check(labels, 1)
     stream = Stream(rng)
     by_class = _positions_by_class(labels)
@@ -201,7 +210,8 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
         if size < 1:
             raise UserError(
                 f"imbalance {imbalance:g} leaves class {number} without samples: the largest class has {largest}, so "
-                f"it must be at most {largest}"
+                f"it must be at most {largest}",
+                keys=("imbalance",),
             )
         kept.append(positions[stream.permutation(len(positions))[:size]])
     return np.sort(np.concatenate(kept))
@@ -236,7 +246,10 @@ def split_train_test(
         rng: source of randomness; an integer seeds numpy's legacy generator.
     """
     if not 0 < train_fraction < 1:
-        raise UserError(f"train fraction is {train_fraction}: it must be above 0 and below 1, for example 0.75")
+        raise UserError(
+            f"train fraction is {train_fraction}: it must be above 0 and below 1, for example 0.75",
+            keys=("train_fraction",),
+        )
     stream = Stream(rng)
     parts = []
     for index in index_per_client:
@@ -249,9 +262,12 @@ def split_train_test(
 def _check(labels: np.ndarray, n_clients: int) -> None:
     """Refuse a number of clients that these samples cannot serve."""
     if n_clients < 1:
-        raise UserError(f"number of clients is {n_clients}: it must be at least 1")
+        raise UserError(f"number of clients is {n_clients}: it must be at least 1", keys=("clients",))
     if n_clients > len(labels):
-        raise UserError(f"{n_clients} clients cannot share {len(labels)} samples; use at most {len(labels)} clients")
+        raise UserError(
+            f"{n_clients} clients cannot share {len(labels)} samples; use at most {len(labels)} clients",
+            keys=("clients",),
+        )
 
 
 def _positions_by_class(labels: np.ndarray) -> list[np.ndarray]:

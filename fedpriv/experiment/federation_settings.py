@@ -140,8 +140,15 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     training = {"lr": "learning_rate", "local_steps": "max_steps"}
     training |= {n: n for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle")}
     values["training"] = {name: flags[flag] for flag, name in training.items() if flag in flags}
-    config = parse(RunConfig, values, "federation flags")
+    try:
+        config = parse(RunConfig, values, "federation flags")
+    except UserError as error:
+        flag_of = {name: flag for flag, name in (partition | training).items()}
+        nested = error.keys[:1] in (("partition",), ("training",)) and len(error.keys) > 1
+        error.keys = (flag_of.get(str(error.keys[1]), error.keys[1]), *error.keys[2:]) if nested else error.keys
+        raise
     for number in config.keep:
         if not 1 <= number <= config.rounds:
-            raise UserError(f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}")
+            told = f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}"
+            raise UserError(told, keys=("keep",))
     return config

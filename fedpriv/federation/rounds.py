@@ -26,7 +26,7 @@ from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.config import parse, plain
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, blaming
 from fedpriv.util.registry import is_reference
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
@@ -135,11 +135,13 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     """
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     source = SourceOptions(data_dir, download, config.image_size, config.per_class)
-    dataset = load_dataset(config.dataset, source)
+    with blaming("dataset"):
+        dataset = load_dataset(config.dataset, source)
     public = None
     if config.public:
         dataset, public = public_split(dataset, config.public, config.seed)
-    return federate(dataset, config.partition, config.clients, config.seed), public
+    with blaming("partition"):
+        return federate(dataset, config.partition, config.clients, config.seed), public
 
 
 def prepare(
@@ -171,7 +173,8 @@ def prepare(
     shield = Shield(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
-    names = family(config.models)
+    with blaming("models"):
+        names = family(config.models)
     width = config.width or default_width(config.models, data.dataset.image_shape)
     blueprints = tuple(
         shield.blueprint(

@@ -37,7 +37,7 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
         first = error.errors()[0]
         name = ".".join(str(step) for step in first["loc"])
         message = first["msg"][0].lower() + first["msg"][1:]
-        raise UserError(f"{where}: {name}: {message}, got {first['input']!r}") from error
+        raise UserError(f"{where}: {name}: {message}, got {first['input']!r}", keys=first["loc"]) from error
     _refuse_not_finite(made, values, where, "")
     return made
 
@@ -49,8 +49,9 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {prefix + close[0]!r}? " if close else ""
-            raise UserError(f"{where}: unknown key {prefix + str(key)!r}; {hint}known: {', '.join(known) or 'none'}")
-        nested = _dataclass_in(hints[key])
+            told = f"{where}: unknown key {prefix + str(key)!r}; {hint}known: {', '.join(known) or 'none'}"
+            raise UserError(told, keys=(*prefix.split(".")[:-1], str(key)))
+        nested = dataclass_in(hints[key])
         if nested is not None and isinstance(value, Mapping):
             _refuse_unknown_keys(nested, value, where, f"{prefix}{key}.")
 
@@ -58,7 +59,8 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
 def _refuse_not_finite(made: Any, values: Any, where: str, name: str) -> None:
     """Refuse infinities and NaN among the parsed forms of what was given; defaults were not."""
     if isinstance(made, float) and not math.isfinite(made):
-        raise UserError(f"{where}: {name}: input should be a finite number, got {values!r}")
+        told = f"{where}: {name}: input should be a finite number, got {values!r}"
+        raise UserError(told, keys=tuple(name.split(".")))
     if dataclasses.is_dataclass(made) and isinstance(values, Mapping):
         defaults = {spec.name: spec.default for spec in dataclasses.fields(made)}
         found = [(key, getattr(made, key), value) for key, value in values.items()]
@@ -74,7 +76,8 @@ def _refuse_not_finite(made: Any, values: Any, where: str, name: str) -> None:
         _refuse_not_finite(entry, value, where, f"{name}.{key}".lstrip("."))
 
 
-def _dataclass_in(hint: Any) -> type | None:
+def dataclass_in(hint: Any) -> type | None:
+    """Return the dataclass that a type hint is or offers, or None."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]
 

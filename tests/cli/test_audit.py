@@ -1,7 +1,6 @@
 """``fedpriv audit``: cells are run, resumed and rehearsed, and failures kept apart."""
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -16,9 +15,8 @@ from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.definition import parse_study
 from fedpriv.experiment.study.progress import seconds_left
-from fedpriv.experiment.study.source import Source, read_source
+from fedpriv.experiment.study.run import load_study
 from fedpriv.util.errors import UserError
 from fedpriv.util.ownership import held
 
@@ -151,7 +149,7 @@ def own_defenses(first, second):
     each = [{"name": "noise", "scale": scale, "label": "x"} for scale in (first, second)]
     methods = [{"name": name, "defenses": [one]} for name, one in zip(("fedproto", "fedgh"), each, strict=True)]
     values = {"methods": methods, "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
-    return parse_study(Source(values | tomllib.loads(TINY)))
+    return load_study(values | tomllib.loads(TINY))
 
 
 def test_defenses_of_one_label_are_told_apart(tmp_path):
@@ -175,7 +173,7 @@ def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_
 
     def rows_of(text):
         (tmp_path / "study.toml").write_text(text)
-        cells, _ = lay_out(parse_study(read_source(tmp_path / "study.toml")), Execution())
+        cells, _ = lay_out(load_study(tmp_path / "study.toml"), Execution())
         return standing(tmp_path / "out", cells)
 
     shutil.copytree(finished / "out", tmp_path / "out")
@@ -201,9 +199,13 @@ def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
     shutil.copytree(finished / "out", tmp_path / "out")
     good = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "cells.jsonl")}
     for name, content, complaint in (
-        ("study.json", b'{"format": 1}', "study.json: field 'written' is missing"),
-        ("study.json", b'{"format": 1, "written": [1]}', "study.json: written: expected a valid dictionary"),
-        ("study.json", b'{"format": 2, "written": {}}', "study.json: not of format 1"),
+        ("study.json", b'{"format": 2}', "study.json: field 'written' is missing"),
+        ("study.json", b'{"format": 2, "written": [1]}', "study.json: written: expected a valid dictionary"),
+        (
+            "study.json",
+            b'{"format": 1, "written": {}}',
+            "study.json: of format 1, but this version goes on with format 2; run",
+        ),
         ("study.json", b"\xff", "study.json: not readable as JSON"),
         ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
         ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
@@ -256,22 +258,23 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
     from fedpriv.experiment.study.folder import claim, standing
 
     values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
-    study = parse_study(Source(values | tomllib.loads(TINY)))
+    study = load_study(values | tomllib.loads(TINY))
     cells, _ = lay_out(study, Execution())
     claim(tmp_path / "out", study, command="", force=False)
     lines = standing(tmp_path / "out", cells)
-    killed = []
+    started, killed = [], []
+    original = subprocess.Popen
+    monkeypatch.setattr(execution.subprocess, "Popen", lambda *a, **k: started.append(original(*a, **k)) or started[-1])
 
     def watch(lines, doing):
         if not killed and any(cell.startswith("fedproto") for cell in doing):
-            killed.extend(multiprocessing.active_children())
-            killed[0].kill()
+            killed.append(started[0])
+            started[0].kill()
 
-    queue = execution.works(tmp_path / "out", cells, lines, Execution(), "fedpriv audit")
-    execution.carry_out(tmp_path / "out", lines, queue, 1, watch)
+    execution.carry_out(tmp_path / "out", lines, Execution(), watch)
     assert [line["status"] for line in rows(tmp_path / "out")] == ["failed", "done"]
     assert "SIGKILL" in lines[0]["error"]
-    assert not multiprocessing.active_children()
+    assert all(process.poll() is not None for process in started)
 
 
 def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):

@@ -24,7 +24,9 @@ def load_folder(options: SourceOptions) -> Dataset:
     """
     root = options.folder("folder", LAYOUT)
     if not root.is_dir():
-        raise UserError(f"image folder not found: looked for {root}; it cannot be downloaded: give --data-dir")
+        raise UserError(
+            f"image folder not found: looked for {root}; it cannot be downloaded: give --data-dir", keys=("data_dir",)
+        )
     found = {path.name: path for path in subfolders(root)}
     if not found:
         raise UserError(f"no folders in {root}: expected {LAYOUT}")

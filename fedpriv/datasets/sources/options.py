@@ -31,14 +31,14 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         if self.image_size is not None and self.image_size < 1:
-            raise UserError(f"image size is {self.image_size}: it must be at least 1 pixel")
+            raise UserError(f"image size is {self.image_size}: it must be at least 1 pixel", keys=("image_size",))
         if self.per_class is not None and self.per_class < 1:
-            raise UserError(f"images per class is {self.per_class}: it must be at least 1")
+            raise UserError(f"images per class is {self.per_class}: it must be at least 1", keys=("per_class",))
         if self.channels not in (None, 1, 3):
             raise UserError(f"number of channels is {self.channels}: it must be 1 (grey) or 3 (colour)")
 
     def folder(self, name: str, content: str) -> Path:
         """Return ``data_dir``, or raise a UserError that says that ``name`` needs one, and what it should hold."""
         if self.data_dir is None:
-            raise UserError(f"data set {name!r} needs --data-dir, the folder that holds {content}")
+            raise UserError(f"data set {name!r} needs --data-dir, the folder that holds {content}", keys=("data_dir",))
         return Path(self.data_dir)

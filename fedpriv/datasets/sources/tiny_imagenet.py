@@ -29,7 +29,8 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
     root = root if (root / "wnids.txt").is_file() else root / FOLDER
     if not (root / "wnids.txt").is_file():
         raise UserError(
-            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; --download cannot fetch it: unpack {URL} there"
+            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; --download cannot fetch it: unpack {URL} there",
+            keys=("data_dir",),
         )
     wnids = _present_classes(root)
     label = {wnid: number for number, wnid in enumerate(wnids)}

@@ -57,7 +57,9 @@ def _load(kind: Kind, options: SourceOptions) -> Dataset:
     root = kind.root(options.folder(kind.name, f"{kind.inside}/ (--download puts it there)"))
     place = root / kind.inside
     if not options.download and not place.is_dir():
-        raise UserError(f"{kind.name} not found: looked for {place}; --download fetches it into {root}")
+        raise UserError(
+            f"{kind.name} not found: looked for {place}; --download fetches it into {root}", keys=("data_dir",)
+        )
     parts = [_read_part(kind, root, train, options.download) for train in (True, False)]
     class_names = tuple(str(name) for name in parts[0].classes)
     images = np.concatenate([np.asarray(part.data) for part in parts])

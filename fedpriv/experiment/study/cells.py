@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.experiment.federation_settings import run_config
 from fedpriv.experiment.plan import AttackPlan
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
-from fedpriv.experiment.study.shapes import slug
-from fedpriv.experiment.study.toml_lines import Path as Keys
+from fedpriv.experiment.study.grid import slug
+from fedpriv.experiment.study.origin import Keys
 from fedpriv.util.config import plain
-from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
+    from fedpriv.evidence.stages import Stage
     from fedpriv.federation.rounds import Federation
     from fedpriv.federation.run_directory import RunConfig
 
 DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public")
 """Fields of a run's configuration that, with the seed, say which client holds which images."""
+
+MOST_LETTERS = 90
+"""Of a label in the name of a folder, which holds two labels and may not have more than 255."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,9 @@ class Cell:
         config: of the run.
         target: kind of upload attacked.
         plans: one an attack of the study.
+        homes: for each plan the folder, from the study's, that its results stand in.
         named: whether the study names its attacks.
         division: cells of one seed and one division have the same clients with the same images.
-        scalars: a settled round's communication before any defense (see
-            :func:`fedpriv.federation.planned_traffic.communication`), or why it is not known.
     """
 
     name: str
@@ -51,9 +53,9 @@ class Cell:
     config: RunConfig
     target: str
     plans: tuple[AttackPlan, ...]
+    homes: tuple[str, ...]
     named: bool
     division: str
-    scalars: Mapping[str, Any] | str
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,8 @@ class Execution:
     workers: int = 1
 
 
-@dataclass(frozen=True)
-class _Outlook:
-    """What is known of a method under a defense once its federation has been prepared."""
-
-    target: str
-    entries: tuple[AttackEntry, ...]
-    scalars: Mapping[str, Any] | str
+Targets = Mapping[tuple[str, str], str]
+"""(label of a method, label of a defense) -> the kind of upload that is attacked."""
 
 
 def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
@@ -88,55 +85,102 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
     Data is loaded and divided and every network is built, so that whatever cannot run is refused here.
 
     Raises:
-        UserError: naming the key and its line, or the flag.
+        UserError: naming the path of the key, or the flag.
     """
-    cells: list[Cell] = []
+    targets: dict[tuple[str, str], str] = {}
     notes: dict[str, None] = {}
     used: set[str] = set()
-    runs: dict[str, str] = {}
     divided: set[tuple[str, int]] = set()
     for method in study.methods:
         for defense in method.defenses or study.defenses:
-            outlook: _Outlook | None = None
+            for seed in study.seeds:
+                config = _config(study, method, defense, seed)
+                division = (_division(config), seed)
+                if (method.label, defense.label) not in targets:
+                    federation = _checked(study, method, defense, config, execution)
+                    target = _target(study, method, defense, federation.uploads)
+                    targets[method.label, defense.label] = target
+                    entries, refusals = _fitting(study, method, target)
+                    _refuse_knowledge(study, method, config)
+                    _refuse_rounds(study, method, config, entries)
+                    if (method.attacks or study.attacks) is not None:
+                        _refuse_property(study, method, entries, federation, target)
+                    used |= {entry.name for entry in entries}
+                    notes.update(dict.fromkeys(refusals))
+                elif division not in divided:
+                    with study.origin.at(method.keys, method.place_of):
+                        prepared(config, execution)
+                divided.add(division)
+    for entry in study.attacks or ():
+        if entry.name not in used:
+            raise study.origin.error(entry.keys, _fits_nobody(entry.name, targets))
+    return cells_of(study, targets, execution), tuple(notes)
+
+
+def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell, ...]:
+    """Return a study's cells, in order, when their targets are known. Needs no data, and checks none.
+
+    Raises:
+        UserError: where a setting is wrong by itself.
+    """
+    cells: list[Cell] = []
+    runs: dict[str, str] = {}
+    for method in study.methods:
+        for defense in method.defenses or study.defenses:
+            target = targets[method.label, defense.label]
+            entries, _ = _fitting(study, method, target)
             for seed in study.seeds:
                 config = _config(study, method, defense, seed)
                 division = _division(config)
-                if outlook is None:
-                    outlook = _outlook(study, method, defense, config, execution, notes)
-                    used |= {entry.name for entry in outlook.entries}
-                elif (division, seed) not in divided:
-                    with study.source.at(method.keys, ("federation",)):
-                        _prepared(config, execution)
-                divided.add((division, seed))
-                config, plans = _plans(study, config, outlook, seed, execution)
-                name = f"{slug(method.label)}--{slug(defense.label)}--s{seed}"
+                stages, config = _staged(study, config, target)
+                name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
                 run = runs.setdefault(json.dumps(plain(config), sort_keys=True), name)
                 named = (method.attacks or study.attacks) is not None
-                target, scalars = outlook.target, outlook.scalars
-                cells.append(Cell(name, method, defense, seed, run, config, target, plans, named, division, scalars))
-    for entry in study.attacks or ():
-        if entry.name not in used:
-            raise study.source.error(entry.keys, _fits_nobody(entry.name, cells))
-    return tuple(cells), tuple(notes)
+                made = [
+                    (e, plan) for e in entries if (plan := _plan(study, e, target, stages, seed, execution)).results()
+                ]
+                homes = tuple("/".join(("attacks", name, *([_variant(e)] if e.varied else []))) for e, _ in made)
+                plans = tuple(plan for _, plan in made)
+                cells.append(Cell(name, method, defense, seed, run, config, target, plans, homes, named, division))
+    return tuple(cells)
+
+
+def _short(label: str) -> str:
+    """Return a label as a part of a file's name, which may not be long."""
+    name = slug(label)
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{_digest(name)[:8]}"
+
+
+def _variant(entry: AttackEntry) -> str:
+    return _short(" ".join(f"{key}={value}" for key, value in entry.varied.items()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _config(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
     flags = {**study.federation, **method.federation}
     flags |= {"keep": tuple(flags.get("keep", ()))}
-    with study.source.at(method.keys, ("federation",)):
+    with study.origin.at(method.keys, method.place_of):
         config = run_config(method.name, flags, seed)
     return replace(config, options=method.options, defenses=defense.choices)
 
 
 def _division(config: RunConfig) -> str:
     values = {name: plain(getattr(config, name)) for name in DIVIDING}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+    return _digest(json.dumps(values, sort_keys=True))[:12]
 
 
 # ---------------------------------------------------------------- what a method under a defense gives an attacker
 
 
-def _prepared(config: RunConfig, execution: Execution) -> Federation:
+def prepared(config: RunConfig, execution: Execution) -> Federation:
+    """Return a cell's federation, ready to run.
+
+    Raises:
+        UserError: for whatever cannot run.
+    """
     import torch
 
     from fedpriv.experiment.federation import prepare
@@ -144,42 +188,32 @@ def _prepared(config: RunConfig, execution: Execution) -> Federation:
     return prepare(config, torch.device("cpu"), download=execution.download)
 
 
-def _outlook(
-    study: Study,
-    method: MethodEntry,
-    defense: DefenseEntry,
-    config: RunConfig,
-    execution: Execution,
-    notes: dict[str, None],
-) -> _Outlook:
-    source = study.source
-    if defense.choices:
-        # Without the defense first: then what is refused with it is the defense's doing.
-        with source.at(method.keys, ("federation",)):
-            bare = _prepared(replace(config, defenses=()), execution)
-        with source.at(defense.keys):
-            federation = _prepared(config, execution)
-    else:
-        with source.at(method.keys, ("federation",)):
-            federation = bare = _prepared(config, execution)
-    target = _target(study, method, defense, federation.uploads)
-    entries = _fitting(study, method, target, notes)
+def _checked(
+    study: Study, method: MethodEntry, defense: DefenseEntry, config: RunConfig, execution: Execution
+) -> Federation:
+    # Without the defense first: then what is refused with it is the defense's doing.
+    with study.origin.at(method.keys, method.place_of):
+        federation = prepared(replace(config, defenses=()), execution)
+    if not defense.choices:
+        return federation
+    with study.origin.at(defense.keys):
+        return prepared(config, execution)
+
+
+def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> None:
+    """Check that there are the images that the attacker is granted."""
     card = study.card
     if card.attacker_data == "other_domain":
         from fedpriv.evidence.foreign import refuse_foreign
 
-        with source.at(("knowledge",)):
+        with study.origin.at(("knowledge",)):
             refuse_foreign(card, config)
     if card.attacker_data == "same_domain" and not config.public:
-        raise source.error(
+        raise study.origin.error(
             ("knowledge",),
             f"attacker_data={card.attacker_data}: no images are set aside for the attacker of {method.label}; "
             "set public in the federation",
         )
-    _refuse_rounds(study, method, config, entries)
-    if (method.attacks or study.attacks) is not None:
-        _refuse_property(study, method, entries, federation, target)
-    return _Outlook(target, entries, _scalars(bare))
 
 
 def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
@@ -190,27 +224,27 @@ def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: t
     sent = ", ".join(uploads) or "nothing"
     if method.target is None:
         if not kinds:
-            raise study.source.error(
+            raise study.origin.error(
                 method.keys,
                 f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets",
             )
         return kinds[0]
     if method.target not in uploads:
-        raise study.source.error(
+        raise study.origin.error(
             (*method.keys, "target"),
             f"clients of {method.name!r} upload no {method.target!r}{under}; they upload: {sent}",
         )
     if method.target not in kinds:
-        raise study.source.error((*method.keys, "target"), f"no attack here is on {method.target!r}")
+        raise study.origin.error((*method.keys, "target"), f"no attack here is on {method.target!r}")
     return method.target
 
 
-def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, None]) -> tuple[AttackEntry, ...]:
-    """Return the attacks on a method's target that the card allows."""
+def _fitting(study: Study, method: MethodEntry, target: str) -> tuple[tuple[AttackEntry, ...], tuple[str, ...]]:
+    """Return the attacks on a method's target that the card allows, and a line for each that it leaves out."""
     from fedpriv.attacks import attacks_for, targets_of
     from fedpriv.experiment.plan import attack_names, build_attacks, granted
 
-    source = study.source
+    origin = study.origin
     chosen = method.attacks or study.attacks
     if chosen is None:
         names = attack_names(target, ())
@@ -221,19 +255,21 @@ def _fitting(study: Study, method: MethodEntry, target: str, notes: dict[str, No
         if wrong and (method.attacks or not entries):
             keys = wrong[0].keys if method.attacks or not _is_of_use(study, wrong[0].name) else method.keys
             name = wrong[0].name
-            raise source.error(
+            raise origin.error(
                 keys,
                 f"attack {name!r} is on {' or '.join(targets_of(name))}, but the target of {method.label!r} is {target!r}; "
                 f"for it there are: {', '.join(attacks_for(target))}",
             )
+    refusals: list[str] = []
+    kept: dict[str, Any] = {}
     for entry in entries if chosen is not None else ():
-        with source.at(("knowledge",) if "knowledge" in source.values else entry.keys):
+        with origin.at(("knowledge",) if study.origin.values.get("knowledge") else entry.keys):
             granted({entry.name: entry.attack}, [entry.name], target, study.card, study.rounds_seen)
-    with source.at(("knowledge",)):
-        made = {entry.name: entry.attack for entry in entries}
-        kept, refusals = granted(made, list(made) if chosen else [], target, study.card, study.rounds_seen)
-    notes.update(dict.fromkeys(refusals))
-    return tuple(entry for entry in entries if entry.name in kept)
+    if chosen is None:
+        with origin.at(("knowledge",)):
+            made = {entry.name: entry.attack for entry in entries}
+            kept, refusals = granted(made, [], target, study.card, study.rounds_seen)
+    return tuple(entry for entry in entries if chosen is not None or entry.name in kept), tuple(refusals)
 
 
 def _is_of_use(study: Study, attack: str) -> bool:
@@ -249,24 +285,23 @@ def _is_of_use(study: Study, attack: str) -> bool:
 
 def _refuse_rounds(study: Study, method: MethodEntry, config: RunConfig, entries: tuple[AttackEntry, ...]) -> None:
     """Check that the rounds that attacks want will be there."""
-    own = method.federation
 
     def keys(name: str) -> Keys:
-        return (*method.keys, name) if name in own else ("federation", name)
+        return method.place_of((name,))
 
     if config.capture == "none":
-        raise study.source.error(keys("capture"), "none: no upload would be stored, so none could be attacked")
+        raise study.origin.error(keys("capture"), "none: no upload would be stored, so none could be attacked")
     if study.stages and config.capture == "last":
-        raise study.source.error(keys("capture"), "last: stages need the uploads of earlier rounds; use auto or all")
+        raise study.origin.error(keys("capture"), "last: stages need the uploads of earlier rounds; use auto or all")
     for entry in entries:
         least = entry.attack.needs.min_rounds
         wanted = max(least, study.rounds_seen or 1) if least > 1 else 1
         if wanted > config.rounds:
-            raise study.source.error(
+            raise study.origin.error(
                 keys("rounds"), f"{config.rounds}: attack {entry.name!r} uses {wanted} rounds of uploads"
             )
         if least > 1 and config.capture == "last":
-            raise study.source.error(
+            raise study.origin.error(
                 keys("capture"), f"last: attack {entry.name!r} needs {least} rounds; use auto or all"
             )
 
@@ -282,7 +317,7 @@ def _refuse_property(
         return
     for entry in entries:
         if entry.attack.result == "scores" and entry.attack.reads_every_round and not entry.attack.colludes:
-            raise study.source.error(
+            raise study.origin.error(
                 entry.keys,
                 f"attack {entry.name!r} on {method.label}: nothing that the server sees says which classes a client holds, "
                 "and the attacker knows nobody to learn it from; grant attacker_data=same_domain and set public in the "
@@ -290,69 +325,43 @@ def _refuse_property(
             )
 
 
-def _fits_nobody(attack: str, cells: list[Cell]) -> str:
+def _fits_nobody(attack: str, targets: Targets) -> str:
     from fedpriv.attacks import targets_of
 
-    there = ", ".join(sorted({cell.target for cell in cells}))
+    there = ", ".join(sorted(set(targets.values())))
     return f"attack {attack!r} is on {' or '.join(targets_of(attack))}, but the targets of this study are: {there}"
-
-
-def _scalars(federation: Federation) -> Mapping[str, Any] | str:
-    from fedpriv.federation.planned_traffic import communication, held, with_models
-    from fedpriv.wire.sizes import Facts
-
-    config = federation.config
-    sizes = held(federation.data)
-    blueprint = federation.clients[0].blueprint
-    facts = Facts(
-        clients=len(federation.participants(1)),
-        classes=sizes["classes"],
-        width=blueprint.width,
-        pairs=sizes["pairs"],
-        known_classes=sizes["known_classes"],
-        samples=sizes["samples"],
-        public=config.public or None,
-    )
-    try:
-        facts = with_models(facts, config.models, blueprint.image_shape, config.mapping)
-        mixed = len({setup.blueprint.name for setup in federation.clients}) > 1
-        return communication(federation.method, facts, config.options, mixed=mixed)
-    except UserError as error:
-        return str(error)
 
 
 # ---------------------------------------------------------------- plans
 
 
-def _plans(
-    study: Study, config: RunConfig, outlook: _Outlook, seed: int, execution: Execution
-) -> tuple[RunConfig, tuple[AttackPlan, ...]]:
-    """Return a plan for each attack, and the configuration that keeps what they need of earlier stages."""
+def _staged(study: Study, config: RunConfig, target: str) -> tuple[dict[Stage, int], RunConfig]:
+    """Return the rounds of the stages, and the configuration that keeps what is needed of them."""
     from fedpriv.evidence.stages import planned_rounds, rounds_to_keep
 
-    stages: dict[Any, int] = {}
-    if study.stages:
-        with study.source.at(("stages",)):
-            stages = planned_rounds(study.stages, config.rounds)
-        kept = rounds_to_keep(outlook.target, tuple(stages.values()))
-        config = replace(config, keep=tuple(sorted({*config.keep, *kept})))
-    plans = []
-    for entry in outlook.entries:
-        plan = AttackPlan(
-            target=outlook.target,
-            attacks={entry.name: entry.attack} if entry.attack.result == "images" else {},
-            inferences={entry.name: entry.attack} if entry.attack.result == "scores" else {},
-            card=study.card,
-            n_targets=study.targets,
-            seed=seed,
-            rounds_seen=study.rounds_seen if entry.attack.needs.min_rounds > 1 else None,
-            stages=stages,
-            budgets=entry.budgets,
-            control=study.control,
-            chunk_rows=execution.chunk_rows,
-            device=execution.device,
-            download=execution.download,
-        )
-        if plan.results():
-            plans.append(plan)
-    return config, tuple(plans)
+    if not study.stages:
+        return {}, config
+    with study.origin.at(("stages",)):
+        stages = planned_rounds(study.stages, config.rounds)
+    kept = rounds_to_keep(target, tuple(stages.values()))
+    return stages, replace(config, keep=tuple(sorted({*config.keep, *kept})))
+
+
+def _plan(
+    study: Study, entry: AttackEntry, target: str, stages: Mapping[Stage, int], seed: int, execution: Execution
+) -> AttackPlan:
+    return AttackPlan(
+        target=target,
+        attacks={entry.name: entry.attack} if entry.attack.result == "images" else {},
+        inferences={entry.name: entry.attack} if entry.attack.result == "scores" else {},
+        card=study.card,
+        n_targets=study.targets,
+        seed=seed,
+        rounds_seen=study.rounds_seen if entry.attack.needs.min_rounds > 1 else None,
+        stages=stages,
+        budgets=entry.budgets,
+        control=study.control,
+        chunk_rows=execution.chunk_rows,
+        device=execution.device,
+        download=execution.download,
+    )

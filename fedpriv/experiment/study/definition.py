@@ -1,237 +1,269 @@
-"""How a study is read: methods, defenses with their grids, attacks, seeds, and what they share."""
+"""A study as it is written: one model, filled from TOML, a mapping or flags. Every error names the path of its key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+import contextlib
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from fedpriv.experiment.federation_settings import FLAG_NAMES
-from fedpriv.experiment.study.defenses import grid
-from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study
-from fedpriv.experiment.study.shapes import (
-    as_entry,
-    as_list,
-    as_table,
-    own_label,
-    refuse_spelled_twice,
-    refuse_twice,
-    refuse_unknown,
-    unknown_key,
-    with_values,
+from annotated_types import Ge, MinLen
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
 )
-from fedpriv.experiment.study.source import Source
-from fedpriv.experiment.study.toml_lines import Path as Keys
-from fedpriv.util.config import plain
 
-if TYPE_CHECKING:
-    from fedpriv.attacks.observation import KnowledgeCard
-
-TOP = (
-    *("federation", "methods", "defenses", "attacks", "seeds", "knowledge"),
-    *("targets", "control", "stages", "rounds_seen"),
-)
-"""Keys of a study."""
-
-FEDERATION = tuple(name for name in FLAG_NAMES if name not in ("option", "defense"))
-"""Settings that all methods share, or a method overrides: flags of ``fedpriv train``."""
-
-METHOD_KEYS = ("name", "label", "target", "attacks", "defenses", "option")
-INSTEAD = {
-    "seed": "use seeds = [...] at the top of the study",
-    "option": "options belong to a method: { name = ..., option = { ... } }",
-    "defense": "use defenses = [...] at the top of the study",
-    "method": "use methods = [...] at the top of the study",
-    "download": "use the flag --download",
-}
+from fedpriv.experiment.study.grammar import parse_chain, parse_entry
+from fedpriv.experiment.study.origin import Keys, Origin
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
 
 
-def parse_study(source: Source) -> Study:
-    """Read and check everything that needs no data.
+class _Refused(ValueError):
+    """Carries an error of ours through pydantic, which adds where it is."""
 
-    Raises:
-        UserError: naming the key and its line, or the flag.
-    """
-    from fedpriv.experiment.plan import parse_stages
-
-    top = {key.replace("-", "_"): key for key in source.values}
-    refuse_unknown(source, (), source.values, TOP, "key of a study")
-
-    def take(name: str, default: Any) -> tuple[Any, Keys]:
-        return (source.values[top[name]], (top[name],)) if name in top else (default, (name,))
-
-    federation, keys = take("federation", {})
-    shared = _federation(source, keys, as_table(source, keys, federation))
-    written, keys = take("methods", ["fedre"])
-    listed = as_list(source, keys, written)
-    methods = tuple(_method(source, (*keys, place), entry) for place, entry in enumerate(listed))
-    refuse_twice(source, methods, "method")
-    written, keys = take("defenses", ["none"])
-    defenses = _defenses(source, keys, written)
-    written, keys = take("attacks", "all")
-    attacks = None if written == "all" else _attacks(source, keys, written)
-    seeds = _seeds(source, *take("seeds", [0]))
-    targets = _number(source, *take("targets", 48))
-    seen, keys = take("rounds_seen", None)
-    if seen is not None:
-        _number(source, seen, keys)
-    control, keys = take("control", True)
-    if not isinstance(control, bool):
-        raise source.error(keys, f"expected true or false, got {control!r}")
-    stages, keys = take("stages", [])
-    if not isinstance(stages, (str, list)):
-        raise source.error(keys, f"expected a list of stages, got {stages!r}")
-    with source.at(keys):
-        wanted = parse_stages([str(stage) for stage in ([stages] if isinstance(stages, str) else stages)])
-    card = _card(source, *take("knowledge", {}))
-    return Study(shared, methods, defenses, attacks, seeds, card, targets, control, wanted, seen, source)
+    def __init__(self, message: str, keys: Keys = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
 
 
-# ---------------------------------------------------------------- methods
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise _Refused(str(error), error.keys) from error
 
 
-def _method(source: Source, keys: Keys, entry: Any) -> MethodEntry:
-    from fedpriv.experiment.plan import target_name
-    from fedpriv.methods import METHODS
-    from fedpriv.util.config import parse
-
-    table = as_entry(source, keys, entry, "method")
-    with source.at((*keys, "name")):
-        method = METHODS.load(table["name"])
-    own = [spec.name for spec in fields(method.options)]
-    known = (*METHOD_KEYS, *FEDERATION, *own)
-    refuse_unknown(source, keys, table, known, f"key of method {method.name}")
-    options = dict(as_table(source, (*keys, "option"), table.get("option", {})))
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        # Where the two share a name (alpha, momentum, batch_size) the federation's is meant.
-        if name in own and name not in FEDERATION and name not in METHOD_KEYS:
-            if name in options:
-                raise source.error((*keys, key), f"set twice: here and in option.{name}; drop one of them")
-            options[name] = value
-    with source.at((*keys, "option") if "option" in table else keys):
-        parsed = plain(parse(method.options, options, f"options of method {method.name}"))
-    given = {key: value for key, value in table.items() if key.replace("-", "_") in FEDERATION}
-    federation = _federation(source, keys, given)
-    target = table.get("target")
-    if target is not None:
-        with source.at((*keys, "target")):
-            target = target_name(str(target))
-    written = table.get("attacks", "all")
-    label = own_label(source, keys, table)
-    title = None if label else with_values(method.name, {**options, **given})
-    return MethodEntry(
-        label=label or with_values(method.name, {**options, **given, **({"target": target} if target else {})}),
-        title=title,
-        name=table["name"],
-        options=parsed,
-        federation=federation,
-        target=target,
-        attacks=None if written == "all" else _attacks(source, (*keys, "attacks"), written),
-        defenses=_defenses(source, (*keys, "defenses"), table["defenses"]) if "defenses" in table else None,
-        keys=keys,
-    )
-
-
-def _defenses(source: Source, keys: Keys, written: Any) -> tuple[DefenseEntry, ...]:
-    listed = as_list(source, keys, written)
-    found = tuple(one for place, entry in enumerate(listed) for one in grid(source, (*keys, place), entry))
-    refuse_twice(source, found, "defense")
-    return found
-
-
-def _federation(source: Source, keys: Keys, table: Mapping[str, Any]) -> dict[str, Any]:
+def _underscored(values: Any) -> Any:
+    """Return a table with underscores in its keys; one that is there in both spellings is refused."""
     found: dict[str, Any] = {}
-    refuse_spelled_twice(source, keys, table)
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name in INSTEAD:
-            raise source.error((*keys, key), f"not a setting of the federation; {INSTEAD[name]}")
-        if name not in FEDERATION:
-            raise source.error((*keys, key), unknown_key("setting of the federation", key, FEDERATION))
-        if name == "keep":
-            if not isinstance(value, Sequence) or isinstance(value, str):
-                raise source.error((*keys, key), f"expected a list of rounds, got {value!r}")
-        elif isinstance(value, (list, Mapping)):
-            raise source.error((*keys, key), f"expected one value, got {value!r}; only defenses make grids")
-        if name == "data_dir":
-            value = str(Path(str(value)).expanduser().resolve())
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        if name in found:
+            told = f"set twice: as {name} and as {name.replace('_', '-')}; drop one of them"
+            raise _Refused(told, (str(key),))
         found[name] = value
     return found
 
 
-# ---------------------------------------------------------------- attacks, card, numbers
+def _distinct(values: list[Any] | None) -> list[Any] | None:
+    for place, value in enumerate(values or ()):
+        if value in (values or ())[:place]:
+            raise _Refused(f"{value!r} is listed twice", (place,))
+    return values
 
 
-def _attacks(source: Source, keys: Keys, written: Any) -> tuple[AttackEntry, ...]:
-    found = tuple(
-        _attack(source, (*keys, place), entry) for place, entry in enumerate(as_list(source, keys, written, 'or "all"'))
-    )
-    names = [entry.name for entry in found]
-    for entry in found:
-        if names.count(entry.name) > 1:
-            raise source.error(entry.keys, f"attack {entry.name!r} is listed twice")
-    return found
+def _listed(value: Any) -> Any:
+    return value if value is None or isinstance(value, (list, tuple)) else [value]
 
 
-def _attack(source: Source, keys: Keys, entry: Any) -> AttackEntry:
-    from fedpriv.attacks import ATTACKS
-    from fedpriv.util.config import parse
-
-    table = as_entry(source, keys, entry, "attack")
-    with source.at((*keys, "name")):
-        table["name"] = ATTACKS.own_name(table["name"])
-        kind = ATTACKS.load(table["name"])
-    own = [spec.name for spec in fields(kind)]
-    refuse_unknown(source, keys, table, ("name", "budget", *own), f"key of attack {table['name']}")
-    options = {key.replace("-", "_"): value for key, value in table.items() if key not in ("name", "budget")}
-    budgets: tuple[int, ...] = ()
-    if "budget" in table:
-        budgets = _budgets(source, (*keys, "budget"), table["budget"], kind)
-        if kind.budget in options:
-            raise source.error((*keys, "budget"), f"sets {kind.budget}; drop one of them")
-    with source.at(keys):
-        made = parse(kind, options, f"options of attack {table['name']}")
-        for budget in budgets:
-            parse(kind, options | {kind.budget: budget}, f"options of attack {table['name']}")
-    return AttackEntry(table["name"], made, budgets, keys)
+def _chain(value: Any) -> Any:
+    if isinstance(value, str):
+        with _refusing():
+            return [] if value == "none" else parse_chain(value)
+    if value in ([], ()):
+        raise _Refused('an empty list of defenses; write "none" for no defense')
+    return _listed(value)
 
 
-def _budgets(source: Source, keys: Keys, written: Any, kind: Any) -> tuple[int, ...]:
-    from fedpriv.experiment.plan import parse_budgets
-
-    if not getattr(kind, "budget", None):
-        raise source.error(keys, f"attack {kind.name!r} has no budget of iterations; drop it")
-    values = written if isinstance(written, list) else [written]
-    if not values:
-        raise source.error(keys, "an empty list; expected whole numbers")
-    with source.at(keys):
-        return parse_budgets(",".join(str(value) for value in values))
-
-
-def _card(source: Source, written: Any, keys: Keys) -> KnowledgeCard:
-    from fedpriv.experiment.plan import parse_card
-
-    table = as_table(source, keys, written)
-    with source.at(keys):
-        return parse_card([f"{key.replace('-', '_')}={value}" for key, value in table.items()])
-
-
-def _seeds(source: Source, written: Any, keys: Keys) -> tuple[int, ...]:
+def _seeds(values: list[int]) -> list[int]:
     from fedpriv.datasets.federated import MAX_LEGACY_SEED
 
-    listed = as_list(source, keys, written if isinstance(written, list) else [written])
-    for place, seed in enumerate(listed):
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_LEGACY_SEED:
-            wanted = f"expected a whole number of at least 0 and at most {MAX_LEGACY_SEED}"
-            raise source.error((*keys, place), f"{wanted}, got {seed!r}")
-        if seed in listed[:place]:
-            raise source.error((*keys, place), f"seed {seed} is listed twice")
-    return tuple(listed)
+    for place, seed in enumerate(values):
+        if seed > MAX_LEGACY_SEED:
+            raise _Refused(f"expected a whole number of at most {MAX_LEGACY_SEED}, got {seed}", (place,))
+    return values
 
 
-def _number(source: Source, written: Any, keys: Keys) -> int:
-    if isinstance(written, bool) or not isinstance(written, int) or written < 1:
-        raise source.error(keys, f"expected a whole number of at least 1, got {written!r}")
-    return written
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Number = Annotated[int, Strict(), Ge(1)]
+_Seed = Annotated[int, Strict(), Ge(0)]
+_Table = Annotated[dict[str, Any], AfterValidator(_underscored)]
+
+
+class _Member(BaseModel):
+    """A method, defense or attack: a table with a name, or one word that stands for such a table.
+
+    Keys that are not fields are its own options; whether it has them is found out where the name is looked up.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: _Text
+    label: _Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _table(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            with _refusing():
+                value = parse_entry(value)
+        if not isinstance(value, Mapping):
+            raise _Refused(f"expected a name or a table with one, got {value!r}")
+        if not isinstance(value.get("name"), str):
+            raise _Refused('needs a name: { name = "..." }')
+        return _underscored(value)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is set beside the fields."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class WrittenAttack(_Member):
+    """An attack; ``budget`` lists iterations for a curve."""
+
+    budget: Annotated[
+        Annotated[list[_Number], MinLen(1)] | None, BeforeValidator(_listed), AfterValidator(_distinct)
+    ] = None
+
+
+class WrittenDefense(_Member):
+    """A defense."""
+
+
+_Chains = Annotated[list[Annotated[list[WrittenDefense], BeforeValidator(_chain)]], MinLen(1)]
+_Attacks = Annotated[
+    Annotated[list[WrittenAttack], MinLen(1)] | None, BeforeValidator(lambda value: None if value == "all" else value)
+]
+
+
+class WrittenMethod(_Member):
+    """A method; its own options may stand in ``option``, which sets them apart from settings of the federation."""
+
+    target: _Text | None = None
+    attacks: _Attacks = None
+    defenses: _Chains | None = None
+    option: _Table = {}
+
+
+class WrittenStudy(BaseModel):
+    """A study, every shape checked, nothing expanded. ``docs/audit.md`` describes the fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    federation: _Table = {}
+    methods: Annotated[list[WrittenMethod], MinLen(1)] = [WrittenMethod(name="fedre")]
+    defenses: _Chains = [[]]
+    attacks: _Attacks = None
+    seeds: Annotated[
+        list[_Seed], MinLen(1), BeforeValidator(_listed), AfterValidator(_distinct), AfterValidator(_seeds)
+    ] = [0]
+    knowledge: _Table = {}
+    targets: _Number = 48
+    control: Annotated[bool, Strict()] = True
+    stages: Annotated[list[_Text], BeforeValidator(_listed)] = []
+    rounds_seen: _Number | None = None
+    axes: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _table(cls, value: Any) -> Any:
+        return _underscored(value) if isinstance(value, Mapping) else value
+
+
+def read_written(origin: Origin) -> WrittenStudy:
+    """Check a study's shape.
+
+    Raises:
+        UserError: naming the path of the key.
+    """
+    try:
+        return WrittenStudy.model_validate(dict(origin.values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        keys, message = tuple(first["loc"]), first["msg"][0].lower() + first["msg"][1:]
+        inner = first.get("ctx", {}).get("error")
+        if isinstance(inner, _Refused):
+            raise origin.error((*keys, *inner.keys), str(inner)) from error
+        if first["type"] == "extra_forbidden":
+            raise origin.error(keys, unknown_key("key of a study", str(keys[-1]), WrittenStudy.model_fields)) from error
+        if first["type"] == "too_short":
+            raise origin.error(keys, "an empty list: nothing would run") from error
+        raise origin.error(keys, f"{message}, got {first['input']!r}") from error
+
+
+def unknown_key(kind: str, key: str, known: Iterable[str]) -> str:
+    """Return what is said of a key that is not known."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown {kind}: {key!r}; {hint}known: {', '.join(names)}"
+
+
+# ---------------------------------------------------------------- from files and flags
+
+
+def read_file(path: Path) -> Origin:
+    """Read a study's file.
+
+    Raises:
+        UserError: when it is missing or not TOML; the message gives line and column.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; expected a study in TOML, see docs/audit.md") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: not readable as TOML ({error})") from error
+    return Origin(values, path)
+
+
+def overridden(origin: Origin, flags: Mapping[str, Any]) -> Origin:
+    """Return a study in which flags take the place of what a file says.
+
+    Args:
+        origin: the file, or an empty study.
+        flags: value by name with underscores; what is no key of a study is a setting of its federation.
+    """
+    top = {name: value for name, value in flags.items() if name in WrittenStudy.model_fields}
+    settings = {name: value for name, value in flags.items() if name not in top}
+    axes = top.pop("axes", {})
+    places: dict[Keys, str] = {(name,): argument(name) for name in top}
+    values = _over(origin.values, top)
+    for table, own in (("federation", settings), ("axes", axes)):
+        if own:
+            before = origin.values.get(table, {})
+            if not isinstance(before, Mapping):
+                raise origin.error((table,), f"expected a table, got {before!r}")
+            values[table] = _over(before, own)
+            places |= {
+                (table, name): argument(name) if own is settings else f"{argument('axis')} {name}" for name in own
+            }
+    return Origin(values, origin.file, places)
+
+
+def _over(before: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in before.items() if key.replace("-", "_") not in flags} | dict(flags)
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the axes that flags describe.
+
+    >>> parse_axes(["alpha=0.1,1", "methods.fedre.mechanism=VAP,VAR"])
+    {'alpha': [0.1, 1], 'methods.fedre.mechanism': ['VAP', 'VAR']}
+
+    Raises:
+        UserError: when one is not written so, or is there twice.
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or not key or not values:
+            raise UserError(f"{argument('axis', text)}: expected KEY=VALUE,VALUE, such as alpha=0.1,1")
+        if key in found:
+            raise UserError(f"{argument('axis', text)}: {key} is there twice")
+        try:
+            found[key] = tomllib.loads(f"values = [{values}]")["values"]
+        except tomllib.TOMLDecodeError:
+            found[key] = [part.strip() for part in values.split(",")]
+    return found

@@ -1,4 +1,4 @@
-"""What a study consists of."""
+"""What a study consists of, its grids expanded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.study.source import Source
-from fedpriv.experiment.study.toml_lines import Path as Keys
+from fedpriv.experiment.study.origin import Keys, Origin
 from fedpriv.util.config import plain
 
 if TYPE_CHECKING:
@@ -19,35 +18,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackEntry:
-    """An attack of a study.
+    """One point of the grid of an attack of a study.
 
     Attributes:
         name: registry name.
         attack: with its own hyperparameters.
         budgets: values of its budget field, ascending; empty for the one it has.
+        varied: option -> value, for what the grid varies.
         keys: where it was written.
     """
 
     name: str
     attack: Any
     budgets: tuple[int, ...] = ()
+    varied: Mapping[str, Any] = field(default_factory=dict)
     keys: Keys = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method of a study.
+    """One point of the grid of a method of a study.
 
     Attributes:
         label: what tables call it.
         title: what pages call it where no label was given; None where pages put its registry name behind the label.
         name: registry name.
         options: its own options, all of them.
-        federation: settings in which it differs from the others.
+        federation: settings in which it differs from the others, or that an axis varies.
         target: kind of upload to attack; None for the first that leaves its clients and has an attack.
         attacks: its own attacks; None for the study's.
         defenses: its own defenses; None for the study's.
+        varied: axis -> value, for what the grid varies.
         keys: where it was written.
+        places: where each of its settings of the federation was written.
     """
 
     label: str
@@ -58,7 +61,14 @@ class MethodEntry:
     target: str | None = None
     attacks: tuple[AttackEntry, ...] | None = None
     defenses: tuple[DefenseEntry, ...] | None = None
+    varied: Mapping[str, Any] = field(default_factory=dict)
     keys: Keys = field(default=(), compare=False)
+    places: Mapping[str, Keys] = field(default_factory=dict, compare=False)
+
+    def place_of(self, keys: Keys) -> Keys:
+        """Return where a setting of the federation was written, for this method or for all."""
+        setting = str(keys[0])
+        return (*self.places.get(setting, ("federation", setting)), *keys[1:])
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class Study:
         control: whether permuted uploads are attacked too.
         stages: of training that are attacked; empty for the last round only.
         rounds_seen: rounds that attacks across rounds use; None for all that are stored.
-        source: where it was read from.
+        origin: where it was read from.
     """
 
     federation: Mapping[str, Any]
@@ -110,7 +120,7 @@ class Study:
     control: bool
     stages: tuple[Stage, ...]
     rounds_seen: int | None
-    source: Source = field(compare=False)
+    origin: Origin = field(compare=False)
 
 
 def all_defenses(study: Study) -> tuple[DefenseEntry, ...]:

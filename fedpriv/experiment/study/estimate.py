@@ -70,6 +70,7 @@ class Estimate:
 @dataclass(frozen=True)
 class _Rehearsal:
     run: Path
+    planned: Mapping[str, Any]
     sent: Mapping[str, float]
     train: float
     clients: int
@@ -109,22 +110,22 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
         for cell in cells:
             run, bare = rehearsed(cell), rehearsed(replace(cell, config=replace(cell.config, defenses=())))
             if isinstance(run, str):
-                unknown = dict.fromkeys(folder for plan in cell.plans for folder in plan.results())
+                unknown = dict.fromkeys(name for number in range(len(cell.plans)) for name in _names(cell, number))
                 found.append(Estimate({}, None, unknown, (run,)))
                 continue
             key = (cell.method.label, cell.target)
             if key not in attacked:
                 say(f"rehearsing attacks on {cell.method.label}, {cell.target}")
                 attacked[key] = _attacks(cell, run, folder / f"attacks-{len(attacked)}")
-            found.append(Estimate(_sent(cell, run, bare), run.train, *attacked[key]))
+            found.append(Estimate(_sent(run, bare), run.train, *attacked[key]))
     return found
 
 
-def _sent(cell: Cell, run: _Rehearsal, bare: _Rehearsal | str) -> dict[str, float]:
-    if isinstance(cell.scalars, str) or isinstance(bare, str):
+def _sent(run: _Rehearsal, bare: _Rehearsal | str) -> dict[str, float]:
+    if isinstance(bare, str):
         return {}
     found = {}
-    for kind, counts in cell.scalars.items():
+    for kind, counts in bare.planned.items():
         for unit in ("scalars", "bytes"):
             before, after = bare.sent[f"{kind}_{unit}"], run.sent[f"{kind}_{unit}"]
             found[f"{kind}_{unit}"] = counts[f"upload_{unit}_per_round"] * (after / before if before else 1.0)
@@ -167,7 +168,31 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     sent: dict[str, float] = {}
     for kind, total in count(directory.ledger()).items():
         sent |= {f"{kind}_scalars": total.upload_scalars / rounds, f"{kind}_bytes": total.upload_bytes / rounds}
-    return _Rehearsal(path, sent, seconds * cell.config.rounds, len(chosen))
+    return _Rehearsal(path, _planned(federation), sent, seconds * cell.config.rounds, len(chosen))
+
+
+def _planned(federation: Federation) -> Mapping[str, Any]:
+    """Return a settled round's communication before any defense; nothing where it is not known."""
+    from fedpriv.federation.planned_traffic import communication, held, with_models
+    from fedpriv.wire.sizes import Facts
+
+    config = federation.config
+    sizes = held(federation.data)
+    blueprint = federation.clients[0].blueprint
+    facts = Facts(
+        clients=len(federation.participants(1)),
+        classes=sizes["classes"],
+        width=blueprint.width,
+        pairs=sizes["pairs"],
+        known_classes=sizes["known_classes"],
+        samples=sizes["samples"],
+        public=config.public or None,
+    )
+    with contextlib.suppress(UserError):
+        facts = with_models(facts, config.models, blueprint.image_shape, config.mapping)
+        mixed = len({setup.blueprint.name for setup in federation.clients}) > 1
+        return communication(federation.method, facts, config.options, mixed=mixed)
+    return {}
 
 
 def _with_few_clients(federation: Federation) -> Federation:
@@ -189,13 +214,21 @@ def _with_few_clients(federation: Federation) -> Federation:
 def _attacks(cell: Cell, run: _Rehearsal, folder: Path) -> Times:
     found: dict[str, float | None] = {}
     reasons: dict[str, None] = {}
-    for plan in cell.plans:
+    for number, plan in enumerate(cell.plans):
+        names = _names(cell, number)
         try:
-            found |= _attack(cell, plan, run, folder)
+            times = _attack(cell, plan, run, folder / str(number))
+            found |= {name: times[name.rpartition("/")[2]] for name in names}
         except UserError as error:
-            found |= dict.fromkeys(plan.results())
-            reasons[f"{', '.join(plan.results())} on {cell.method.label}: {error}"] = None
+            found |= dict.fromkeys(names)
+            reasons[f"{', '.join(names)} on {cell.method.label}: {error}"] = None
     return found, tuple(reasons)
+
+
+def _names(cell: Cell, number: int) -> list[str]:
+    """Return the folders of a plan's results, from the cell's: ``dip``, ``iterations=5/dip``."""
+    home = cell.homes[number].removeprefix(f"attacks/{cell.name}").lstrip("/")
+    return ["/".join(filter(None, (home, name))) for name in cell.plans[number].results()]
 
 
 def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict[str, float]:

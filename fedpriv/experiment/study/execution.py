@@ -1,202 +1,121 @@
-"""Hand the cells of a study to worker processes, and keep account of what becomes of each."""
+"""Hand the cells of a study to processes, one a run, and keep account of what becomes of each."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
+import json
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
-from fedpriv.experiment.study.cells import Cell, Execution
-from fedpriv.experiment.study.folder import Row, is_result, save_rows
+from fedpriv.experiment.study.cells import Execution
+from fedpriv.experiment.study.folder import Row, save_rows
 from fedpriv.experiment.study.progress import Watch
-from fedpriv.experiment.study.worker import Attacked, Work, main
 
-_DONE = {"status": "done", "error": None}
-
-
-@dataclass
-class _Worker:
-    """A process, and what it has still to do: the first cell of its work is the one that it is at."""
-
-    process: BaseProcess
-    pipe: Connection
-    work: Work | None = None
+WORKER = "fedpriv.experiment.study.worker"
 
 
-def works(path: Path, cells: Sequence[Cell], rows: Sequence[Row], execution: Execution, command: str) -> list[Work]:
-    """Return what is left to do: a piece of work a run, in the order of the study."""
-    pending = {row["cell"] for row in rows if row["status"] != "done"}
-    found: dict[str, Work] = {}
-    for cell in cells:
-        if cell.name not in pending:
-            continue
-        attacked = Attacked(cell.name, path / "attacks" / cell.name, cell.plans, cell.named)
-        if cell.run in found:
-            found[cell.run] = replace(found[cell.run], cells=(*found[cell.run].cells, attacked))
-        else:
-            run, logs = path / "runs" / cell.run, path / "logs"
-            found[cell.run] = Work(run, cell.config, (attacked,), execution.device, execution.download, command, logs)
-    return list(found.values())
-
-
-def carry_out(path: Path, rows: list[Row], queue: list[Work], n_workers: int, watch: Watch) -> None:
-    """Work a queue off with processes of one thread each.
-
-    Workers say ``training``, ``trained``, ``attacking``, ``attacked``, ``attack failed``, ``failed``, ``finished`` (of a
-    cell) and ``idle``. A worker that dies fails the cell that it was at, and another takes its place.
+def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch) -> None:
+    """Work off what is pending, a process a run, so many at a time; one that dies fails the cell that it was at.
 
     Args:
         path: the study's folder.
         rows: a line a cell; brought up to date here and saved with every change.
-        queue: what to do; emptied here.
-        n_workers: processes at a time.
+        execution: how.
         watch: told of every change.
     """
-    by_name = {row["cell"]: row for row in rows}
-    doing: dict[str, str] = {}
-    workers: list[_Worker] = []
-    save_rows(path, rows)
-    watch(rows, doing)
-    try:
-        while queue or any(worker.work for worker in workers):
-            while queue and len(workers) < n_workers and all(worker.work for worker in workers):
-                workers.append(_start())
-                _give(workers[-1], queue)
-            for worker in workers:
-                if worker.work is None and queue:
-                    _give(worker, queue)
-            for worker in _with_news(workers):
-                event = _listen(worker)
-                if event is None:
-                    workers.remove(worker)
-                    queue[:0] = _bury(worker, by_name, doing)
-                else:
-                    _account(worker, event, by_name, doing)
-                save_rows(path, rows)
-                watch(rows, doing)
-    finally:
-        for worker in workers:
-            _end(worker)
+    board = _Board(path, rows, watch)
+    runs = dict.fromkeys(row["run"] for row in rows if row["status"] == "pending")
+    with ThreadPoolExecutor(execution.workers) as pool:
+        try:
+            for ended in as_completed([pool.submit(board.work_off, run, execution) for run in runs]):
+                ended.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            board.stop()
+            raise
 
 
-# ---------------------------------------------------------------- processes
+class _Board:
+    """What is known of every cell, and the processes that are at work; each thread attends to one of them."""
+
+    def __init__(self, path: Path, rows: list[Row], watch: Watch) -> None:
+        self._path, self._rows, self._watch = path, rows, watch
+        self._doing: dict[str, str] = {}
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._changed()
+
+    def work_off(self, run: str, execution: Execution) -> None:
+        """Start processes for a run until none of its cells is pending: one, unless it dies."""
+        while cells := [row["cell"] for row in self._rows if row["run"] == run and row["status"] == "pending"]:
+            with self._lock:
+                if self._stopped.is_set():
+                    return
+                process = _start(self._path, cells, execution)
+                self._processes.add(process)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with process.stdin, process.stdout:
+                for line in process.stdout:
+                    said = json.loads(line)
+                    self._enter(said["row"], said["doing"])
+                code = process.wait()
+            with self._lock:
+                self._processes.discard(process)
+                if self._stopped.is_set():
+                    return
+            pending = [row for row in self._rows if row["cell"] in cells and row["status"] == "pending"]
+            if pending:
+                at = next((row for row in pending if row["cell"] in self._doing), pending[0])
+                self._enter(at | {"status": "failed", "error": f"the worker process ended: {_cause(code)}"}, None)
+
+    def stop(self) -> None:
+        """End every process."""
+        with self._lock:
+            self._stopped.set()
+            for process in self._processes:
+                process.terminate()
+
+    def _enter(self, row: Row, doing: str | None) -> None:
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            place = next(place for place, own in enumerate(self._rows) if own["cell"] == row["cell"])
+            self._rows[place] = row
+            self._doing.pop(row["cell"], None)
+            if doing is not None:
+                self._doing[row["cell"]] = doing
+            self._changed()
+
+    def _changed(self) -> None:
+        save_rows(self._path, self._rows)
+        self._watch(self._rows, self._doing)
 
 
-def _start() -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=main, args=(theirs,), daemon=True)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with _interrupts_held():
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)
+def _start(path: Path, cells: Sequence[str], execution: Execution) -> subprocess.Popen[str]:
+    flags = ["--device", execution.device, "--attended"]
+    flags += ["--download"] if execution.download else []
+    flags += [] if execution.chunk_rows is None else ["--chunk-rows", str(execution.chunk_rows)]
+    found = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", WORKER, str(path), *cells, *flags],
+        # It ends with this end of its input, however we end; an interrupt from the keyboard is ours alone to handle.
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": found},
+    )
 
 
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Keep Ctrl-C from a process that is starting, which inherits what is held; it is ours alone to handle."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _give(worker: _Worker, queue: list[Work]) -> None:
-    worker.work = queue.pop(0)
-    with contextlib.suppress(OSError):  # it is dead already; its end of the pipe tells
-        worker.pipe.send(worker.work)
-
-
-def _with_news(workers: Sequence[_Worker]) -> list[_Worker]:
-    ready = wait([worker.pipe for worker in workers])
-    return [worker for worker in workers if worker.pipe in ready]
-
-
-def _listen(worker: _Worker) -> tuple[Any, ...] | None:
-    """Return what a worker says, or None where it died."""
-    try:
-        event: tuple[Any, ...] = worker.pipe.recv()
-    except (EOFError, OSError):
-        return None
-    return event
-
-
-def _bury(worker: _Worker, rows: Mapping[str, Row], doing: dict[str, str]) -> list[Work]:
-    """Fail the cell that a dead worker was at; return what is left of its work."""
-    worker.process.join()
-    work = worker.work
-    if work is None:
-        return []
-    cell, *others = work.cells
-    doing.pop(cell.name, None)
-    row = rows[cell.name]
-    row |= {"status": "failed", "error": f"the worker process ended: {_cause(worker.process.exitcode)}"}
-    return [replace(work, cells=tuple(others))] if others else []
-
-
-def _cause(code: int | None) -> str:
-    if code is None or code >= 0:
+def _cause(code: int) -> str:
+    if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name
     return name + (", perhaps for want of memory" if name == "SIGKILL" else "")
-
-
-def _end(worker: _Worker) -> None:
-    worker.process.terminate()
-    worker.process.join()
-    worker.pipe.close()
-
-
-# ---------------------------------------------------------------- account
-
-
-def _account(worker: _Worker, event: tuple[Any, ...], rows: Mapping[str, Row], doing: dict[str, str]) -> None:
-    """Enter what a worker said into the line of its cell."""
-    what, name, *more = event
-    if what == "idle":
-        worker.work = None
-        return
-    row = rows[name]
-    if what in ("training", "attacking"):
-        doing[name] = " ".join([what, *more])
-    elif what == "trained":
-        row["seconds"]["train"] = more[0]
-    elif what == "attacked":
-        folders, absent, seconds = more
-        row["seconds"]["attack"] = (row["seconds"]["attack"] or 0.0) + seconds
-        for entry in _entries(row, folders):
-            left_out = Path(entry["path"]).name in absent
-            entry |= {"status": "left out", "error": "the run has nothing for it"} if left_out else _DONE
-            entry["seconds"] = seconds / len(folders)
-    elif what == "attack failed":
-        folders, error = more
-        for entry in _entries(row, folders):
-            there = is_result(_folder(worker, name) / Path(entry["path"]).name)
-            entry |= _DONE if there else {"status": "failed", "error": error}
-    elif what in ("finished", "failed"):
-        doing.pop(name, None)
-        errors = more or [entry["error"] for entry in row["attacks"] if entry["status"] == "failed"]
-        row |= {"status": "failed", "error": errors[0]} if errors else _DONE
-        assert worker.work is not None
-        worker.work = replace(worker.work, cells=tuple(cell for cell in worker.work.cells if cell.name != name))
-
-
-def _entries(row: Row, folders: Sequence[str]) -> list[dict[str, Any]]:
-    return [entry for entry in row["attacks"] if Path(entry["path"]).name in folders]
-
-
-def _folder(worker: _Worker, cell: str) -> Path:
-    assert worker.work is not None
-    return next(one.folder for one in worker.work.cells if one.name == cell)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.study.cells import Cell
+from fedpriv.experiment.study.cells import Cell, Execution, cells_of
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, Study, all_defenses
+from fedpriv.experiment.study.grid import parse_study
+from fedpriv.experiment.study.origin import Origin
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY
 from fedpriv.util import folders
@@ -20,7 +22,7 @@ from fedpriv.util.files import write_json, write_text
 if TYPE_CHECKING:
     from fedpriv.scoring.records import Provenance
 
-FORMAT = 1
+FORMAT = 2
 MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
 OVER = ("done", "left out")
@@ -39,7 +41,10 @@ def described(study: Study) -> dict[str, Any]:
     def attacks(entries: tuple[AttackEntry, ...] | None) -> Any:
         if entries is None:
             return "all"
-        return [{"name": e.name, "options": plain(e.attack), "budgets": list(e.budgets)} for e in entries]
+        return [
+            {"name": e.name, "options": plain(e.attack), "budgets": list(e.budgets), "varied": plain(e.varied)}
+            for e in entries
+        ]
 
     def defenses(entries: tuple[DefenseEntry, ...]) -> list[dict[str, Any]]:
         return [
@@ -62,6 +67,7 @@ def described(study: Study) -> dict[str, Any]:
                 "name": entry.name,
                 "options": plain(entry.options),
                 "federation": plain(entry.federation),
+                "varied": plain(entry.varied),
                 "target": entry.target,
                 "attacks": None if entry.attacks is None else attacks(entry.attacks),
                 "defenses": [defense.label for defense in entry.defenses or study.defenses],
@@ -103,10 +109,10 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
                 f"{path}: holds another study ({_named(changed)}); choose another --out, or --force to replace it"
             )
         return True
-    source = study.source
-    about = {"format": FORMAT, "source": None if source.file is None else str(source.file), "command": command}
+    origin = study.origin
+    about = {"format": FORMAT, "source": None if origin.file is None else str(origin.file), "command": command}
     with folders.output(path, "study", force=force):
-        write_json(path / STUDY, {**about, **described(study), "written": plain(source.values)})
+        write_json(path / STUDY, {**about, **described(study), "written": plain(origin.values)})
     return False
 
 
@@ -122,10 +128,22 @@ def read_study(path: Path) -> dict[str, Any]:
         )
     found = study_files.read_study(path).fields
     if found.get("format") != FORMAT:
-        raise UserError(f"{path / STUDY}: not of format {FORMAT}, which this version reads; run the study again")
+        raise UserError(
+            f"{path / STUDY}: of format {found.get('format')!r}, but this version goes on with format {FORMAT}; run the "
+            "study again, or finish it with the version that began it"
+        )
     if not isinstance(found.get("written"), dict):
         raise UserError(f"{path / STUDY}: field 'written' is missing; run the study again")
     return found
+
+
+def saved_study(path: Path) -> Study:
+    """Return the study that a folder holds, to go on with.
+
+    Raises:
+        UserError: when there is none, or of another version.
+    """
+    return parse_study(Origin(read_study(path)["written"], path / STUDY))
 
 
 def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
@@ -140,6 +158,17 @@ def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
 
 
 # ---------------------------------------------------------------- cells.jsonl
+
+
+def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
+    """Return the cells of the study that a folder holds; they were checked when its ``cells.jsonl`` was written.
+
+    Raises:
+        UserError: when there is no such study.
+    """
+    rows = study_files.read_cells(path)
+    targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows}
+    return cells_of(saved_study(path), targets, execution)
 
 
 def save_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -165,15 +194,15 @@ def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
     kept = {entry["path"]: entry for entry in before.get("attacks", ()) if entry["status"] in OVER}
     attacks = [
         {
-            "attack": name,
-            "path": place,
-            "stage": stage,
-            "budget": budget,
-            "status": _status(path / place, kept.get(place, {})),
-            "error": kept.get(place, {}).get("error"),
-            "seconds": kept.get(place, {}).get("seconds"),
+            "attack": one.attack,
+            "path": one.path,
+            "stage": one.stage,
+            "budget": one.budget,
+            "status": _status(path / one.path, kept.get(one.path, {})),
+            "error": kept.get(one.path, {}).get("error"),
+            "seconds": kept.get(one.path, {}).get("seconds"),
         }
-        for name, place, stage, budget, _ in results(cell)
+        for one in results(cell)
     ]
     defenses = [defense_facts(made) for made in build_defenses(cell.defense.choices)]
     done = (path / "runs" / cell.run / "summary.json").is_file() and all(entry["status"] in OVER for entry in attacks)
@@ -188,6 +217,7 @@ def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
         "defense_title": cell.defense.title,
         "defense_family": cell.defense.family,
         "seed": cell.seed,
+        "varied": plain(cell.method.varied),
         "target": cell.target,
         "division": cell.division,
         "run": f"runs/{cell.run}",
@@ -205,16 +235,38 @@ def _status(path: Path, kept: Mapping[str, Any]) -> str:
     return "left out" if kept.get("status") == "left out" else "pending"
 
 
-def results(cell: Cell) -> list[tuple[str, str, str | None, int | None, Any]]:
-    """Return name, place, stage and budget of every result that a cell will have, and the attack itself, in order."""
+@dataclass(frozen=True)
+class Result:
+    """One result that a cell will have.
+
+    Attributes:
+        attack: name.
+        path: of its folder, from the study's.
+        stage: of training, or None.
+        budget: or None.
+        options: of the attack, a dataclass.
+        plan: that makes it, by its place among the cell's.
+    """
+
+    attack: str
+    path: str
+    stage: str | None
+    budget: int | None
+    options: Any
+    plan: int
+
+
+def results(cell: Cell) -> list[Result]:
+    """Return every result that a cell will have, in order."""
     from fedpriv.experiment.plan import folder_name
 
-    home = f"attacks/{cell.name}"
-    found: list[tuple[str, str, str | None, int | None, Any]] = []
-    for plan in cell.plans:
-        found += [(job.name, f"{home}/{job.folder}", job.stage, job.budget, job.attack) for job in plan.jobs()]
+    found: list[Result] = []
+    for number, (plan, home) in enumerate(zip(cell.plans, cell.homes, strict=True)):
+        for job in plan.jobs():
+            found.append(Result(job.name, f"{home}/{job.folder}", job.stage, job.budget, job.attack, number))
         for name, made in plan.inferences.items():
-            found += [(name, f"{home}/{folder_name(name, stage)}", stage, None, made) for stage, _ in plan.moments]
+            for stage, _ in plan.moments:
+                found.append(Result(name, f"{home}/{folder_name(name, stage)}", stage, None, made, number))
     return found
 
 
@@ -230,11 +282,12 @@ def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
         run = path / "runs" / cell.run
         if (run / "config.json").is_file():
             _refuse_other(run, "trained", plain(RunDirectory(run).config), plain(cell.config))
-        for name, place, _, _, attack in results(cell):
-            if is_result(path / place):
-                made = {"attack": name, "target": cell.target, "seed": cell.seed, "options": plain(attack)}
-                about = _about(path / place)
-                _refuse_other(path / place, "made", {key: getattr(about, key) for key in made}, made)
+        for one in results(cell):
+            place = path / one.path
+            if is_result(place):
+                made = {"attack": one.attack, "target": cell.target, "seed": cell.seed, "options": plain(one.options)}
+                about = _about(place)
+                _refuse_other(place, "made", {key: getattr(about, key) for key in made}, made)
 
 
 def _refuse_other(place: Path, made: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

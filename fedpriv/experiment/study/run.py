@@ -9,15 +9,18 @@ from typing import Any
 
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.study.cells import Execution, lay_out
-from fedpriv.experiment.study.definition import parse_study
+from fedpriv.experiment.study.definition import read_file
 from fedpriv.experiment.study.entries import Study
-from fedpriv.experiment.study.execution import carry_out, works
-from fedpriv.experiment.study.folder import Row, claim, read_study, standing
+from fedpriv.experiment.study.execution import carry_out
+from fedpriv.experiment.study.folder import Row, claim, saved_study, standing
+from fedpriv.experiment.study.grid import parse_study
+from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.progress import following
-from fedpriv.experiment.study.source import Source, read_source
 from fedpriv.util import ownership
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
+
+__all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
 
 STUDY_PAGE = "report.html"
 
@@ -57,16 +60,7 @@ def load_study(source: Path | Mapping[str, Any]) -> Study:
     Raises:
         UserError: when it is not readable, or wrong somewhere; the message names the key.
     """
-    return parse_study(read_source(source) if isinstance(source, Path) else Source(source))
-
-
-def saved_study(folder: Path) -> Study:
-    """Return the study that a folder holds, to go on with.
-
-    Raises:
-        UserError: when there is none, or of another version.
-    """
-    return parse_study(Source(read_study(folder)["written"], folder / "study.json"))
+    return parse_study(read_file(source) if isinstance(source, Path) else Origin(source))
 
 
 def run_study(
@@ -105,7 +99,7 @@ def run_study(
         rows = standing(out, cells)
         listener.resumable()
         with following(listener, execution.workers) as watch:
-            carry_out(out, rows, works(out, cells, rows, execution, command), execution.workers, watch)
+            carry_out(out, rows, execution, watch)
         report = out / STUDY_PAGE if _holds_results(rows) else None
         if report is not None:
             write_study_report(out)

@@ -1,141 +1,154 @@
-"""A process that works on the cells of a study, one run after another, and says what it does through a pipe."""
+"""One run of a study and its attacks, in a process of its own: ``python -m fedpriv.experiment.study.worker FOLDER CELL...``.
+
+It takes up what is there, so after whatever ends it the same command goes on. What it does it says on standard output, a
+line of JSON each: ``{"row": the cell's line of cells.jsonl, "doing": what, or null}``.
+"""
 
 from __future__ import annotations
 
-import functools
+import argparse
+import contextlib
+import json
 import os
-import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from fedpriv.experiment.study.cells import Cell, Execution
+from fedpriv.experiment.study.folder import Row, is_result, read_study, results, saved_cells, standing
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 
-if TYPE_CHECKING:
-    from fedpriv.experiment.plan import AttackPlan
-    from fedpriv.federation.run_directory import RunConfig
-
-Say = Callable[..., None]
-"""Called with (event, cell, ...); the events are those of :func:`fedpriv.experiment.study.execution.carry_out`."""
+Tell = Callable[[Row, str | None], None]
+"""Called with a cell's line and what is being done with it; None when it has come to its end."""
 
 
-@dataclass(frozen=True)
-class Attacked:
-    """A cell as a worker sees it.
+def perform(folder: Path, names: Sequence[str], execution: Execution, tell: Tell) -> None:
+    """Train the run of some cells where that is not done yet, and attack it; what goes wrong is told in the cell's line.
 
-    Attributes:
-        name: the cell's.
-        folder: of its results.
-        plans: one an attack.
-        named: whether the study names its attacks; what is unnamed is left out where a run has nothing for it.
+    Args:
+        folder: of the study.
+        names: of the cells; they share a run.
+        execution: how.
+        tell: told of every change.
+
+    Raises:
+        UserError: when the folder holds no such cells.
     """
-
-    name: str
-    folder: Path
-    plans: tuple[AttackPlan, ...]
-    named: bool
-
-
-@dataclass(frozen=True)
-class Work:
-    """One run, and the cells that attack it.
-
-    Attributes:
-        run: the run's folder.
-        config: of the run.
-        cells: that share the run.
-        device: a name of ``--device``.
-        download: fetch the data set where it is missing.
-        command: of the study; goes into the records.
-        logs: folder for tracebacks.
-    """
-
-    run: Path
-    config: RunConfig
-    cells: tuple[Attacked, ...]
-    device: str
-    download: bool
-    command: str
-    logs: Path
+    cells = {cell.name: cell for cell in saved_cells(folder, execution)}
+    unknown = [name for name in names if name not in cells]
+    if unknown:
+        raise UserError(f"{folder}: no cell {unknown[0]!r} in this study; there are: {', '.join(cells)}")
+    command = str(read_study(folder)["command"])
+    chosen = [cells[name] for name in names]
+    for cell, row in zip(chosen, standing(folder, chosen), strict=True):
+        errors: list[str] = []
+        tell(row, "training")
+        with _noting(folder, cell, errors):
+            row["seconds"]["train"] = _train(folder / "runs" / cell.run, cell, execution)
+        if not errors:
+            _attack_all(folder, cell, row, command, tell)
+            errors = [entry["error"] for entry in row["attacks"] if entry["status"] == "failed"]
+        row |= {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
+        tell(row, None)
 
 
-def main(pipe: Connection) -> None:
-    """Take work from a pipe until there is no more. Interrupts from the keyboard are the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while (work := pipe.recv()) is not None:
-        for cell in work.cells:
-            perform(work, cell, lambda *event: pipe.send(event))
-        pipe.send(("idle", ""))
-
-
-def _end_with_parent() -> None:
-    # An orphan must not go on writing into a folder that somebody resumes.
-    from multiprocessing import parent_process
-
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-def perform(work: Work, cell: Attacked, say: Say) -> None:
-    """Train a cell's run where that is not done yet, and attack it; nothing raises out of here."""
-    say("training", cell.name)
-    error = _guarded(work, cell, lambda: say("trained", cell.name, _train(work)))
-    if error is not None:
-        say("failed", cell.name, error)
-        return
-    for plan in cell.plans:
-        error = _guarded(work, cell, functools.partial(_attack, work, cell, plan, say))
-        if error is not None:
-            say("attack failed", cell.name, plan.results(), error)
-    say("finished", cell.name)
-
-
-def _guarded(work: Work, cell: Attacked, action: Callable[[], None]) -> str | None:
-    """Run an action; return what went wrong in one line, or None."""
+@contextlib.contextmanager
+def _noting(folder: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
+    """Note what goes wrong in one line; what is not the user's to mend leaves its traceback in ``logs/``."""
     try:
-        action()
+        yield
     except UserError as error:
-        return " ".join(str(error).split())
+        errors.append(" ".join(str(error).split()))
     except Exception as error:
-        log = work.logs / f"{cell.name}.txt"
+        log = folder / "logs" / f"{cell.name}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         ownership.note(log)
         with log.open("a", encoding="utf-8") as file:
             file.write(traceback.format_exc() + "\n")
-        return f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)"
-    return None
+        errors.append(f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)")
 
 
-def _train(work: Work) -> float:
+def _train(run: Path, cell: Cell, execution: Execution) -> float:
     from fedpriv.experiment.training import train_run
 
-    resume = (work.run / "config.json").is_file()
-    summary = train_run(work.run, work.config, device=work.device, download=work.download, resume=resume)
+    resume = (run / "config.json").is_file()
+    summary = train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume)
     return float(summary["seconds"])
 
 
-def _attack(work: Work, cell: Attacked, plan: AttackPlan, say: Say) -> None:
+def _attack_all(folder: Path, cell: Cell, row: Row, command: str, tell: Tell) -> None:
+    """Carry out a cell's plans one by one, and enter what becomes of each."""
+    made_by = {one.path: one.plan for one in results(cell)}
+    for number in range(len(cell.plans)):
+        entries = [entry for entry in row["attacks"] if made_by[entry["path"]] == number]
+        if all(entry["status"] in ("done", "left out") for entry in entries):
+            continue
+        tell(row, "attacking " + ", ".join(entry["path"].partition(f"{cell.name}/")[2] for entry in entries))
+        began = time.perf_counter()
+        errors: list[str] = []
+        # The run is held, so that no other process attacks it for the same cell.
+        with _noting(folder, cell, errors), ownership.held(folder / "runs" / cell.run):
+            _attack(folder, cell, number, command)
+        seconds = time.perf_counter() - began
+        if not errors:
+            row["seconds"]["attack"] = (row["seconds"]["attack"] or 0.0) + seconds
+        for entry in entries:
+            if is_result(folder / entry["path"]):
+                entry |= {"status": "done", "error": None}
+            elif errors:
+                entry |= {"status": "failed", "error": errors[0]}
+            else:
+                entry |= {"status": "left out", "error": "the run has nothing for it"}
+            entry["seconds"] = entry["seconds"] if errors else seconds / len(entries)
+
+
+def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
     from fedpriv.experiment.execution import attack_all, prepare_ground
     from fedpriv.experiment.inference import measure_all
-    from fedpriv.experiment.study.folder import is_result
 
-    folders = plan.results()
-    if all(is_result(cell.folder / folder) for folder in folders):
-        return
-    say("attacking", cell.name, ", ".join(folders))
-    began = time.perf_counter()
-    ground = prepare_ground(work.run, plan)
-    attack_all(cell.folder, ground, plan, command=work.command)
-    measure_all(cell.folder, ground, plan, command=work.command, named=plan.inferences if cell.named else ())
-    absent = [folder for folder in folders if not is_result(cell.folder / folder)]
-    say("attacked", cell.name, folders, absent, time.perf_counter() - began)
+    plan, home = cell.plans[number], folder / cell.homes[number]
+    ground = prepare_ground(folder / "runs" / cell.run, plan)
+    attack_all(home, ground, plan, command=command)
+    measure_all(home, ground, plan, command=command, named=plan.inferences if cell.named else ())
+
+
+# ---------------------------------------------------------------- the process
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Perform cells and say what becomes of them."""
+    parser = argparse.ArgumentParser(prog="python -m fedpriv.experiment.study.worker", description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder of the study")
+    parser.add_argument("cells", nargs="+", help="names of cells that share a run")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--download", action="store_true")
+    parser.add_argument("--chunk-rows", type=int)
+    parser.add_argument("--attended", action="store_true", help="end when standard input does")
+    given = parser.parse_args(arguments)
+    if given.attended:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+    said = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no line of ours
+
+    def tell(row: dict[str, Any], doing: str | None) -> None:
+        print(json.dumps({"row": row, "doing": doing}), file=said, flush=True)
+
+    try:
+        perform(given.folder, given.cells, Execution(given.device, given.download, given.chunk_rows), tell)
+    except UserError as error:
+        sys.exit(f"fedpriv: {error}")
+
+
+def _end_with_input() -> None:
+    # An orphan must not go on writing into a folder that somebody resumes.
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,10 +10,11 @@ from typing import Any, TypedDict, Unpack
 from fedpriv.experiment.federation_settings import refuse_unknown
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.study.cells import Execution
-from fedpriv.experiment.study.definition import parse_study
+from fedpriv.experiment.study.definition import overridden, read_file
 from fedpriv.experiment.study.entries import Study
+from fedpriv.experiment.study.grid import parse_study
+from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
-from fedpriv.experiment.study.source import Source, overridden, read_source
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
@@ -33,6 +34,7 @@ class StudySettings(TypedDict, total=False):
         control: also attack permuted uploads (default True).
         stages: also attack early, middle, converged stages.
         rounds_seen: rounds of uploads that attacks across rounds use.
+        axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid.
         workers: processes at a time, one thread each (default 1).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         download: fetch data sets that are missing.
@@ -49,6 +51,7 @@ class StudySettings(TypedDict, total=False):
     control: bool
     stages: Sequence[str]
     rounds_seen: int
+    axes: Mapping[str, Any]
     workers: int
     device: str
     download: bool
@@ -111,5 +114,5 @@ def _described(study: Study | Mapping[str, Any] | str | Path | None, own: Mappin
         if own:
             raise UserError(f"{argument(min(own))}: the study is read already; drop it")
         return study
-    source = read_source(Path(study)) if isinstance(study, (str, Path)) else Source(study or {})
-    return parse_study(overridden(source, {name: (name, value) for name, value in own.items()}, {}))
+    origin = read_file(Path(study)) if isinstance(study, (str, Path)) else Origin(study or {})
+    return parse_study(overridden(origin, own))
