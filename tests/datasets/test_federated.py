@@ -181,5 +181,7 @@ def test_picture_does_not_touch_the_global_drawing_state(tmp_path):
 def test_picture_that_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"must end in \.svg or \.png"):
         draw_holdings(by_hand(), tmp_path / "picture.pdf")
-    with pytest.raises(UserError, match=r"cannot write .*missing"):
-        draw_holdings(by_hand(), tmp_path / "missing" / "picture.svg")
+    (tmp_path / "a-file").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot write .*a-file"):
+        draw_holdings(by_hand(), tmp_path / "a-file" / "picture.svg")
+    assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
