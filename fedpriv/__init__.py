@@ -10,7 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpriv.attacks.observation import BatchFacts as BatchFacts
+    from fedpriv.attacks.observation import KnowledgeCard as KnowledgeCard
     from fedpriv.experiment.study.run import StudyResult as StudyResult
+    from fedpriv.experiment.uploads.given import Gradient as Gradient
+    from fedpriv.experiment.uploads.given import Update as Update
     from fedpriv.experiment.verbs.attacking import attack as attack
     from fedpriv.experiment.verbs.auditing import audit as audit
     from fedpriv.experiment.verbs.counting import Traffic as Traffic
@@ -23,8 +27,23 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.scoring import score as score
     from fedpriv.experiment.verbs.training import Run as Run
     from fedpriv.experiment.verbs.training import train as train
+    from fedpriv.experiment.verbs.uploading import attack_uploads as attack_uploads
     from fedpriv.util.errors import UserError as UserError
     from fedpriv.util.listener import Listener as Listener
+    from fedpriv.wire.payload import Payload as Payload
+    from fedpriv.wire.payloads import AngleMatrix as AngleMatrix
+    from fedpriv.wire.payloads import Classifier as Classifier
+    from fedpriv.wire.payloads import ClassLogits as ClassLogits
+    from fedpriv.wire.payloads import Entangled as Entangled
+    from fedpriv.wire.payloads import Extractor as Extractor
+    from fedpriv.wire.payloads import Kernel as Kernel
+    from fedpriv.wire.payloads import LabelCounts as LabelCounts
+    from fedpriv.wire.payloads import LowRankModel as LowRankModel
+    from fedpriv.wire.payloads import Model as Model
+    from fedpriv.wire.payloads import Prototypes as Prototypes
+    from fedpriv.wire.payloads import Representations as Representations
+    from fedpriv.wire.payloads import SampleCount as SampleCount
+    from fedpriv.wire.payloads import SmallModel as SmallModel
 
 __version__ = "0.1.0"
 
@@ -32,6 +51,7 @@ _VERBS = "fedpriv.experiment.verbs."
 _PLACES = {
     "train": _VERBS + "training",
     "attack": _VERBS + "attacking",
+    "attack_uploads": _VERBS + "uploading",
     "score": _VERBS + "scoring",
     "report": _VERBS + "reporting",
     "audit": _VERBS + "auditing",
@@ -43,6 +63,18 @@ _PLACES = {
     "StudyResult": "fedpriv.experiment.study.run",
     "Traffic": _VERBS + "counting",
     "Holdings": _VERBS + "dividing",
+    "Update": "fedpriv.experiment.uploads.given",
+    "Gradient": "fedpriv.experiment.uploads.given",
+    "BatchFacts": "fedpriv.attacks.observation",
+    "KnowledgeCard": "fedpriv.attacks.observation",
+    "Payload": "fedpriv.wire.payload",
+    **dict.fromkeys(
+        (
+            *("Representations", "Prototypes", "Entangled", "AngleMatrix", "ClassLogits", "Kernel", "LabelCounts"),
+            *("SampleCount", "Classifier", "Extractor", "Model", "SmallModel", "LowRankModel"),
+        ),
+        "fedpriv.wire.payloads",
+    ),
     "UserError": "fedpriv.util.errors",
     "Listener": "fedpriv.util.listener",
 }

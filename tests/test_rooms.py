@@ -57,6 +57,7 @@ LARGER: dict[str, str] = {
     "fedpriv.experiment.verbs.attacking.attack": _VERB,
     "fedpriv.experiment.verbs.reporting.report": _VERB,
     "fedpriv.experiment.verbs.training.train": _VERB,
+    "fedpriv.experiment.verbs.uploading.attack_uploads": _VERB,
     "fedpriv.experiment.plan.options_by_attack": "one rule after the other",
     "fedpriv.federation.rounds.prepare": "one part of a federation after the other",
     "fedpriv.federation.rounds.run": _LOOP,

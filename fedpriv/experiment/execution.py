@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 from fedpriv.experiment.plan import AttackPlan, Job
 from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
-from fedpriv.util.files import write_bytes
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.contract import Attack, Declared
-    from fedpriv.attacks.observation import KnowledgeCard, Observation, Reconstruction
+    from fedpriv.attacks.contract import Declared
+    from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.attacks.trained import Trained
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.stages import Stage
-    from fedpriv.experiment.suite import Execution
     from fedpriv.federation.rounds import Federation
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
@@ -121,60 +119,25 @@ def _attack(
     directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, listener: Listener
 ) -> ReconstructionRecord:
     from fedpriv.evidence.gather import truths
-    from fedpriv.experiment.suite import Execution, forget_pieces
-    from fedpriv.pages.grid import grid_png
+    from fedpriv.experiment.scored import Answers, attack_and_score
+    from fedpriv.experiment.suite import Execution
     from fedpriv.scoring.judge import JUDGED, train_judge
-    from fedpriv.scoring.score import score
-    from fedpriv.scoring.storage import AttackRecord, save_attack
 
     run, federation = ground.run, ground.federation
     evidence = ground.evidence[job.name, job.stage]
+
+    def look_up() -> Answers:
+        truth = truths(run, federation, plan.target, evidence.targets, seed=plan.seed, unit=job.attack.unit)
+        judge = None
+        if job.name in JUDGED:
+            with listener.progress("an independent classifier"):
+                judge = train_judge(federation, [target.client for target in evidence.targets], plan.seed)
+        return Answers(truth, _about(ground, plan, job, command), judge)
+
     execution = Execution(
         plan.seed, federation.server.device, plan.chunk_rows, kind=plan.target, trained=ground.trained
     )
-    reconstruction = _pieces(job.attack, evidence, evidence.observations, execution, directory, plan.target, listener)
-    permuted = None
-    if job.control and evidence.permuted is not None:
-        permuted = _pieces(job.attack, evidence, evidence.permuted, execution, directory, "", listener)
-    # Looked up only now: no attack ran with it in reach.
-    truth = truths(run, federation, plan.target, evidence.targets, seed=plan.seed, unit=job.attack.unit)
-    about = _about(ground, plan, job, command)
-    judge = None
-    if job.name in JUDGED:
-        with listener.progress("an independent classifier"):
-            judge = train_judge(federation, [target.client for target in evidence.targets], plan.seed)
-    record = score(reconstruction, truth, permuted, seed=plan.seed, about=about, judge=judge)
-    save_attack(
-        directory,
-        reconstruction=reconstruction,
-        truths=truth,
-        about=about,
-        permuted=permuted,
-        metrics=record,
-        judge=judge,
-    )
-    whole = AttackRecord(directory, reconstruction, permuted, truth, about, record)
-    write_bytes(directory / "grid.png", grid_png(whole))
-    forget_pieces(directory)
-    return record
-
-
-def _pieces(
-    attack: Attack,
-    evidence: Evidence,
-    observations: tuple[Observation, ...],
-    execution: Execution,
-    directory: Path,
-    target: str,
-    listener: Listener,
-) -> Reconstruction:
-    from fedpriv.experiment.suite import attack_in_pieces
-
-    title, part = (f"on {target}", "reconstruction") if target else ("on permuted uploads", "permuted")
-    with listener.progress(f"{directory.name} {title}") as report:
-        return attack_in_pieces(
-            attack, observations, evidence.targets, evidence.knowledge, execution, directory, part, report
-        )
+    return attack_and_score(directory, job, evidence, execution, look_up, listener)
 
 
 def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> About:

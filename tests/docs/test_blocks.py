@@ -11,14 +11,14 @@ from fedpriv.attacks import ATTACKS
 from fedpriv.wire.payload import DECLARED
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"extending.md": "mine"}
-"""Page -> the module that its blocks are, by which they call themselves."""
+PAGES = {"extending.md": ("mine", "random-search"), "own-uploads.md": ("own", "pixels: Leaks")}
+"""Page -> the module that its blocks are, by which they call themselves, and what they print among other things."""
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run_and_end_in_a_verdict(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    module = types.ModuleType(PAGES[page])
+    module = types.ModuleType(PAGES[page][0])
     monkeypatch.setitem(sys.modules, module.__name__, module)
     kinds = dict(DECLARED)
     text = (DOCS / page).read_text()
@@ -32,4 +32,4 @@ def test_the_blocks_of_a_page_run_and_end_in_a_verdict(page, tmp_path, monkeypat
         DECLARED.clear()
         DECLARED.update(kinds)
         ATTACKS._adopted.clear()
-    assert "random-search" in capsys.readouterr().out
+    assert PAGES[page][1] in capsys.readouterr().out

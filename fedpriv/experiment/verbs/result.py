@@ -98,7 +98,10 @@ class AttackResult:
             force: replace it if it exists.
         """
         copy_folder(self.path, Path(out), "attacks", force=force)
-        return AttackResult(Path(out), self.records, self.scores, self.notices, self.run)
+        run = self.run
+        if run is not None and self.path in run.path.parents:
+            run = Run(Path(out) / run.path.relative_to(self.path))
+        return AttackResult(Path(out), self.records, self.scores, self.notices, run)
 
     def _ranked(self) -> list[str]:
         """Return the names of the attacks, the strongest of each knowledge card first."""

@@ -1,0 +1,87 @@
+"""One attack from the evidence to its folder: run, with its control, then scored against the truth, saved and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.experiment.suite import Execution, attack_in_pieces, forget_pieces
+from fedpriv.pages.grid import grid_png
+from fedpriv.scoring.score import score
+from fedpriv.scoring.storage import AttackRecord, save_attack
+from fedpriv.util.files import write_bytes
+from fedpriv.util.listener import Listener
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.observation import Observation, Reconstruction
+    from fedpriv.evidence.gather import Evidence
+    from fedpriv.evidence.truth import Truth
+    from fedpriv.experiment.plan import Job
+    from fedpriv.scoring.judge import Judge
+    from fedpriv.scoring.records import About, ReconstructionRecord
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What an attack is scored against, and what its record says of how it was made.
+
+    Attributes:
+        truths: one a target.
+        about: how it was made: ``about.json``.
+        judge: an independent classifier of class images, or None.
+    """
+
+    truths: tuple[Truth, ...]
+    about: About
+    judge: Judge | None = None
+
+
+def attack_and_score(
+    directory: Path,
+    job: Job,
+    evidence: Evidence,
+    execution: Execution,
+    look_up: Callable[[], Answers],
+    listener: Listener,
+) -> ReconstructionRecord:
+    """Attack, attack permuted uploads where the job has a control and there is another client, score, save and draw.
+
+    Args:
+        directory: of the attack's results.
+        job: the attack.
+        evidence: what the attack is handed.
+        execution: how it is computed.
+        look_up: called only after the attacks: none runs with the truth in reach.
+        listener: hears of the progress.
+
+    Returns:
+        The record.
+    """
+
+    def run(observations: tuple[Observation, ...], part: str, where: str) -> Reconstruction:
+        with listener.progress(f"{directory.name} on {where}") as report:
+            return attack_in_pieces(
+                job.attack, observations, evidence.targets, evidence.knowledge, execution, directory, part, report
+            )
+
+    reconstruction = run(evidence.observations, "reconstruction", str(execution.kind))
+    permuted = None
+    if job.control and evidence.permuted is not None:
+        permuted = run(evidence.permuted, "permuted", "permuted uploads")
+    found = look_up()
+    record = score(reconstruction, found.truths, permuted, seed=execution.seed, about=found.about, judge=found.judge)
+    save_attack(
+        directory,
+        reconstruction=reconstruction,
+        truths=found.truths,
+        about=found.about,
+        permuted=permuted,
+        metrics=record,
+        judge=found.judge,
+    )
+    whole = AttackRecord(directory, reconstruction, permuted, found.truths, found.about, record)
+    write_bytes(directory / "grid.png", grid_png(whole))
+    forget_pieces(directory)
+    return record

@@ -1,0 +1,224 @@
+"""From checked uploads to what an attack is handed: observations, their permutation, the knowledge card and its grants."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.invert.shadow import shadow_extractor
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
+from fedpriv.attacks.trained import Trained
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.norm_statistics import batch_norms
+from fedpriv.evidence.permuted import permute
+from fedpriv.evidence.targets import choose_classes, choose_targets, classes_with_weight
+from fedpriv.experiment.uploads.given import PrivateImages
+from fedpriv.util.arguments import argument
+from fedpriv.util.config import parse, plain
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import LAYERS, NETWORKS, VECTORS
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.contract import Attack
+
+ROUND = 1
+"""The round that uploads from elsewhere are said to be of."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """Everything that was handed in, checked.
+
+    Attributes:
+        target: kind of upload.
+        observations: one a client.
+        own: each client's private images; for scorers, and for labels where the card gives them.
+        image_shape: (channels, height, width).
+        n_classes: C.
+        extractors: client -> network in evaluation mode, a copy; empty where none was given.
+        heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head.
+        model: architecture of the uploaded weights, a copy; None for other uploads.
+        batches: client -> batch facts, where they are known.
+        statistics: client -> running statistics of the uploaded network's batch norms.
+        public: the attacker's own images with their classes, or None.
+        device: where to compute.
+    """
+
+    target: str
+    observations: tuple[Observation, ...]
+    own: Mapping[int, PrivateImages]
+    image_shape: tuple[int, int, int]
+    n_classes: int
+    extractors: Mapping[int, nn.Module] = field(default_factory=dict)
+    heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    model: nn.Module | None = None
+    batches: Mapping[int, BatchFacts] = field(default_factory=dict)
+    statistics: Mapping[int, Statistics] = field(default_factory=dict)
+    public: Samples | None = None
+    device: torch.device = torch.device("cpu")
+
+
+def derive_card(handed: Handed, wanted: Mapping[str, Any]) -> KnowledgeCard:
+    """Return the card that follows from what was handed in, with what is wanted instead.
+
+    Raises:
+        UserError: for an unknown grant, or one for which nothing was handed in.
+    """
+    normed = handed.model is not None and bool(batch_norms(handed.model))
+    derived: dict[str, Any] = plain(KnowledgeCard()) | {
+        "extractor": "white_box" if handed.extractors or handed.heads else "none",
+        "batch": bool(handed.batches),
+        "batch_norm": "none" if normed and not handed.statistics else "running",
+        "attacker_data": "none" if handed.public is None else "same_domain",
+    }
+    values = dict(wanted)
+    if values.get("batch") in ("known", "none"):
+        values["batch"] = values["batch"] == "known"
+    card = parse(KnowledgeCard, derived | values, argument("knowledge"))
+    lacking = {
+        "extractor": card.extractor in ("white_box", "query") and not (handed.extractors or handed.heads),
+        "batch": card.batch and not handed.batches,
+        "attacker_data": card.attacker_data != "none" and handed.public is None,
+        "batch_norm": card.batch_norm == "exact" or (card.batch_norm == "running" and normed and not handed.statistics),
+    }
+    source = {"extractor": "extractor", "batch": "batch", "attacker_data": "public", "batch_norm": "uploads"}
+    for name, lacks in lacking.items():
+        if lacks:
+            where = argument("knowledge", {name: getattr(card, name)})
+            raise UserError(f"{where}: grants what was not handed in; {argument(source[name])} would give it")
+    if card.extractor == "shadow" and handed.public is None:
+        where = argument("knowledge", {"extractor": "shadow"})
+        raise UserError(f"{where}: a substitute is trained on {argument('public')} with {argument('public_labels')}")
+    return replace(card, rounds_seen=1)
+
+
+def make_evidence(
+    handed: Handed, card: KnowledgeCard, attack: Attack, number: int, seed: int, trained: Trained
+) -> Evidence:
+    """Return what one attack is handed.
+
+    Args:
+        handed: what was handed in.
+        card: the grants.
+        attack: says what one target is.
+        number: targets at most.
+        seed: of the drawing of targets.
+        trained: substitutes for extractors that were trained already.
+
+    Raises:
+        UserError: when the uploads hold no target.
+    """
+    seen, kind = handed.observations, handed.target
+    if attack.unit == "class":
+        targets = choose_classes([_classes(handed, o, card) for o in seen], number, seed)
+    else:
+        targets = choose_targets(seen, kind, number, seed, partial(attack.select, seen))
+    if not targets:
+        raise UserError(f"{argument('uploads')}: hold nothing that attack {attack.name!r} could recover")
+    knowledge = _grant(handed, card, sorted({target.client for target in targets}), seed, trained)
+    return Evidence(seen, permute(seen), knowledge, targets)
+
+
+def _classes(handed: Handed, seen: Observation, card: KnowledgeCard) -> list[TargetId]:
+    held = handed.own[seen.client].labels.unique().tolist()
+    if handed.target in LAYERS:
+        given = card.labels == "given"
+        return [TargetId(seen.round, seen.client, n, label if given else -1) for n, label in enumerate(held)]
+    return [target for target in classes_with_weight(handed.observations, seen) if target.label in held]
+
+
+def _grant(handed: Handed, card: KnowledgeCard, clients: Sequence[int], seed: int, kept: Trained) -> Knowledge:
+    trained = handed.target in NETWORKS | LAYERS
+    batches = {client: handed.batches[client] for client in clients} if card.batch else {}
+    public = handed.public if card.attacker_data != "none" else None
+    return Knowledge(
+        card=card,
+        image_shape=handed.image_shape,
+        n_classes=handed.n_classes,
+        extractors={client: _extractor(handed, card, client, seed, kept) for client in clients}
+        if card.extractor != "none" and handed.target not in NETWORKS
+        else {},
+        heads={client: handed.heads[client] for client in clients if client in handed.heads}
+        if card.extractor == "white_box"
+        else {},
+        model=handed.model,
+        batch=_protocol(list(batches.values())),
+        batches=batches,
+        statistics={(ROUND, client): handed.statistics[client] for client in clients if client in handed.statistics}
+        if card.batch_norm == "running"
+        else {},
+        labels={(ROUND, client): handed.own[client].labels for client in clients}
+        if card.labels == "given" and trained
+        else {},
+        public_images=None if public is None else public.images,
+        public_labels=public.labels if public is not None and card.attacker_data == "same_domain" else None,
+    )
+
+
+def _extractor(
+    handed: Handed, card: KnowledgeCard, client: int, seed: int, kept: Trained
+) -> Callable[[Tensor], Tensor]:
+    if card.extractor == "shadow":
+        assert handed.public is not None
+        seen, samples, n_classes = handed.observations, handed.public, handed.n_classes
+        return kept.get(
+            ("shadow extractor", client, seed),
+            lambda: shadow_extractor(seen, client, ROUND, samples, n_classes, seed),
+        )
+    own = handed.extractors[client]
+    return torch.no_grad()(own) if card.extractor == "query" else own
+
+
+def _protocol(facts: Sequence[BatchFacts]) -> BatchFacts | None:
+    """Return what holds of every client: the largest batch and the largest number of steps."""
+    if not facts:
+        return None
+    return BatchFacts(max(one.batch_size for one in facts), facts[0].learning_rate, max(one.steps for one in facts))
+
+
+def own_copy(name: str, network: Any, device: torch.device) -> nn.Module:
+    """Return a network in evaluation mode that is not the user's: attacks change nothing of what was handed in.
+
+    Raises:
+        UserError: for anything but a module.
+    """
+    if not isinstance(network, nn.Module):
+        raise UserError(f"{argument(name)}: expected a torch.nn.Module, got {type(network).__name__}")
+    return copy.deepcopy(network).to(device).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def check_extractor(network: nn.Module, images: Tensor, seen: Observation, target: str) -> None:
+    """Check that a network maps the client's images to vectors as wide as those of its upload.
+
+    Raises:
+        UserError: when it fails on them, or returns another shape.
+    """
+    where = argument("extractor")
+    device = next(network.parameters(), images).device
+    try:
+        found = network(images[:2].to(device))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{where}: fails on images {tuple(images.shape[1:])}: {told}") from error
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(images[:2]):
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"{where}: expected representations (n, d) of images (n, c, h, w), got {got}")
+    if not bool(found.isfinite().all()):
+        raise UserError(f"{where}: returns NaN or infinity on the client's images")
+    payload = VECTORS.first(seen.upload)
+    name = None if payload is None else payload.values_field()
+    if payload is not None and name is not None and payload.kind == target:
+        width = getattr(payload, name).shape[-1]
+        if found.shape[1] != width:
+            raise UserError(
+                f"{where}: returns vectors of width {found.shape[1]}, but those of client {seen.client}'s upload have "
+                f"{width}"
+            )

@@ -1,0 +1,212 @@
+"""What may be handed in for one client or for several, and the checks of images and labels at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payload import Payload
+
+
+@dataclass(frozen=True)
+class Update:
+    """Weights before and after a client's local steps.
+
+    Attributes:
+        before: parameter name -> tensor, as ``state_dict()`` gives it: what the client started from, known to the server.
+        after: the same names and shapes: what the client uploaded. Entries that are no parameters may stand beside.
+    """
+
+    before: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient that a client uploaded, of the mean loss over its batch; of several steps the sum.
+
+    Attributes:
+        values: parameter name -> tensor, or tensors in the order of ``model.named_parameters()``, as
+            ``torch.autograd.grad`` returns them.
+    """
+
+    values: Mapping[str, Tensor] | Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class PrivateImages:
+    """A client's own images, which only scorers see.
+
+    Attributes:
+        images: ``(n, c, h, w)`` float32 in [0, 1].
+        labels: ``(n,)`` int64.
+        weights: ``(n,)`` each image's share in a mixture, or None.
+    """
+
+    images: Tensor
+    labels: Tensor
+    weights: Tensor | None = None
+
+
+def is_one_upload(given: object) -> bool:
+    """Whether what was handed in is one upload, not one a client."""
+    if isinstance(given, (Payload, Tensor, Update, Gradient)):
+        return True
+    if isinstance(given, Mapping):
+        return bool(given) and all(isinstance(key, str) for key in given)
+    if isinstance(given, tuple) and given:
+        pair = len(given) == 2 and all(isinstance(one, Mapping) for one in given)
+        return pair or all(isinstance(one, Payload) for one in given)
+    return False
+
+
+def by_client(name: str, given: Any) -> dict[int, Any]:
+    """Return one upload, a list or a mapping as a mapping from the client's number.
+
+    Raises:
+        UserError: naming the argument, for anything else.
+    """
+    if is_one_upload(given):
+        return {0: given}
+    if isinstance(given, Mapping):
+        found = dict(given)
+        if not all(isinstance(client, int) and not isinstance(client, bool) and client >= 0 for client in found):
+            raise UserError(f"{argument(name)}: expected client numbers of at least 0 as keys, got {list(found)!r}")
+    elif isinstance(given, (list, tuple)):
+        found = dict(enumerate(given))
+    else:
+        raise UserError(
+            f"{argument(name)}: expected an upload (a payload such as fedpriv.Prototypes, a tensor, fedpriv.Update or "
+            f"fedpriv.Gradient), a list of them or a mapping by client, got {type(given).__name__}"
+        )
+    if not found:
+        raise UserError(f"{argument(name)}: expected at least one, got none")
+    return dict(sorted(found.items()))
+
+
+def each(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]:
+    """Return an argument that is one for all clients, or one a client (a list in their order, or a mapping).
+
+    Raises:
+        UserError: naming the argument and the client that is left out.
+    """
+    if isinstance(given, Mapping) and all(isinstance(key, int) for key in given):
+        missing = [client for client in clients if client not in given]
+        if missing:
+            raise UserError(f"{argument(name)}: nothing for client {missing[0]}; expected one for each upload")
+        return {client: given[client] for client in clients}
+    if isinstance(given, (list, tuple)):
+        if len(given) != len(clients):
+            raise UserError(f"{argument(name)}: {len(given)} given for {len(clients)} uploads; expected one for each")
+        return dict(zip(clients, given, strict=True))
+    return dict.fromkeys(clients, given)
+
+
+def check_images(name: str, images: Any, shape: Sequence[int] | None = None) -> Tensor:
+    """Return images on the CPU as float32 ``(n, c, h, w)``.
+
+    Raises:
+        UserError: naming the argument, what was given and what would be right.
+    """
+    where = argument(name)
+    if not isinstance(images, Tensor):
+        raise UserError(f"{where}: expected a tensor (n, c, h, w), got {type(images).__name__}")
+    if images.dim() != 4 or not len(images):
+        raise UserError(f"{where}: expected a tensor (n, c, h, w) of at least one image, got {tuple(images.shape)}")
+    if not images.is_floating_point():
+        raise UserError(f"{where}: expected floats in [0, 1], got {images.dtype}; divide by 255")
+    found = images.detach().to("cpu", torch.float32)
+    if not bool(found.isfinite().all()):
+        raise UserError(f"{where}: holds NaN or infinity; expected values in [0, 1]")
+    low, high = float(found.min()), float(found.max())
+    if low < 0 or high > 1:
+        raise UserError(f"{where}: values from {low:.3g} to {high:.3g}; expected [0, 1], before any normalisation")
+    if shape is not None and found.shape[1:] != torch.Size(shape):
+        raise UserError(f"{where}: images {tuple(found.shape[1:])}, expected {tuple(shape)} as the clients' images are")
+    return found
+
+
+def check_labels(name: str, labels: Any, count: int) -> Tensor:
+    """Return labels on the CPU as int64 ``(n,)``.
+
+    Raises:
+        UserError: naming the argument, what was given and what would be right.
+    """
+    where = argument(name)
+    try:
+        found = torch.as_tensor(labels).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{where}: expected whole numbers, one an image, got {type(labels).__name__}") from error
+    if found.is_floating_point() or found.dtype == torch.bool or found.is_complex():
+        raise UserError(f"{where}: expected whole numbers, got {found.dtype}")
+    if found.shape != (count,):
+        raise UserError(f"{where}: expected {count}, one an image, got shape {tuple(found.shape)}")
+    if bool((found < 0).any()):
+        raise UserError(f"{where}: expected classes of at least 0, got {int(found.min())}")
+    return found.long()
+
+
+def private_images(
+    images: Any, labels: Any, weights: Any, uploads: Mapping[int, tuple[Payload, ...]]
+) -> dict[int, PrivateImages]:
+    """Return each client's own images with their labels.
+
+    Args:
+        images: tensors ``(n, c, h, w)``, one a client; a tensor where there is one upload.
+        labels: ``(n,)``, one a client; None where uploads name the class of each image.
+        weights: ``(n,)`` shares in a mixture, one a client; None where they follow from the label encoding.
+        uploads: by client.
+
+    Raises:
+        UserError: naming the argument that is wrong.
+    """
+    clients = list(uploads)
+    for name, given in (("images", images), ("labels", labels), ("weights", weights)):
+        if isinstance(given, Tensor) and len(clients) > 1:
+            raise UserError(f"{argument(name)}: one tensor for {len(clients)} uploads; expected a list, one a client")
+    if len(clients) == 1:
+        client = clients[0]
+        images, labels, weights = (
+            given if given is None or isinstance(given, Mapping) else {client: _only(given)}
+            for given in (images, labels, weights)
+        )
+    shown = {k: check_images("images", one) for k, one in each("images", images, clients).items()}
+    shapes = {tuple(one.shape[1:]) for one in shown.values()}
+    if len(shapes) > 1:
+        raise UserError(f"{argument('images')}: shapes {sorted(shapes)}; expected one shape for all clients")
+    named = each("labels", labels, clients) if labels is not None else dict.fromkeys(clients)
+    shares = each("weights", weights, clients) if weights is not None else dict.fromkeys(clients)
+    found = {}
+    for client, own in shown.items():
+        told = named[client]
+        if told is None:
+            sent = next((payload for payload in uploads[client] if payload.computed_from == "image"), None)
+            said = None if sent is None else sent.field_that_says("classes")
+            if said is None:
+                raise UserError(f"{argument('labels')}: missing; expected the class of each image, one tensor a client")
+            told = getattr(sent, said)
+        found[client] = PrivateImages(
+            own, check_labels("labels", told, len(own)), _check_weights(shares[client], len(own))
+        )
+    return found
+
+
+def _only(given: Any) -> Any:
+    """Return the single entry of a list of one tensor or list, or what was given itself."""
+    nested = isinstance(given, (list, tuple)) and len(given) == 1 and isinstance(given[0], (Tensor, list, tuple))
+    return given[0] if nested else given
+
+
+def _check_weights(weights: Any, count: int) -> Tensor | None:
+    if weights is None:
+        return None
+    found = torch.as_tensor(weights).detach().cpu().double().abs()
+    if found.shape != (count,) or not bool(found.isfinite().all()) or not float(found.sum()) > 0:
+        raise UserError(f"{argument('weights')}: expected {count} finite shares, not all zero, one an image")
+    return found

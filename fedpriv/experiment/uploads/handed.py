@@ -1,0 +1,223 @@
+"""Everything that is handed in with uploads, checked at the door and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.observation import BatchFacts, Observation
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.norm_statistics import batch_norms
+from fedpriv.experiment.uploads.evidence import ROUND, Handed, check_extractor, own_copy
+from fedpriv.experiment.uploads.given import (
+    Gradient,
+    Update,
+    by_client,
+    check_images,
+    check_labels,
+    each,
+    private_images,
+)
+from fedpriv.experiment.uploads.messages import exchange, read_message
+from fedpriv.experiment.uploads.truth import STRANGERS, refuse_known
+from fedpriv.util.arguments import argument
+from fedpriv.util.device import pick_device
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import LAYERS, NETWORKS, TELLING
+from fedpriv.wire.payload import Message, Payload
+
+
+def read_handed(
+    uploads: Any, target: str, images: Any, labels: Any, extractor: Any, settings: Mapping[str, Any]
+) -> Handed:
+    """Check everything at the door and return it."""
+    device = pick_device(settings.get("device", "auto"))
+    given = by_client("uploads", uploads)
+    clients = list(given)
+    told = dict.fromkeys(clients) if labels is None else _labels_by_client(labels, clients)
+    read = {k: read_message(given[k], target, told[k], settings.get("n_classes")) for k in clients}
+    own = private_images(
+        images, labels, settings.get("weights"), {k: m if isinstance(m, tuple) else () for k, m in read.items()}
+    )
+    shape = next(iter(own.values())).images.shape[1:]
+    model = None if settings.get("model") is None else own_copy("model", settings["model"], device)
+    if model is None and target in NETWORKS:
+        raise UserError(f"{argument('model')}: missing; weights of a network are attacked through its architecture")
+    facts = _facts(settings.get("batch"), {k: len(own[k].images) for k in clients}, read)
+    observations, batches = [], {}
+    before = _broadcasts(settings.get("broadcasts"), clients)
+    for k in clients:
+        one, broadcast, known = read[k], before[k], facts.get(k)
+        if isinstance(one, (Update, Gradient)):
+            one, broadcast, known = exchange(one, target, model, known)
+        if known is not None:
+            batches[k] = known
+        observations.append(Observation(ROUND, k, one, broadcast))
+    n_classes = _n_classes(
+        settings.get("n_classes"), [payload for o in observations for payload in o.upload], own, model
+    )
+    handed = Handed(
+        target=target,
+        observations=tuple(observations),
+        own=own,
+        image_shape=(shape[0], shape[1], shape[2]),
+        n_classes=n_classes,
+        extractors=_networks("extractor", extractor, clients, device),
+        heads={
+            k: (head.weight.detach().cpu(), head.bias.detach().cpu()) for k, head in _heads(settings, clients).items()
+        },
+        model=model,
+        batches=batches,
+        statistics=_statistics(model, given),
+        public=_public(settings, shape, device),
+        device=device,
+    )
+    _check_together(handed)
+    return handed
+
+
+def _labels_by_client(labels: Any, clients: Sequence[int]) -> dict[int, Any]:
+    if isinstance(labels, Mapping):
+        return each("labels", labels, clients)
+    if len(clients) == 1:
+        alone = isinstance(labels, (list, tuple)) and len(labels) == 1 and isinstance(labels[0], (Tensor, list, tuple))
+        return {clients[0]: labels[0] if alone else labels}
+    return each("labels", labels, clients)
+
+
+def _broadcasts(given: Any, clients: Sequence[int]) -> dict[int, Message]:
+    """Return the message that each client answered; an empty one where none is known."""
+    one = given is None or isinstance(given, (Payload, tuple))
+    found = dict.fromkeys(clients, given) if one else each("broadcasts", given, clients)
+    messages = {k: () if own is None else (own,) if isinstance(own, Payload) else own for k, own in found.items()}
+    for k, message in messages.items():
+        if not isinstance(message, tuple) or not all(isinstance(payload, Payload) for payload in message):
+            raise UserError(f"{argument('broadcasts')}: expected payloads for client {k}, got {type(message).__name__}")
+    return messages
+
+
+def _facts(
+    batch: Any, counts: Mapping[int, int], read: Mapping[int, Message | Update | Gradient]
+) -> dict[int, BatchFacts]:
+    facts = {k: one for k, one in each("batch", batch, list(counts)).items() if one is not None}
+    for one in facts.values():
+        if not isinstance(one, BatchFacts):
+            raise UserError(f"{argument('batch')}: expected fedpriv.BatchFacts, got {type(one).__name__}")
+    for k, upload in read.items():
+        if k not in facts and isinstance(upload, Gradient):
+            facts[k] = BatchFacts(counts[k], 1.0, 1)
+        if k in facts and facts[k].images != counts[k]:
+            raise UserError(
+                f"{argument('batch')}: {facts[k].images} images in {facts[k].steps} step(s), but client {k} has "
+                f"{counts[k]} images; expected the images of the steps, in order"
+            )
+        if k in facts and not facts[k].learning_rate > 0:
+            raise UserError(f"{argument('batch')}: learning rate {facts[k].learning_rate}; expected more than 0")
+    return facts
+
+
+def _n_classes(given: int | None, payloads: Sequence[Payload], own: Mapping[int, Any], model: nn.Module | None) -> int:
+    """Return C: as it was given, or the largest that anything says.
+
+    Raises:
+        UserError: naming the label that is out of range.
+    """
+    largest = max(int(each.labels.max()) for each in own.values()) + 1
+    said = [largest]
+    for payload in payloads:
+        if payload.kind in TELLING:
+            for what in ("weights", "histogram"):
+                name = payload.field_that_says(what)
+                said += [] if name is None else [len(getattr(payload, name))]
+            name = payload.field_that_says("classes")
+            said += [] if name is None else [int(getattr(payload, name).max()) + 1]
+    if model is not None:
+        outputs = [len(value) for value in model.state_dict().values() if value.dim() == 2]
+        said += outputs[-1:]
+    if given is not None and max(said[:1]) > given:
+        raise UserError(
+            f"{argument('labels')}: class {largest - 1}, but {argument('n_classes', given)}; expected 0..{given - 1}"
+        )
+    return given or max(said)
+
+
+def _networks(name: str, given: Any, clients: Sequence[int], device: torch.device) -> dict[int, nn.Module]:
+    """Return a copy of each client's network; of one network for all, one copy."""
+    copies: dict[int, nn.Module] = {}
+    found = {}
+    for k, network in each(name, given, clients).items():
+        if network is not None:
+            if id(network) not in copies:
+                copies[id(network)] = own_copy(name, network, device)
+            found[k] = copies[id(network)]
+    return found
+
+
+def _heads(settings: Mapping[str, Any], clients: Sequence[int]) -> dict[int, nn.Linear]:
+    found = {k: head for k, head in each("head", settings.get("head"), clients).items() if head is not None}
+    for head in found.values():
+        if not isinstance(head, nn.Linear) or head.bias is None:
+            raise UserError(f"{argument('head')}: expected a torch.nn.Linear with a bias, got {type(head).__name__}")
+    return found
+
+
+def _statistics(model: nn.Module | None, given: Mapping[int, Any]) -> dict[int, Any]:
+    """Return the running statistics that uploaded state dicts hold of every batch norm of the model."""
+    names = [] if model is None else list(batch_norms(model))
+    found = {}
+    for k, one in given.items():
+        after = one.after if isinstance(one, Update) else one[1] if isinstance(one, tuple) and len(one) == 2 else None
+        if names and isinstance(after, Mapping) and all(f"{name}.running_mean" in after for name in names):
+            found[k] = {
+                name: tuple(after[f"{name}.running_{what}"].detach().cpu().float() for what in ("mean", "var"))
+                for name in names
+            }
+    return found if len(found) == len(given) else {}
+
+
+def _public(settings: Mapping[str, Any], shape: Sequence[int], device: torch.device) -> Samples | None:
+    images, labels = settings.get("public"), settings.get("public_labels")
+    if images is None:
+        if labels is not None:
+            raise UserError(f"{argument('public_labels')}: given without {argument('public')}")
+        return None
+    checked = check_images("public", images, shape)
+    if labels is None:
+        raise UserError(f"{argument('public_labels')}: missing; expected the classes of the {len(checked)} images")
+    return Samples(checked.to(device), check_labels("public_labels", labels, len(checked)).to(device))
+
+
+def _check_together(handed: Handed) -> None:
+    """Check that uploads, networks and images belong together."""
+    for seen in handed.observations:
+        own = handed.own[seen.client]
+        if seen.client in handed.extractors:
+            check_extractor(handed.extractors[seen.client], own.images, seen, handed.target)
+        for payload in seen.upload:
+            if payload.kind == handed.target and payload.computed_from == "image":
+                name = payload.values_field()
+                rows = len(getattr(payload, str(name)))
+                if rows != len(own.images):
+                    raise UserError(
+                        f"{argument('images')}: {len(own.images)} of client {seen.client}, but its upload has {rows} rows; "
+                        "expected one image a row, in order"
+                    )
+    if handed.target in LAYERS and not handed.batches:
+        raise UserError(f"{argument('batch')}: missing; the update of a layer is read with fedpriv.BatchFacts")
+
+
+def read_strangers(strangers: Any, labels: Any, handed: Handed, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the images that floors are made of, and their classes."""
+    found = check_images("strangers", strangers, handed.image_shape)
+    if len(found) < 2:
+        raise UserError(
+            f"{argument('strangers')}: expected at least 2 images, got {len(found)}; a few hundred serve well"
+        )
+    refuse_known(found, handed.own)
+    known = torch.full((len(found),), -1) if labels is None else check_labels("stranger_labels", labels, len(found))
+    order = torch.randperm(len(found), generator=generator(seed, "strangers"))[:STRANGERS]
+    return found[order], known[order]

@@ -1,0 +1,174 @@
+"""From what was handed in to messages: payloads as they are, tensors whose kind is obvious, updates and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.attacks.observation import BatchFacts
+from fedpriv.experiment.uploads.given import Gradient, Update
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
+from fedpriv.wire.payload import Message, Payload
+from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
+
+
+def read_message(given: Any, target: str, labels: Any, n_classes: int | None) -> Message | Update | Gradient:
+    """Return an upload as a message on the CPU; updates and gradients as they are, checked no further.
+
+    Args:
+        given: one upload.
+        target: kind of payload that is attacked.
+        labels: of the client's images, for tensors that do not name classes themselves.
+        n_classes: C, where it was given.
+
+    Raises:
+        UserError: when it is no upload of that kind.
+    """
+    if isinstance(given, (Update, Gradient)):
+        return given
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(one, Mapping) for one in given):
+        return Update(*given)
+    if isinstance(given, Mapping):
+        return Gradient(given)
+    if isinstance(given, Tensor):
+        message: Message = (_from_tensor(given, target, labels, n_classes),)
+    elif isinstance(given, Payload):
+        message = (given,)
+    elif isinstance(given, tuple) and given and all(isinstance(one, Payload) for one in given):
+        message = given
+    else:
+        raise UserError(f"{argument('uploads')}: expected an upload of {target}, got {type(given).__name__}")
+    message = tuple(_settled(payload) for payload in message)
+    if target not in [payload.kind for payload in message]:
+        held = ", ".join(payload.kind for payload in message)
+        raise UserError(f"{argument('uploads')}: holds {held}, and no {target}, which {argument('target')} names")
+    return message
+
+
+def _settled(payload: Payload) -> Payload:
+    """Return a payload on the CPU, without a graph.
+
+    Raises:
+        UserError: where it holds NaN or infinity.
+    """
+    wrong = payload.non_finite()
+    if wrong is not None:
+        raise UserError(f"{argument('uploads')}: {payload.kind}.{wrong} holds NaN or infinity; expected finite numbers")
+    values: dict[str, Any] = {}
+    for spec in fields(payload):
+        value = getattr(payload, spec.name)
+        if isinstance(value, Tensor):
+            values[spec.name] = value.detach().cpu()
+        elif isinstance(value, Mapping):
+            values[spec.name] = {name: entry.detach().cpu() for name, entry in value.items()}
+    return replace(payload, **values)
+
+
+def _from_tensor(given: Tensor, target: str, labels: Any, n_classes: int | None) -> Payload:
+    values = given.detach().cpu().float()
+    classes = None if labels is None else torch.as_tensor(labels).long().flatten().cpu()
+    where = argument("uploads")
+    if target == Representations.kind and values.dim() == 2 and classes is not None and len(classes) == len(values):
+        return Representations(values, classes)
+    if target in (Prototypes.kind, ClassLogits.kind) and values.dim() == 2 and classes is not None:
+        held, counts = classes.unique(return_counts=True)
+        if len(held) != len(values):
+            raise UserError(
+                f"{where}: {len(values)} rows, but the labels name {len(held)} classes; pass a payload that says which "
+                "class each row is of"
+            )
+        return Prototypes(values, held, counts) if target == Prototypes.kind else ClassLogits(values, held)
+    if target == Entangled.kind and values.dim() == 1 and classes is not None:
+        number = n_classes or int(classes.max()) + 1
+        return Entangled(values, torch.bincount(classes, minlength=number).float() / len(classes))
+    name = payload_kind(target).__name__
+    raise UserError(
+        f"{where}: a tensor of shape {tuple(given.shape)} does not say what it is an upload of; pass a payload: {name}"
+    )
+
+
+# ---------------------------------------------------------------- updates and gradients
+
+
+def exchange(
+    given: Update | Gradient, target: str, model: nn.Module | None, facts: BatchFacts | None
+) -> tuple[Message, Message, BatchFacts | None]:
+    """Return upload and broadcast of a client's local steps, and what is known of them.
+
+    A gradient becomes the weights after one step: an attack divides by the learning rate again. The rate of a single
+    step is chosen so that rounding loses least.
+
+    Raises:
+        UserError: naming what is missing or shaped otherwise.
+    """
+    kind = payload_kind(target)
+    if target not in NETWORKS | LAYERS or kind.space != "weights" or "state" not in [s.name for s in fields(kind)]:
+        raise UserError(f"{argument('uploads')}: weights were given, but {target} is no upload of weights by name")
+    if isinstance(given, Update):
+        before, after = _weights("before", given.before), _weights("after", given.after)
+        if model is not None and target in NETWORKS:
+            names = [name for name, _ in model.named_parameters()]
+            before = {name: before[name] for name in names if name in before}
+        after = {name: after[name] for name in before if name in after}
+        _refuse_different(before, after, "before", "after")
+        if all(torch.equal(before[name], after[name]) for name in before):
+            raise UserError(f"{argument('uploads')}: before and after are equal; nothing was trained")
+    else:
+        if model is None:
+            raise UserError(f"{argument('model')}: missing; a gradient is of a model's parameters")
+        before = {name: value.detach().cpu().float() for name, value in model.named_parameters()}
+        gradient = _named_gradient(given.values, list(before))
+        _refuse_different(before, gradient, "model", "gradient")
+        facts = _scaled(facts, before, gradient)
+        after = {name: before[name] - facts.learning_rate * gradient[name] for name in before}
+    return (kind(state=after),), (kind(state=before),), facts  # type: ignore[call-arg]
+
+
+def _weights(side: str, given: Mapping[str, Any]) -> dict[str, Tensor]:
+    found = {}
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise UserError(f"{argument('uploads')}: {side}[{name!r}]: expected a tensor, got {type(value).__name__}")
+        if value.is_floating_point():
+            found[name] = value.detach().cpu().float()
+            if not bool(found[name].isfinite().all()):
+                raise UserError(f"{argument('uploads')}: {side}[{name!r}] holds NaN or infinity")
+    return found
+
+
+def _named_gradient(values: Mapping[str, Tensor] | Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    if not isinstance(values, Mapping):
+        if len(values) != len(names):
+            raise UserError(
+                f"{argument('uploads')}: a gradient of {len(values)} tensors, but the model has {len(names)} parameters"
+            )
+        values = dict(zip(names, values, strict=True))
+    return _weights("gradient", values)
+
+
+def _refuse_different(one: Mapping[str, Tensor], other: Mapping[str, Tensor], first: str, second: str) -> None:
+    for name, value in one.items():
+        if name not in other or other[name].shape != value.shape:
+            got = tuple(other[name].shape) if name in other else "nothing"
+            raise UserError(
+                f"{argument('uploads')}: {second}[{name!r}]: expected {tuple(value.shape)} as in {first}, got {got}"
+            )
+
+
+def _scaled(facts: BatchFacts | None, before: Mapping[str, Tensor], gradient: Mapping[str, Tensor]) -> BatchFacts:
+    if facts is None:
+        raise UserError(f"{argument('batch')}: missing; a gradient is that of a batch of so many images")
+    largest = max(float(value.abs().max()) for value in gradient.values())
+    if not largest:
+        raise UserError(f"{argument('uploads')}: the gradient is zero everywhere; nothing can be learned from it")
+    if facts.steps > 1:
+        return facts
+    weights = max(float(value.abs().max()) for value in before.values()) or 1.0
+    return replace(facts, learning_rate=2.0 ** round(math.log2(weights / largest)))

@@ -1,0 +1,107 @@
+"""What scorers hold against attacks on uploads from elsewhere: the images behind each target, and strangers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import TargetId, Unit
+from fedpriv.evidence.truth import Truth
+from fedpriv.experiment.uploads.evidence import Handed
+from fedpriv.experiment.uploads.given import PrivateImages
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import LAYERS, MIXTURES, NETWORKS, payload_kind
+
+STRANGERS = 240
+"""Strangers that a score uses at most, drawn by seed: as many as for runs."""
+
+
+def own_truths(
+    handed: Handed, strangers: Tensor, stranger_labels: Tensor, targets: Sequence[TargetId], unit: Unit
+) -> tuple[Truth, ...]:
+    """Return the truth of each target.
+
+    Args:
+        handed: what was handed in.
+        strangers: ``(p, c, h, w)`` images that no upload was computed from.
+        stranger_labels: ``(p,)``; -1 where classes are not known.
+        targets: T targets.
+        unit: what one target is.
+
+    Raises:
+        UserError: when no image is behind a target.
+    """
+    found = []
+    for target in targets:
+        own = handed.own[target.client]
+        index, weights = _members(handed, own, target, of_class=unit == "class")
+        if not len(index):
+            raise UserError(
+                f"{argument('images')}: client {target.client} has no image of class {target.label}, which its upload names"
+            )
+        feature = _feature(handed, target, own.images[index]) if unit in ("class", "row") else None
+        found.append(Truth(own.images[index], weights, own.labels[index], strangers, stranger_labels, feature))
+    return tuple(found)
+
+
+def _members(handed: Handed, own: PrivateImages, target: TargetId, *, of_class: bool) -> tuple[Tensor, Tensor]:
+    kind, labels = handed.target, own.labels
+    origin = payload_kind(kind).computed_from
+    if kind in LAYERS:
+        index = (labels == labels.unique()[target.index]).nonzero().squeeze(1)
+    elif of_class or origin == "class":
+        index = (labels == target.label).nonzero().squeeze(1)
+    elif origin == "image":
+        index = torch.tensor([target.index])
+    elif origin == "mixture":
+        weights = _shares(handed, own, target)
+        index = (weights > 0).nonzero().squeeze(1)
+        return index, weights[index] / weights[index].sum()
+    elif kind in NETWORKS:
+        index = torch.arange(len(labels))
+    else:
+        raise UserError(f"{argument('target', kind)}: no images are known to be behind such an upload")
+    return index, torch.full((len(index),), 1 / max(len(index), 1), dtype=torch.float64)
+
+
+def _shares(handed: Handed, own: PrivateImages, target: TargetId) -> Tensor:
+    """Return each image's share in a mixture: as it was handed in, or by class as the upload says."""
+    if own.weights is not None:
+        return own.weights
+    seen = next(seen for seen in handed.observations if seen.client == target.client)
+    payload = MIXTURES.first(seen.upload)
+    name = None if payload is None else payload.field_that_says("weights")
+    if name is None:
+        raise UserError(f"{argument('weights')}: missing; the upload does not say how images are weighted")
+    encoding: Tensor = getattr(payload, name).double().abs()
+    counts = torch.bincount(own.labels, minlength=len(encoding)).clamp(min=1)
+    return (encoding / counts)[own.labels]
+
+
+def _feature(handed: Handed, target: TargetId, images: Tensor) -> Tensor | None:
+    """Return the mean representation ``(d,)`` that an attack with linear algebra should have recovered."""
+    network = handed.extractors.get(target.client)
+    if network is None:
+        return None
+    with torch.no_grad():
+        means: Tensor = network(images.to(handed.device)).mean(0).cpu()
+    return means
+
+
+def refuse_known(strangers: Tensor, own: Mapping[int, PrivateImages]) -> None:
+    """Check that no stranger is one of the clients' images: floors would be as good as the truth.
+
+    Raises:
+        UserError: naming the stranger.
+    """
+    known = {image.numpy().tobytes(): client for client, each in own.items() for image in each.images}
+    for place, image in enumerate(strangers):
+        client = known.get(image.numpy().tobytes())
+        if client is not None:
+            raise UserError(
+                f"{argument('strangers')}: image {place} is one of client {client}'s; expected images that no upload was "
+                "computed from"
+            )

@@ -1,0 +1,224 @@
+"""The verb ``attack_uploads``: attack what the clients of another training loop would upload, and score it as runs are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from torch import Tensor, nn
+
+from fedpriv.attacks import ATTACKS
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.trained import Trained
+from fedpriv.experiment.federation_settings import refuse_unknown, texts
+from fedpriv.experiment.plan import (
+    AttackPlan,
+    attack_names,
+    build_attacks,
+    granted,
+    options_by_attack,
+    parse_budgets,
+    target_name,
+)
+from fedpriv.experiment.scored import Answers, attack_and_score
+from fedpriv.experiment.scratch import place
+from fedpriv.experiment.suite import Execution
+from fedpriv.experiment.uploads.evidence import Handed, derive_card, make_evidence
+from fedpriv.experiment.uploads.handed import read_handed, read_strangers
+from fedpriv.experiment.uploads.truth import own_truths
+from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.pages.report import write_report
+from fedpriv.scoring.judge import JUDGED
+from fedpriv.scoring.records import About, ReconstructionRecord
+from fedpriv.scoring.records.made import Budget
+from fedpriv.util import folders
+from fedpriv.util.arguments import argument
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.pairs import mapping
+
+
+class UploadSettings(TypedDict, total=False):
+    """What may be handed in beside uploads, extractor, images, labels and strangers; and how attacks are run.
+
+    Attributes:
+        model: architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h, w)`` to logits
+            ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights.
+        head: private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a client.
+        batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
+        broadcasts: payloads that clients answered, one message for all or one a client.
+        weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
+        stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes.
+        public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
+        public_labels: ``(p,)`` their classes.
+        n_classes: C (default: what uploads, model and labels say).
+        knowledge: grants other than those that follow from what is handed in: a mapping, or texts ``GRANT=VALUE``.
+        dataset: what records call the images (default ``own images``).
+        method: what records call the training loop (default ``own uploads``).
+        targets: how many targets at most (default 48).
+        iterations: budget of every attack that has one, in its own unit.
+        budget: run every attack that has a budget once with each of these.
+        restarts: independent starts a target.
+        attack_option: hyperparameters of every attack that has them, or of one under its name.
+        chunk_rows: rows at a time; bounds memory.
+        control: attack permuted uploads too, where there are two clients at least (default True).
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        seed: of targets, attacks, strangers and scores (default 0).
+        out: folder to make; None for a temporary result, which is gone with the returned object.
+        force: replace ``out`` if it exists.
+        listener: hears of the progress.
+    """
+
+    model: nn.Module
+    head: Any
+    batch: Any
+    broadcasts: Any
+    weights: Any
+    stranger_labels: Any
+    public: Tensor
+    public_labels: Any
+    n_classes: int
+    knowledge: Mapping[str, Any] | Sequence[str]
+    dataset: str
+    method: str
+    targets: int
+    iterations: int | None
+    budget: str | Sequence[int] | None
+    restarts: int | None
+    attack_option: Mapping[str, Any] | Sequence[str]
+    chunk_rows: int | None
+    control: bool
+    device: str
+    seed: int
+    out: str | Path | None
+    force: bool
+    listener: Listener
+
+
+def attack_uploads(
+    uploads: Any,
+    *,
+    target: str,
+    images: Any,
+    strangers: Tensor,
+    labels: Any = None,
+    extractor: Any = None,
+    attacks: str | Sequence[str] = (),
+    **settings: Unpack[UploadSettings],
+) -> AttackResult:
+    """Attack uploads that were made elsewhere; score what comes out beside blind guesses and permuted uploads.
+
+    Attacks see the uploads and what the knowledge card grants; images, labels and strangers are for the scores alone,
+    except that labels of a gradient's batch are granted unless ``knowledge={"labels": "inferred"}``.
+
+    Args:
+        uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
+            (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor where its kind is obvious, :class:`Update`,
+            :class:`Gradient`, a pair of state dicts (before, after), or a mapping from parameter names to gradients.
+        target: kind of upload to attack: ``fedpriv list targets``.
+        images: the private images behind each upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
+        strangers: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: blind guesses are made of them.
+        labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
+        extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
+            client. It is copied and used in evaluation mode. None where the attacker has none.
+        attacks: names of attacks; none for all that fit and are granted.
+        settings: see :class:`UploadSettings`.
+
+    Raises:
+        UserError: naming the argument, what was given and what would be right, before anything is attacked.
+    """
+    refuse_unknown(settings, UploadSettings.__optional_keys__)
+    target, listener, seed = target_name(target), settings.get("listener", SILENT), settings.get("seed", 0)
+    named = texts("attacks", attacks)
+    _check_numbers(settings)
+    handed = read_handed(uploads, target, images, labels, extractor, settings)
+    pool, pool_labels = read_strangers(strangers, settings.get("stranger_labels"), handed, seed)
+    plan, notices = _plan(target, named, handed, settings)
+    folder, scratch = place(settings.get("out"))
+    for line in notices:
+        listener.say(line)
+    records: dict[str, ReconstructionRecord] = {}
+    trained = Trained()
+    with folders.output(folder, "attacks", force=settings.get("force", False)):
+        for job in plan.jobs():
+            evidence = make_evidence(handed, plan.card, job.attack, plan.n_targets, seed, trained)
+            asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+            about = About(
+                target=target,
+                attack=job.name,
+                attack_version=job.attack.version,
+                method=settings.get("method", "own uploads"),
+                dataset=settings.get("dataset", "own images"),
+                knowledge=plan.card,
+                seed=seed,
+                options=plain(job.attack),
+                command=listener.command or f"fedpriv.attack_uploads(..., target={target!r}, attacks={job.name!r})",
+                caveat=job.attack.caveat(asked),
+                budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
+                device=str(handed.device),
+            )
+            truths = own_truths(handed, pool, pool_labels, evidence.targets, job.attack.unit)
+            execution = Execution(seed, handed.device, plan.chunk_rows, kind=target, trained=trained)
+            records[job.folder] = attack_and_score(
+                folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
+            )
+        write_report([folder / name for name in records], folder, [])
+    return AttackResult(folder, records, {}, tuple(notices), None, scratch)
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    least = {"targets": 1, "iterations": 1, "restarts": 1, "chunk_rows": 1, "n_classes": 2, "seed": 0}
+    for name, bound in least.items():
+        value = settings.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < bound):
+            raise UserError(f"{argument(name, value)}: expected a whole number of at least {bound}")
+
+
+def _plan(
+    target: str, named: tuple[str, ...], handed: Handed, settings: Mapping[str, Any]
+) -> tuple[AttackPlan, list[str]]:
+    """Return what is attacked with what, and a line for each thing that is left out."""
+    card = derive_card(handed, mapping("knowledge", settings.get("knowledge", ())))
+    names = attack_names(target, named)
+    scoring = [name for name in names if ATTACKS.load(name).result == "scores"]
+    refused = [name for name in scoring if named]
+    if refused:
+        raise UserError(
+            f"{argument('attacks', refused[0])}: inference over uploads from elsewhere is not offered; train a run with "
+            "fedpriv.train and attack that"
+        )
+    notices = [f"left out: attack {name!r}: it asks a run who was a member or what clients hold" for name in scoring]
+    names = tuple(name for name in names if name not in scoring)
+    if not names:
+        raise UserError(f"{argument('target', target)}: no attack on this kind of upload returns images")
+    budgets = parse_budgets(settings.get("budget"))
+    if settings.get("iterations") is not None and budgets:
+        raise UserError(f"{argument('iterations')} and {argument('budget')} exclude each other")
+    options = options_by_attack(
+        names,
+        settings.get("attack_option", ()),
+        iterations=settings.get("iterations"),
+        restarts=settings.get("restarts"),
+        budgets=budgets,
+    )
+    chosen, refusals = granted(build_attacks(names, options), named, target, card, 1)
+    notices += [f"left out: {line}" for line in refusals]
+    control = settings.get("control", True)
+    if control and len(handed.observations) == 1:
+        notices.append("no negative control: permuting uploads takes two clients at least")
+    if any(name in JUDGED for name in chosen):
+        notices.append("no independent classifier judges class images: it is trained on a run's data")
+    plan = AttackPlan(
+        target=target,
+        attacks=chosen,
+        card=card,
+        n_targets=settings.get("targets", 48),
+        seed=settings.get("seed", 0),
+        budgets=budgets,
+        control=control,
+        chunk_rows=settings.get("chunk_rows"),
+    )
+    return plan, notices

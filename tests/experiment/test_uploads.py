@@ -1,0 +1,213 @@
+"""Attacking uploads that were made elsewhere: what is recovered, what is not, and what is refused at the door."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedpriv
+
+CLASSES = torch.arange(3)
+
+
+def smooth(number, seed):
+    draw = torch.Generator().manual_seed(seed)
+    return functional.interpolate(torch.rand(number, 1, 4, 4, generator=draw), scale_factor=2, mode="bilinear")
+
+
+def extractor(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.LeakyReLU(),
+        nn.Conv2d(16, 16, 3, stride=2, padding=1),
+        nn.LeakyReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 64),
+    )
+
+
+def classifier():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(1, 12, 5, stride=2, padding=2), nn.Sigmoid(), nn.Flatten(), nn.Linear(192, 10))
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return model
+
+
+NETWORK, MODEL = extractor(), classifier()
+IMAGES = [smooth(3, 1), smooth(3, 2)]
+STRANGERS = smooth(60, 3)
+UPLOADS = [fedpriv.Prototypes(NETWORK(images).detach(), CLASSES) for images in IMAGES]
+USUAL = {
+    **{"extractor": NETWORK, "images": IMAGES, "labels": [CLASSES, CLASSES], "strangers": STRANGERS},
+    **{"target": "prototype", "attacks": "pixels", "iterations": 2},
+}
+
+
+def attack(uploads=UPLOADS, **changes):
+    return fedpriv.attack_uploads(uploads, **{**USUAL, **changes})
+
+
+# ---------------------------------------------------------------- recovered, and not
+
+
+@pytest.fixture(scope="module")
+def recovered():
+    return attack(iterations=300)
+
+
+def test_prototypes_of_single_images_are_recovered_far_above_the_floors(recovered):
+    record = recovered.records["pixels"]
+    assert record.advantage_db.mean > 8
+    assert record.advantage_db.share_3db == 1
+    assert recovered.verdict.startswith("pixels: Leaks")
+    closer = (recovered.images()[:, 0] - torch.cat(IMAGES)).square().mean((1, 2, 3))
+    assert float(closer.max()) < 0.01
+
+
+def test_permuted_uploads_reach_the_floor_and_no_more(recovered):
+    record = recovered.records["pixels"]
+    floors = record.floors
+    blind = max(value.psnr_db for name, value in floors.items() if name != "permuted")
+    assert floors["permuted"].psnr_db < blind + 1
+    assert recovered.notices == ()
+
+
+def test_records_are_those_of_the_command_line(recovered, tmp_path):
+    run = fedpriv.train("fedgh", per_class=20, clients=2, partition="iid", rounds=1)
+    theirs = fedpriv.attack(run, target="prototype", attacks="pixels", targets=2, iterations=2).records["pixels"]
+    ours = recovered.records["pixels"]
+    assert type(ours) is type(theirs)
+    assert set(ours.floors) == set(theirs.floors)
+    assert ours.metrics.model_fields_set == theirs.metrics.model_fields_set
+    saved = recovered.save(tmp_path / "kept")
+    again = fedpriv.score(saved)[saved.path / "pixels"]
+    assert again.advantage_db == ours.advantage_db
+    assert fedpriv.report([saved, run]).pages
+
+
+def test_a_gradient_of_a_small_network_is_inverted():
+    image, label = smooth(1, 4), torch.tensor([3])
+    gradient = torch.autograd.grad(functional.cross_entropy(MODEL(image), label), MODEL.parameters())
+    result = fedpriv.attack_uploads(
+        fedpriv.Gradient(gradient),
+        model=MODEL,
+        images=image,
+        labels=label,
+        strangers=STRANGERS,
+        target="model",
+        attacks="dlg",
+    )
+    assert result.records["dlg"].metrics.psnr_db.mean > 40
+    assert "takes two clients" in result.notices[0]
+    assert result.records["dlg"].control.passes is None
+
+
+def test_a_pair_of_state_dicts_is_a_gradient():
+    image, label = smooth(1, 4), torch.tensor([3])
+    after = copy.deepcopy(MODEL)
+    optimiser = torch.optim.SGD(after.parameters(), lr=0.5)
+    functional.cross_entropy(after(image), label).backward()
+    optimiser.step()
+    given = {"images": image, "labels": label, "strangers": STRANGERS, "target": "model", "attacks": "dlg"}
+    result = fedpriv.attack_uploads(
+        (MODEL.state_dict(), after.state_dict()), model=MODEL, batch=fedpriv.BatchFacts(1, 0.5, 1), **given
+    )
+    assert result.records["dlg"].metrics.psnr_db.mean > 40
+
+
+def test_nothing_that_was_handed_in_is_changed():
+    network = extractor().train()
+    before = copy.deepcopy(network.state_dict())
+    attack(UPLOADS, extractor=[network, network])
+    assert network.training
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["representation", "entangled", "tensor", "mapping"])
+def test_other_forms_of_uploads(kind):
+    images, labels = IMAGES[0], CLASSES
+    features = NETWORK(images).detach()
+    uploads = {
+        "representation": fedpriv.Representations(features, labels),
+        "entangled": fedpriv.Entangled(features.mean(0), torch.full((3,), 1 / 3)),
+        "tensor": features,
+        "mapping": {4: fedpriv.Prototypes(features, labels), 7: fedpriv.Prototypes(features, labels)},
+    }[kind]
+    several = kind == "mapping"
+    result = attack(
+        uploads,
+        target=kind if kind in ("representation", "entangled") else "prototype",
+        images={4: images, 7: images} if several else images,
+        labels=[labels, labels] if several else labels,
+    )
+    clients = {row.client for row in result.records["pixels"].targets}
+    assert clients == ({4, 7} if several else {0})
+
+
+# ---------------------------------------------------------------- refused at the door
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"images": [IMAGES[0] * 255, IMAGES[1]]}, r"images: values from .*; expected \[0, 1\]"),
+        ({"images": [(IMAGES[0] * 255).byte(), IMAGES[1]]}, "images: expected floats in .* divide by 255"),
+        ({"images": IMAGES[:1]}, "images: 1 given for 2 uploads"),
+        ({"images": IMAGES[0]}, "images: one tensor for 2 uploads"),
+        ({"images": [IMAGES[0][0], IMAGES[1]]}, r"images: expected a tensor \(n, c, h, w\)"),
+        ({"images": [IMAGES[0] / 0, IMAGES[1]]}, "images: holds NaN or infinity"),
+        ({"images": [smooth(2, 9), IMAGES[1]], "labels": [CLASSES[:2], CLASSES]}, "no image of class 2"),
+        ({"labels": None}, "labels: missing"),
+        ({"labels": [CLASSES, CLASSES[:2]]}, "labels: expected 3, one an image"),
+        ({"labels": [CLASSES, CLASSES - 1]}, "labels: expected classes of at least 0, got -1"),
+        ({"labels": [CLASSES.float(), CLASSES]}, "labels: expected whole numbers"),
+        ({"n_classes": 2}, "labels: class 2, but n_classes=2"),
+        ({"strangers": STRANGERS[:, :, :4]}, r"strangers: images \(1, 4, 8\), expected \(1, 8, 8\)"),
+        ({"strangers": STRANGERS[:1]}, "strangers: expected at least 2"),
+        ({"strangers": torch.cat([STRANGERS, IMAGES[1][:1]])}, "strangers: image 60 is one of client 1's"),
+        ({"extractor": NETWORK.forward}, "extractor: expected a torch.nn.Module"),
+        ({"extractor": NETWORK[:2]}, r"extractor: expected representations \(n, d\)"),
+        ({"extractor": NETWORK[:5]}, "extractor: returns vectors of width 256, but those of client 0's upload have 64"),
+        ({"extractor": nn.Linear(3, 3)}, "extractor: fails on images"),
+        ({"extractor": None}, "needs extractor"),
+        ({"target": "entangled"}, "uploads: holds prototype, and no entangled"),
+        ({"target": "model", "attacks": "dlg"}, "uploads: holds prototype, and no model"),
+        ({"attacks": "membership"}, "attacks='membership': inference"),
+        ({"knowledge": {"attacker_data": "same_domain"}}, "grants what was not handed in; public would give it"),
+        ({"seed": -1}, "seed=-1"),
+        ({"iteration": 3}, "unknown argument 'iteration'; did you mean 'iterations'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_by_its_argument(changes, words):
+    with pytest.raises(fedpriv.UserError, match=words) as caught:
+        attack(**changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uploads", "changes", "words"),
+    [
+        ([], {}, "uploads: expected at least one"),
+        ("prototype", {}, "uploads: expected an upload"),
+        (fedpriv.Gradient([torch.zeros(3)]), {}, "uploads: a gradient of 1 tensors, but the model has 4 parameters"),
+        (fedpriv.Gradient([p.detach() * 0 for p in MODEL.parameters()]), {}, "the gradient is zero everywhere"),
+        (fedpriv.Gradient([p.detach() / 0 for p in MODEL.parameters()]), {}, "holds NaN or infinity"),
+        (fedpriv.Gradient({"0.weight": torch.zeros(3)}), {}, r"gradient\['0.weight'\]: expected"),
+        (fedpriv.Update(MODEL.state_dict(), MODEL.state_dict()), {}, "nothing was trained"),
+        (fedpriv.Gradient([p.detach() for p in MODEL.parameters()]), {"model": None}, "model: missing"),
+        (
+            fedpriv.Gradient([p.detach() for p in MODEL.parameters()]),
+            {"batch": fedpriv.BatchFacts(2, 0.1, 3)},
+            r"batch: 6 images in 3 step\(s\), but client 0 has 1",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(uploads, changes, words):
+    given = {"model": MODEL, "images": smooth(1, 4), "labels": torch.tensor([3]), "strangers": STRANGERS}
+    with pytest.raises(fedpriv.UserError, match=words):
+        fedpriv.attack_uploads(uploads, **{**given, "target": "model", "attacks": "dlg", **changes})

@@ -1,0 +1,183 @@
+"""What ``import fedpriv`` offers: a frozen list of names, lazily, none hidden by a module; errors name arguments."""
+
+import gc
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import fedpriv
+from fedpriv.cli.main import run as command
+
+VERBS = ("train", "attack", "audit", "attack_uploads", "score", "report", "cost", "data")
+PAYLOADS = (
+    *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
+    *("Model", "Payload", "Prototypes", "Representations", "SampleCount", "SmallModel"),
+)
+OTHERS = (
+    *("AttackResult", "BatchFacts", "Gradient", "Holdings", "KnowledgeCard", "Listener", "Report", "Run"),
+    *("StudyResult", "Traffic", "Update", "UserError"),
+)
+SMALL = {"per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return fedpriv.train("fedgh", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def attacked(trained):
+    return fedpriv.attack(trained, target="prototype", attacks="pixels", targets=3, iterations=5)
+
+
+def test_the_public_names_are_these():
+    assert sorted(fedpriv.__all__) == sorted((*VERBS, *PAYLOADS, *OTHERS))
+    assert set(fedpriv.__all__) <= set(dir(fedpriv))
+    for name in fedpriv.__all__:
+        found = getattr(fedpriv, name)
+        assert found.__name__ == name
+        assert inspect.getdoc(found), name
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = fedpriv.trian
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, fedpriv; assert not {'torch', 'numpy', 'pydantic', 'click'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_module_hides_a_verb():
+    for module in pkgutil.walk_packages(fedpriv.__path__, "fedpriv."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for verb in VERBS:
+        assert inspect.isfunction(getattr(fedpriv, verb)), verb
+
+
+def test_every_verb_is_typed_and_documented():
+    for verb in VERBS:
+        found = getattr(fedpriv, verb)
+        assert "return" in found.__annotations__
+        for name, parameter in inspect.signature(found).parameters.items():
+            assert name in found.__annotations__, (verb, name)
+            assert f"{name}:" in found.__doc__, (verb, name)
+            assert parameter.kind is not parameter.VAR_POSITIONAL
+
+
+# ---------------------------------------------------------------- results
+
+
+def test_a_run_says_what_it_is(trained):
+    assert trained.config.method == "fedgh"
+    assert trained.summary["rounds"] == 1
+    assert 0 <= trained.accuracy <= 1
+
+
+def test_a_result_shows_and_keeps_itself(attacked, tmp_path):
+    assert attacked.images().shape == (3, 1, 1, 8, 8)
+    assert attacked.verdict.startswith("pixels: ")
+    assert "data:image/png;base64," in attacked._repr_html_()
+    assert len(attacked.figure("pixels").axes) > 3
+    kept = attacked.save(tmp_path / "kept")
+    assert (kept.path / "report.html").is_file()
+    assert kept.images().equal(attacked.images())
+    with pytest.raises(fedpriv.UserError, match="unknown attack of this result 'dip'; known: pixels"):
+        attacked.load("dip")
+    with pytest.raises(fedpriv.UserError, match=r"already exists; choose another out, or force"):
+        attacked.save(tmp_path / "kept")
+
+
+def test_a_frame_has_a_row_an_attack_or_says_what_is_missing(attacked, trained):
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        with pytest.raises(fedpriv.UserError, match="needs pandas"):
+            attacked.to_frame()
+    else:
+        assert list(attacked.to_frame()["attack"]) == ["pixels"]
+        assert list(trained.to_frame()["round"]) == [1]
+
+
+def test_temporary_results_go_with_their_object():
+    run = fedpriv.train("fedgh", **SMALL)
+    path = run.path
+    assert path.is_dir()
+    del run
+    gc.collect()
+    assert not path.exists()
+
+
+def test_a_run_that_is_trained_first_lives_as_long_as_the_result():
+    result = fedpriv.attack(target="prototype", attacks="pixels", targets=2, iterations=2, control=False, **SMALL)
+    run, path = result.run, result.path
+    assert run.config.training.learning_rate == 0.1  # the quick setting
+    del result
+    gc.collect()
+    assert run.summary["method"] == "fedgh"
+    del run
+    gc.collect()
+    assert not path.exists()
+
+
+def test_attacks_and_runs_are_reported_and_scored_together(attacked, trained, tmp_path):
+    report = fedpriv.report([attacked, trained], out=tmp_path / "report")
+    assert [page.name for page in report.pages] == ["report.html", "runs.html"]
+    saved = attacked.save(tmp_path / "again")
+    assert list(fedpriv.score(saved, seed=3)) == [saved.path / "pixels"]
+
+
+def test_the_command_line_calls_the_same(attacked, trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = ["attack", "--run", trained.path, "--target", "prototype", "--attack", "pixels"]
+    assert command([str(a) for a in (*arguments, "--targets", 3, "--iterations", 5, "--out", out, "--quiet")]) == 0
+    by_command = fedpriv.AttackResult(out, attacked.records)
+    assert by_command.images().equal(attacked.images())
+
+
+def test_a_study_of_settings_alone(tmp_path):
+    result = fedpriv.audit(
+        methods=["fedgh"], attacks=[{"name": "pixels", "iterations": 2}], targets=2, control=False, federation=SMALL
+    )
+    assert not result.failed
+    assert result.report.is_file()
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: fedpriv.train("fedxyz"), "unknown method 'fedxyz'"),
+        (lambda: fedpriv.train("fedre", rouns=3), "unknown argument 'rouns'; did you mean 'rounds'"),
+        (lambda: fedpriv.train(resume=True), "resume needs out"),
+        (lambda: fedpriv.train(resume=True, out="x", rounds=3), "drop rounds"),
+        (lambda: fedpriv.train(option="mechanism"), "option='mechanism': expected a mapping"),
+        (lambda: fedpriv.attack(target="entangeld"), "unknown target 'entangeld'"),
+        (lambda: fedpriv.attack(target="prototype", targets=0), "targets=0: expected at least 1"),
+        (lambda: fedpriv.attack(target="prototype", targets=2.5), "targets=2.5"),
+        (lambda: fedpriv.attack(target="prototype", budget=[3, 3]), r"budget=\[3, 3\]: a value is given twice"),
+        (lambda: fedpriv.attack(target="prototype", budget=[3], iterations=2), "iterations and budget exclude"),
+        (lambda: fedpriv.attack(target="prototype", attacks="dlg"), "attacks='dlg': attacks extractor"),
+        (lambda: fedpriv.attack("x", target="prototype", rounds=2), "run x: the run is trained already; drop rounds"),
+        (lambda: fedpriv.attack(target="prototype", knowledge={"extractor": "shadow"}), r"knowledge=\{'extractor'"),
+        (lambda: fedpriv.cost("fedgh", classes=10), "pass width or models"),
+        (lambda: fedpriv.cost("fedgh", classes=10, alpha=1), "classes: alpha reads data"),
+        (lambda: fedpriv.cost("fedgh", clusters=0), "clusters=0"),
+        (lambda: fedpriv.data(dataset="mnst"), "unknown data set 'mnst'"),
+        (lambda: fedpriv.score("nowhere"), "nowhere: no such folder"),
+        (lambda: fedpriv.report([]), "expected at least one"),
+        (lambda: fedpriv.audit(methods=["fedxyz"]), "fedxyz"),
+        (lambda: fedpriv.audit(metods=["fedre"]), "unknown argument 'metods'"),
+        (lambda: fedpriv.audit(resume=True), "resume needs out"),
+    ],
+)  # fmt: skip
+def test_bad_input_names_the_argument(call, words):
+    with pytest.raises(fedpriv.UserError, match=words) as caught:
+        call()
+    assert "--" not in str(caught.value).partition(";")[0]
+    assert "\n" not in str(caught.value)
