@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedpriv.attacks import ATTACKS
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.trained import Trained
+from fedpriv.experiment.execution import upload_facts
 from fedpriv.experiment.federation_settings import refuse_unknown, texts
 from fedpriv.experiment.plan import (
     AttackPlan,
@@ -154,6 +155,7 @@ def attack_uploads(
                 dataset=settings.get("dataset", "own images"),
                 knowledge=plan.card,
                 seed=seed,
+                upload=upload_facts(target),
                 options=plain(job.attack),
                 command=listener.command or f"fedpriv.attack_uploads(..., target={target!r}, attacks={job.name!r})",
                 caveat=job.attack.caveat(asked),
