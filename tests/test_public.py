@@ -162,7 +162,7 @@ def test_a_study_of_settings_alone(tmp_path):
         (lambda: fedpriv.attack(target="prototype", targets=2.5), "targets=2.5"),
         (lambda: fedpriv.attack(target="prototype", budget=[3, 3]), r"budget=\[3, 3\]: a value is given twice"),
         (lambda: fedpriv.attack(target="prototype", budget=[3], iterations=2), "iterations and budget exclude"),
-        (lambda: fedpriv.attack(target="prototype", attacks="dlg"), "attacks='dlg': attacks extractor"),
+        (lambda: fedpriv.attack(target="prototype", attacks="dlg"), "attacks='dlg': attacks model"),
         (lambda: fedpriv.attack("x", target="prototype", rounds=2), "run x: the run is trained already; drop rounds"),
         (lambda: fedpriv.attack(target="prototype", knowledge={"extractor": "shadow"}), r"knowledge=\{'extractor'"),
         (lambda: fedpriv.cost("fedgh", classes=10), "pass width or models"),
