@@ -17,6 +17,7 @@ from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.progress import seconds_left
 from fedpriv.experiment.study.run import load_study
+from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.ownership import held
 
@@ -81,7 +82,7 @@ def test_a_study_leaves_every_run_attack_and_the_report(finished):
     assert (out / "report.html").stat().st_size > 0
     study = json.loads((out / "study.json").read_text())
     assert [entry["label"] for entry in study["methods"]] == ["fedproto", "gh"]
-    assert study["defenses"][1]["choices"][0]["answers"]
+    assert study["defenses"][1]["choices"][0]["options"]["scale"] == 0.5
 
 
 def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
@@ -161,8 +162,7 @@ def test_defenses_of_one_label_are_told_apart(tmp_path):
         with pytest.raises(UserError, match=r"out: holds another study \(methods.* differ"):
             claim(tmp_path / "out", other, command="", force=False)
     saved = json.loads((tmp_path / "out" / "study.json").read_text())
-    assert [entry["choices"][0]["options"]["scale"] for entry in saved["defenses"]] == [0.1, 0.3]
-    assert saved["methods"][1]["own_defenses"][0]["choices"][0]["options"]["scale"] == 0.3
+    assert [entry["defenses"][0]["choices"][0]["options"]["scale"] for entry in saved["methods"]] == [0.1, 0.3]
 
 
 def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_path):
@@ -275,6 +275,51 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
     assert [line["status"] for line in rows(tmp_path / "out")] == ["failed", "done"]
     assert "SIGKILL" in lines[0]["error"]
     assert all(process.poll() is not None for process in started)
+
+
+def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_their_own(tmp_path):
+    from fedpriv.experiment.study.folder import claim, save_rows, standing
+    from fedpriv.experiment.study.worker import perform
+    from fedpriv.pages.study_report import write_study_report
+
+    values = {"methods": ["fedproto"], "attacks": ["pixels"], "targets": 2, "control": False}
+    values["axes"] = {"attacks.pixels.iterations": [1, 2], "width": [8]}
+    study = load_study(values | tomllib.loads(TINY))
+    cells, _ = lay_out(study, Execution())
+    out, told = tmp_path / "out", []
+    claim(out, study, command="", force=False)
+    save_rows(out, standing(out, cells))
+
+    def work():
+        told.clear()
+        perform(out, [cells[0].name], Execution(), lambda row, doing: told.append((doing, json.loads(json.dumps(row)))))
+        return told[-1][1]
+
+    ownership.mark(out / "runs" / cells[0].run, "run")
+    with held(out / "runs" / cells[0].run):
+        refused = work()
+    assert refused["status"] == "failed"
+    assert "is at work in this folder" in refused["error"]
+    done = work()
+    assert (done["status"], done["varied"]) == ("done", {"width": 8})
+    assert [entry["path"].removeprefix(f"{done['attack_folder']}/") for entry in done["attacks"]] == [
+        *("iterations=1/pixels", "iterations=2/pixels")
+    ]
+    assert [doing for doing, _ in told] == [
+        *("training", "attacking iterations=1/pixels", "attacking iterations=2/pixels", None)
+    ]
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*/**/*.*") if path.name != ownership.LOCK}
+    assert work()["status"] == "done"
+    assert [doing for doing, _ in told] == ["training", None]
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    rows_now = standing(out, cells)
+    assert rows_now[0]["status"] == "done"
+    save_rows(out, rows_now)
+    write_study_report(out)
+    page = (out / "report.md").read_text()
+    assert "fedproto width=8" in page
+    with pytest.raises(UserError, match="no cell 'x' in this study"):
+        perform(out, ["x"], Execution(), lambda row, doing: None)
 
 
 def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):

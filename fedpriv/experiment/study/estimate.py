@@ -7,8 +7,7 @@ as an attack needs) in a temporary folder; of each method each attack runs on wh
   evaluation, times the rounds;
 - an attack is the line through its two small budgets, at its full budget, in proportion to targets; twice with the control.
   Attacks work on many targets together, so this is rather too long than too short;
-- scalars are those of a settled round by sizes alone (as ``fedpriv cost`` has them), and under a defense in proportion to
-  what the rehearsed clients sent with and without it.
+- scalars are what the rehearsed clients sent a round, in proportion to clients.
 
 An attack that cannot be rehearsed is named with its reason, and left out of the sum.
 """
@@ -70,7 +69,6 @@ class Estimate:
 @dataclass(frozen=True)
 class _Rehearsal:
     run: Path
-    planned: Mapping[str, Any]
     sent: Mapping[str, float]
     train: float
     clients: int
@@ -108,7 +106,7 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
         with contextlib.suppress(UserError):  # what a process does for the first time takes longer
             _train(cells[0], folder / "warm", download)
         for cell in cells:
-            run, bare = rehearsed(cell), rehearsed(replace(cell, config=replace(cell.config, defenses=())))
+            run = rehearsed(cell)
             if isinstance(run, str):
                 unknown = dict.fromkeys(name for number in range(len(cell.plans)) for name in _names(cell, number))
                 found.append(Estimate({}, None, unknown, (run,)))
@@ -117,18 +115,7 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
             if key not in attacked:
                 say(f"rehearsing attacks on {cell.method.label}, {cell.target}")
                 attacked[key] = _attacks(cell, run, folder / f"attacks-{len(attacked)}")
-            found.append(Estimate(_sent(run, bare), run.train, *attacked[key]))
-    return found
-
-
-def _sent(run: _Rehearsal, bare: _Rehearsal | str) -> dict[str, float]:
-    if isinstance(bare, str):
-        return {}
-    found = {}
-    for kind, counts in bare.planned.items():
-        for unit in ("scalars", "bytes"):
-            before, after = bare.sent[f"{kind}_{unit}"], run.sent[f"{kind}_{unit}"]
-            found[f"{kind}_{unit}"] = counts[f"upload_{unit}_per_round"] * (after / before if before else 1.0)
+            found.append(Estimate(run.sent, run.train, *attacked[key]))
     return found
 
 
@@ -167,32 +154,9 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     )
     sent: dict[str, float] = {}
     for kind, total in count(directory.ledger()).items():
-        sent |= {f"{kind}_scalars": total.upload_scalars / rounds, f"{kind}_bytes": total.upload_bytes / rounds}
-    return _Rehearsal(path, _planned(federation), sent, seconds * cell.config.rounds, len(chosen))
-
-
-def _planned(federation: Federation) -> Mapping[str, Any]:
-    """Return a settled round's communication before any defense; nothing where it is not known."""
-    from fedpriv.federation.planned_traffic import communication, held, with_models
-    from fedpriv.wire.sizes import Facts
-
-    config = federation.config
-    sizes = held(federation.data)
-    blueprint = federation.clients[0].blueprint
-    facts = Facts(
-        clients=len(federation.participants(1)),
-        classes=sizes["classes"],
-        width=blueprint.width,
-        pairs=sizes["pairs"],
-        known_classes=sizes["known_classes"],
-        samples=sizes["samples"],
-        public=config.public or None,
-    )
-    with contextlib.suppress(UserError):
-        facts = with_models(facts, config.models, blueprint.image_shape, config.mapping)
-        mixed = len({setup.blueprint.name for setup in federation.clients}) > 1
-        return communication(federation.method, facts, config.options, mixed=mixed)
-    return {}
+        share = taking_part / len(chosen) / rounds
+        sent |= {f"{kind}_scalars": total.upload_scalars * share, f"{kind}_bytes": total.upload_bytes * share}
+    return _Rehearsal(path, sent, seconds * cell.config.rounds, len(chosen))
 
 
 def _with_few_clients(federation: Federation) -> Federation:

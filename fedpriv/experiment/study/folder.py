@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
-from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, Study, all_defenses
+from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.pages import study_files
@@ -32,59 +32,19 @@ Row = dict[str, Any]
 
 
 def described(study: Study) -> dict[str, Any]:
-    """Return a study as ``study.json`` holds it, without how and when it was made."""
-    from fedpriv.defenses import build_defenses
-    from fedpriv.federation.defense import defense_facts
-    from fedpriv.methods import METHODS
-    from fedpriv.util.registry import resolve
+    """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
+    found: dict[str, Any] = _fields(study)
+    del found["card"]["rounds_seen"]
+    return found
 
-    def attacks(entries: tuple[AttackEntry, ...] | None) -> Any:
-        if entries is None:
-            return "all"
-        return [
-            {"name": e.name, "options": plain(e.attack), "budgets": list(e.budgets), "varied": plain(e.varied)}
-            for e in entries
-        ]
 
-    def defenses(entries: tuple[DefenseEntry, ...]) -> list[dict[str, Any]]:
-        return [
-            {
-                "label": entry.label,
-                "family": entry.family,
-                "strength": plain(entry.strength),
-                "choices": [defense_facts(made) for made in build_defenses(entry.choices)],
-            }
-            for entry in entries
-        ]
-
-    card = asdict(study.card)
-    del card["rounds_seen"]
-    return {
-        "federation": plain(study.federation),
-        "methods": [
-            {
-                "label": entry.label,
-                "name": entry.name,
-                "options": plain(entry.options),
-                "federation": plain(entry.federation),
-                "varied": plain(entry.varied),
-                "target": entry.target,
-                "attacks": None if entry.attacks is None else attacks(entry.attacks),
-                "defenses": [defense.label for defense in entry.defenses or study.defenses],
-                "own_defenses": None if entry.defenses is None else defenses(entry.defenses),
-                "source": resolve("method", entry.name, METHODS).source,
-            }
-            for entry in study.methods
-        ],
-        "defenses": defenses(all_defenses(study)),
-        "attacks": attacks(study.attacks),
-        "seeds": list(study.seeds),
-        "knowledge": card,
-        "targets": study.targets,
-        "control": study.control,
-        "stages": list(study.stages),
-        "rounds_seen": study.rounds_seen,
-    }
+def _fields(value: Any) -> Any:
+    """Return a dataclass as nested dictionaries, without where it was written, which is not compared."""
+    if is_dataclass(value):
+        return {spec.name: _fields(getattr(value, spec.name)) for spec in fields(value) if spec.compare}
+    if isinstance(value, Mapping):
+        return {str(key): _fields(entry) for key, entry in value.items()}
+    return [_fields(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
