@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.pages.labels import method_label, upload_title
@@ -158,7 +159,10 @@ def _group(number: int, members: Sequence[AttackRecord], room: int) -> Group:
     low, high = min(ends), max(ends)
     margin = 0.05 * (high - low) or 1.0
     low, high = low - margin, high + margin
-    entries = tuple(_entry(f"{number}-{place}", a, low, high, room) for place, a in enumerate(members, start=1))
+    entries = tuple(
+        _entry(f"{number}-{place}", attack, called, low, high, room)
+        for place, (attack, called) in enumerate(zip(members, _called(members), strict=True), start=1)
+    )
     return Group(
         card=card_grants(scored(members[0]).knowledge),
         zero=_place(0.0, low, high),
@@ -187,15 +191,33 @@ def _place(value: float, low: float, high: float) -> float:
     return round(100 * (value - low) / (high - low), 2)
 
 
-def _entry(place: str, attack: AttackRecord, low: float, high: float, room: int) -> Entry:
+def _called(members: Sequence[AttackRecord]) -> list[str]:
+    """Return what tables call each attack: with the options that differ from those of its namesakes on the upload."""
+
+    def key(attack: AttackRecord) -> tuple[object, ...]:
+        about = attack.about
+        return title(scored(attack)), upload_title(about), about.target, about.dataset, about.run_seed
+
+    alike: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for attack in members:
+        alike.setdefault(key(attack), []).append(attack.about.options)
+    found = []
+    for attack in members:
+        own, others = attack.about.options, alike[key(attack)]
+        differing = [f"{name}={own[name]}" for name in own if any(one.get(name) != own[name] for one in others)]
+        found.append(", ".join([title(scored(attack)), *differing]))
+    return found
+
+
+def _entry(place: str, attack: AttackRecord, called: str, low: float, high: float, room: int) -> Entry:
     record = scored(attack)
     gain = record.advantage_db
     interval = gain.ci95
     method, upload = method_label(attack.about), upload_title(attack.about)
     return Entry(
         anchor=f"attack-{place}",
-        name=f"{title(record)} on {record.target} uploads of {upload}, {record.dataset}",
-        attack=title(record),
+        name=f"{called} on {record.target} uploads of {upload}, {record.dataset}",
+        attack=called,
         upload=upload.replace(method, f"{method}, {record.target}", 1),
         record=record,
         about=attack.about,
