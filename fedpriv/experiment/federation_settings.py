@@ -152,3 +152,18 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
             told = f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}"
             raise UserError(told, keys=("keep",))
     return config
+
+
+def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:
+    """Return the run configuration that arguments of a verb describe; arguments as :func:`run_config` has them.
+
+    Raises:
+        UserError: naming the argument that is out of range.
+    """
+    try:
+        return run_config(method, settings, seed)
+    except UserError as error:
+        name = str(error.keys[0]) if error.keys else ""
+        if name not in (*FLAG_NAMES, "seed"):
+            raise
+        raise UserError(f"{argument(name)}: {error}", keys=error.keys) from error

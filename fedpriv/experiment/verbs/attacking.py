@@ -13,7 +13,7 @@ from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
 from fedpriv.experiment.execution import Ground, attack_all, prepare_ground
-from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, refuse_unknown, run_config, texts
+from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, named_config, refuse_unknown, texts
 from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.plan import (
     AttackPlan,
@@ -311,7 +311,7 @@ def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
         rounds = planned_rounds(asked.stages, number).values() if isinstance(number, int) and number > 0 else ()
         values["keep"] = (*values.get("keep", ()), *rounds_to_keep(target, sorted(rounds)))
     # Every round's uploads are needed only by attacks across rounds, but they are small where such attacks exist.
-    return run_config(method, values, asked.plan.seed)
+    return named_config(method, values, asked.plan.seed)
 
 
 def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notices) -> tuple[Ground, AttackPlan]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, refuse_unknown, run_config, texts
+from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, named_config, refuse_unknown, texts
 from fedpriv.experiment.saving import frame
 from fedpriv.federation.method import Method
 from fedpriv.federation.planned_traffic import communication, held, with_models
@@ -130,7 +130,7 @@ def _sizes(given: Mapping[str, Any]) -> tuple[Facts, dict[str, Any], bool]:
     if given.get("classes") is None or wants_data:
         _refuse_stated(given, wants_data)
         known = {name: given[name] for name in FLAG_NAMES if given.get(name) is not None and name != "option"}
-        config = run_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
+        config = named_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
         federated, _ = load_data(config, download=given.get("download", False))
         models, image_shape, sizes = config.models, federated.dataset.image_shape, held(federated)
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedpriv.datasets.holdings import draw_holdings, holdings_table
-from fedpriv.experiment.federation_settings import FederationSettings, run_config
+from fedpriv.experiment.federation_settings import FederationSettings, named_config
 from fedpriv.experiment.saving import copy_folder, frame
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.federation.rounds import load_data
@@ -75,7 +75,7 @@ def data(
     Raises:
         UserError: naming the argument that is wrong.
     """
-    config = run_config("local", federation, seed)
+    config = named_config("local", federation, seed)
     folder, scratch = place(out)
     data_dir = federation.get("data_dir")
     folders.refuse_overlap(folder, {}, around={argument("data_dir"): None if data_dir is None else Path(data_dir)})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from fedpriv.experiment.federation_settings import FederationSettings, run_config
+from fedpriv.experiment.federation_settings import FederationSettings, named_config
 from fedpriv.experiment.saving import copy_folder, frame
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
@@ -115,7 +115,7 @@ def train(
         path, scratch = _to_resume(out, given, force=force), None
         config = RunDirectory.open(path).config
     else:
-        config = run_config(method or "fedre", federation, seed or 0)
+        config = named_config(method or "fedre", federation, seed or 0)
         path, scratch = place(out)
     train_run(path, config, device=device, download=download, resume=resume, force=force, listener=listener)
     return Run(path, scratch)
