@@ -72,7 +72,9 @@ def _text(value: Any) -> str:
     told = inspect.getdoc(value) or ""
     if dataclasses.is_dataclass(value) and told.startswith(f"{getattr(value, '__name__', '')}("):
         told = ""
-    marked = told.replace("``", "`").replace(":class:", "").replace(":func:", "").replace(":meth:", "").replace(":data:", "")
+    marked = (
+        told.replace("``", "`").replace(":class:", "").replace(":func:", "").replace(":meth:", "").replace(":data:", "")
+    )
     lines = []
     section = False
     example = False

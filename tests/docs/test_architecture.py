@@ -28,3 +28,28 @@ def test_every_room_has_its_rule():
 def test_the_picture_is_of_this_code():
     done = subprocess.run([sys.executable, DOCS / "draw_rooms.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stderr.strip()}; draw it again: python docs/draw_rooms.py"
+
+
+def test_every_file_that_a_page_names_is_there():
+    """Paths of tests and of code, as pages write them; what stands in a made-up package is not meant."""
+    named = re.compile(r"`((?:tests|fedpriv|benchmarks)/[\w/]+\.py)")
+    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+    gone = {
+        f"{page.name}: {path}"
+        for page in pages
+        for path in named.findall(page.read_text())
+        if not (DOCS.parent / path).exists()
+    }
+    assert gone == set()
+
+
+def test_every_link_between_pages_leads_somewhere():
+    link = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+    gone = {
+        f"{page.name}: {target}"
+        for page in pages
+        for target in link.findall(page.read_text())
+        if not (page.parent / target).exists()
+    }
+    assert gone == set()
