@@ -166,7 +166,8 @@ def lowest_environment(folder: Path) -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = "\n".join(bounds(project)) + "\n"
     if not stamp.is_file() or stamp.read_text() != wanted:
-        venv.create(folder, with_pip=True)
+        if not python.exists():
+            venv.create(folder, symlinks=os.name != "nt", with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted.split()], check=True)
         stamp.write_text(wanted)
     return str(python)
