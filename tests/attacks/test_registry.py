@@ -68,7 +68,7 @@ def test_every_number_has_a_least_value(name):
         ("dlg", {"stop_below": -1}, "stop_below: input should be greater than or equal to 0"),
         ("class-inversion", {"tolerance": -0.1}, "tolerance: input should be greater than or equal to 0"),
         ("class-inversion", {"pixels": {"jitter_until": 2}}, "jitter_until: input should be less than or equal to 1"),
-        ("dip", {"generator": {"kernel": 4}}, "kernel: predicate 'odd' failed, got 4"),
+        ("dip", {"generator": {"kernel": 4}}, "kernel: predicate '?odd'? failed, got 4"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(name, options, complaint):
