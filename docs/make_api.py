@@ -13,8 +13,8 @@ PAGE = Path(__file__).with_name("api.md")
 HEAD = """# The public names
 
 What `import fedpriv` offers: the names of `fedpriv.__all__`, imported when they are first used. This page is made from
-their docstrings by `python docs/make_api.py`, and a test holds that it is up to date. Messages of `fedpriv.UserError` name the
-argument that is wrong, what was given and what would be right.
+their docstrings by `python docs/make_api.py`, and a test holds that it is up to date. Messages of `fedpriv.UserError`
+name the argument that is wrong, what was given and what would be right.
 """
 
 
