@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 from torch import Tensor, nn
 
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message
 from fedpriv.wire.public_loss import KnownLoss
@@ -168,19 +169,19 @@ class Needs:
             if allowed and getattr(card, name) not in allowed:
                 raise UserError(
                     f"attack {attack!r} needs {name}={' or '.join(allowed)}, but the knowledge card grants "
-                    f"{name}={getattr(card, name)}; pass --knowledge {name}={allowed[0]}"
-                    + (" and --public N" if name == "attacker_data" else ""),
+                    f"{name}={getattr(card, name)}; pass {argument('knowledge', {name: allowed[0]})}"
+                    + (f" and {argument('public')} N" if name == "attacker_data" else ""),
                     keys=(name,),
                 )
         if card.rounds_seen < self.min_rounds:
             raise UserError(
                 f"attack {attack!r} needs at least {self.min_rounds} rounds of uploads, but the knowledge card grants "
-                f"rounds_seen={card.rounds_seen}; pass --rounds-seen N"
+                f"rounds_seen={card.rounds_seen}; pass {argument('rounds_seen')} N"
             )
         if self.batch and not card.batch:
             raise UserError(
                 f"attack {attack!r} needs the batch facts (size, learning rate, steps), but the knowledge card grants "
-                "batch=none; pass --knowledge batch=known",
+                f"batch=none; pass {argument('knowledge', {'batch': 'known'})}",
                 keys=("batch",),
             )
 

@@ -22,6 +22,7 @@ from fedpriv.evidence.truths import truths as truths
 from fedpriv.federation.method import GuardedTraining
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, NETWORKS
 
@@ -88,8 +89,8 @@ def gather(
     seen = [number for number in rounds if number <= last][-card.rounds_seen :]
     if len(seen) < card.rounds_seen:
         raise UserError(
-            f"{run.path}: --rounds-seen {card.rounds_seen}, but only {len(seen)} round(s) up to round {last} are stored; "
-            "train with --capture all"
+            f"{run.path}: {argument('rounds_seen', card.rounds_seen)}, but only {len(seen)} round(s) up to round {last} are "
+            "stored; train with --capture all"
         )
     observations: tuple[Observation, ...] = tuple(
         Observation(number, client, run.message(run.upload_path(number, client)), broadcast)

@@ -229,7 +229,7 @@ def test_missing_grants_are_named():
     seen = observe(model, images, labels)
     targets = list_targets([seen], "model")
     for knowledge, complaint in (
-        (Knowledge(KnowledgeCard(batch=False), SHAPE, 10, model=model), "pass --knowledge batch=known"),
+        (Knowledge(KnowledgeCard(batch=False), SHAPE, 10, model=model), "pass knowledge={'batch': 'known'}"),
         (Knowledge(KnowledgeCard(), SHAPE, 10, batch=BatchFacts(1, RATE, 1)), "the shared architecture"),
     ):
         with pytest.raises(UserError, match=complaint):
