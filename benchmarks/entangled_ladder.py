@@ -23,7 +23,7 @@ from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.scoring.identification import identify_features
 from fedpriv.scoring.leakage import relative_error
-from fedpriv.wire.payloads import Entangled, part
+from fedpriv.wire.payloads import Entangled, get_payload
 
 Guess = Callable[[tuple[Observation, ...], TargetId], Tensor]
 
@@ -32,7 +32,7 @@ def one_round(knowledge: Knowledge, source: Source | None, *, posterior: bool = 
     """Return a guesser of one class's prototype ``(d,)`` from one upload."""
 
     def guess(observations: tuple[Observation, ...], target: TargetId) -> Tensor:
-        sent = part(observation_of(observations, target).upload, Entangled)
+        sent = get_payload(observation_of(observations, target).upload, Entangled)
         held = (sent.label_encoding.abs() > 0).nonzero().squeeze(1)
         weights, place = sent.label_encoding[held], held.tolist().index(target.label)
         if source is None:
@@ -62,7 +62,7 @@ def main() -> None:
     card = KnowledgeCard(attacker_data=data, rounds_seen=len(run.captured_rounds()))
     evidence = gather(run, federation, "entangled", card, n_targets=10**9, seed=arguments.seed, unit="class")
     newest = tuple(o for o in evidence.observations if o.round == max(seen.round for seen in evidence.observations))
-    weights = {o.client: part(o.upload, Entangled).label_encoding for o in newest}
+    weights = {o.client: get_payload(o.upload, Entangled).label_encoding for o in newest}
     targets = tuple(t for t in evidence.targets if weights[t.client][t.label].abs() > 0)
     true = truths(run, federation, "entangled", targets, seed=arguments.seed, unit="class")
     wanted = torch.stack([truth.feature for truth in true if truth.feature is not None])

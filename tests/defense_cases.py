@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.federation.defense import ProtectionPlan, Sender, Shield
+from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, Sender
 from fedpriv.methods.fedral import Options
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -86,7 +86,7 @@ def plan_for(kind, **changes):
     plan = ProtectionPlan(
         method="a-method",
         uploads=tuple(p.kind for p in upload),
-        accepts=("entangled",),
+        accepted_substitutes=("entangled",),
         blueprints=(Blueprint("small-mlp", (1, 8, 8), C, D),),
         n_clients=4,
         rounds=6,
@@ -95,7 +95,7 @@ def plan_for(kind, **changes):
         epochs=1,
         max_steps=None,
         broadcasts=tuple(p.kind for p in broadcast),
-        additive=kind in ("model", "classifier", "extractor", "small-model", "angle-matrix", "kernel"),
+        linear_aggregation=kind in ("model", "classifier", "extractor", "small-model", "angle-matrix", "kernel"),
     )
     if kind == "angle-matrix":
         changes = {"options": Options(blocks=(2,)), **changes}
@@ -105,12 +105,12 @@ def plan_for(kind, **changes):
 def send(defenses, kind, seed=0, round_=2, client=1, message=None, **changes):
     upload, broadcast = CASES[kind]
     facts = {"round": round_, "client": client, "labels": LABELS, "n_classes": C, "broadcast": broadcast} | changes
-    return Shield(defenses).upload(message or upload, Sender(rounds=6, **facts), seed)
+    return DefensePipeline(defenses).upload(message or upload, Sender(rounds=6, **facts), seed)
 
 
 def fits(defenses, kind):
     try:
-        Shield(defenses).check(plan_for(kind))
+        DefensePipeline(defenses).check(plan_for(kind))
     except UserError as refusal:
         words = str(refusal)
         if "\n" in words or not any(defense.name in words for defense in defenses):

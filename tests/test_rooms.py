@@ -53,7 +53,7 @@ LARGER: dict[str, str] = {
     "fedpriv.cli.audit.audit": _COMMAND,
     "fedpriv.cli.report.report": _COMMAND,
     "fedpriv.evidence.gather.gather": "everything that has to fit together before an attack, checked in order",
-    "fedpriv.evidence.grants.grant": "one grant of the card after the other",
+    "fedpriv.evidence.grants.build_knowledge": "one grant of the card after the other",
     "fedpriv.experiment.verbs.attacking.attack": _VERB,
     "fedpriv.experiment.verbs.reporting.report": _VERB,
     "fedpriv.experiment.verbs.training.train": _VERB,

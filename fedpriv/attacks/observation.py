@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message
-from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.public_loss import PublicLoss
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Knowledge:
     model: nn.Module | None = None
     batch: BatchFacts | None = None
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
-    loss: KnownLoss = KnownLoss()
+    loss: PublicLoss = PublicLoss()
     statistics: Mapping[tuple[int, int], Statistics] = field(default_factory=dict)
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None

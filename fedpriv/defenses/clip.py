@@ -51,7 +51,7 @@ class Clip(Defense):
         """Refuse uploads that are neither rows nor updates."""
         require(self.name, plan, FITS)
 
-    def keeps_shares(self) -> bool:
+    def preserves_sensitivity(self) -> bool:
         """True: shortening a row is a projection, which brings no two rows further apart."""
         return True
 

@@ -45,7 +45,7 @@ class CountFloor(Defense):
         require(self.name, plan, BY_CLASS)
         refuse_false_labels(self.name, plan)
 
-    def keeps_shares(self) -> bool:
+    def preserves_sensitivity(self) -> bool:
         """True: what stays is as it was."""
         return True
 

@@ -97,7 +97,7 @@ class Diagonal(Defense):
         turn = context.client + (context.round if self.schedule == "rotating" else 0)
         return changed(payload, context.broadcast, lambda _, rows: one_block(rows, self.blocks, turn % self.blocks))
 
-    def wire(self, entries: list[Entry]) -> list[Entry]:
+    def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return the kept coordinates of rows; which they are follows from client and round."""
         return [self._narrowed(entry) for entry in entries]
 

@@ -84,16 +84,16 @@ class DPNoise(Defense):
         require(self.name, plan, VECTORS if self.unit == "image" else ROWS | UPDATES)
         if self.unit == "image":
             refuse_false_labels(self.name, plan)
-            if plan.reweighed:
+            if plan.sensitivity_unknown_after:
                 raise UserError(
-                    f"defense 'dp-noise' with unit=image behind {plan.reweighed[-1]!r}: how far one image can move an "
-                    "upload is not known behind it; give dp-noise first, or unit=client"
+                    f"defense 'dp-noise' with unit=image behind {plan.sensitivity_unknown_after[-1]!r}: how far one "
+                    "image can move an upload is not known behind it; give dp-noise first, or unit=client"
                 )
             if any(kind in MIXTURES for kind in plan.uploads):
                 self._check_entanglement(plan)
         self.privacy(plan)  # says before training that opacus is missing
 
-    def keeps_shares(self) -> bool:
+    def preserves_sensitivity(self) -> bool:
         """Whether rows are clipped one by one, under noise that no image decides: they are with ``unit=image``."""
         return self.unit == "image"
 

@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 
 from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
 from fedpriv.defenses.shared.signals import in_clear
-from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -83,10 +83,10 @@ class DPSGD(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse what would void the guarantee, and a target that cannot be met or accounted for."""
-        if plan.outside:
+        if plan.non_sgd_computation:
             raise UserError(
                 f"defense {self.name!r} does not fit method {plan.method!r}, which computes more from images than "
-                f"gradients: {plan.outside}"
+                f"gradients: {plan.non_sgd_computation}"
             )
         if plan.mixing:
             raise UserError(
@@ -117,7 +117,7 @@ class DPSGD(Defense):
         """Whether batches are Poisson samples."""
         return self.sampling == "poisson"
 
-    def guard(self, plan: ProtectionPlan) -> Guard:
+    def guard(self, plan: ProtectionPlan) -> GradientTransform:
         """Return what turns a step into a private one."""
         spread = self.multiplier(plan) * self.clip
         return lambda step: private_step(step, self.clip, spread)

@@ -58,7 +58,7 @@ class Entangle(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads that cannot be mixed, and servers that do not learn from mixtures."""
         require(self.name, plan, SEPARATE)
-        if not any(kind in MIXTURES for kind in plan.accepts):
+        if not any(kind in MIXTURES for kind in plan.accepted_substitutes):
             raise UserError(
                 f"defense 'entangle': the server of method {plan.method!r} needs its rows one by one and does not take "
                 "an entangled representation; methods that train a head on uploads do: fedgh, fedallrep"
@@ -69,7 +69,7 @@ class Entangle(Defense):
                 f"{plan.method!r} uploads prototypes; use VAR, RSP, VAP or RAP"
             )
 
-    def keeps_shares(self) -> bool:
+    def preserves_sensitivity(self) -> bool:
         """True: an image keeps its share of its class, and the label encoding says the class's share of the mixture."""
         return True
 
@@ -83,7 +83,7 @@ class Entangle(Defense):
         return tuple(self._mixed(payload, context) for payload in message)
 
     def _mixed(self, payload: Payload, context: UploadContext) -> Payload:
-        rng = context.lasting if self.weights == "fixed" else context.rng
+        rng = context.client_rng if self.weights == "fixed" else context.rng
         labels = payload.said("classes")
         if payload.kind not in SEPARATE or labels is None:
             return payload

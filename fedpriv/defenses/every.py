@@ -49,7 +49,7 @@ class Every(Defense):
                 "round only"
             )
 
-    def keeps_shares(self) -> bool:
+    def preserves_sensitivity(self) -> bool:
         """True: what is sent is as it was."""
         return True
 

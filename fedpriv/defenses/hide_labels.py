@@ -72,7 +72,7 @@ class HideLabels(Defense):
         noise = laplace(encoding.shape, rng).to(encoding) * (2 / self.epsilon)
         return nearest_distribution(encoding + noise)
 
-    def wire(self, entries: list[Entry]) -> list[Entry]:
+    def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return a class id in place of a one-hot encoding."""
         if self.how == "laplace":
             return entries

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from fedpriv.defenses.soteria import refuse_private_gradients
-from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.util.errors import UserError
 
 
@@ -59,7 +59,7 @@ class Mixup(Defense):
         """Tell the defenses behind this one that images are mixed."""
         return replace(plan, mixing=(*plan.mixing, self.name))
 
-    def guard(self, plan: ProtectionPlan) -> Guard:
+    def guard(self, plan: ProtectionPlan) -> GradientTransform:
         """Return what mixes batches."""
         return lambda step: mixed_step(step, self)
 

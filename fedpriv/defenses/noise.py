@@ -47,7 +47,7 @@ class Noise(Defense):
         """Refuse methods that upload no signal."""
         require(self.name, plan, SIGNALS)
 
-    def keeps_shares(self) -> bool:
+    def preserves_sensitivity(self) -> bool:
         """Whether the noise is the same whatever the images are, which noise relative to the signal is not."""
         return self.unit == "absolute"
 

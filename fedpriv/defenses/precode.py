@@ -9,7 +9,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.federation.answer import Answer
-from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.models.split import Blueprint
 
@@ -54,7 +54,7 @@ class Precode(Defense):
         """Return the architecture with a bottleneck."""
         return replace(blueprint, bottleneck=self.code)
 
-    def guard(self, plan: ProtectionPlan) -> Guard:
+    def guard(self, plan: ProtectionPlan) -> GradientTransform:
         """Return what adds the divergence to the loss."""
         return lambda step: divergent_step(step, self.beta)
 

@@ -58,7 +58,7 @@ class Prune(Defense):
         """Return the message with pruned signals."""
         return transform(message, context.broadcast, lambda _, value: pruned(value, self.keep))
 
-    def wire(self, entries: list[Entry]) -> list[Entry]:
+    def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return values and places of what is kept."""
         return [part for entry in entries for part in (self._sparse(entry) if is_signal(entry) else [entry])]
 

@@ -53,7 +53,7 @@ class Quantise(Defense):
         """Return the message with rounded signals, as the server decodes them."""
         return transform(message, context.broadcast, lambda _, value: quantised(value, self.bits, context.rng))
 
-    def wire(self, entries: list[Entry]) -> list[Entry]:
+    def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return b bits an entry, and a scale a tensor."""
         return [
             part

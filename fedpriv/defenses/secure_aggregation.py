@@ -30,7 +30,7 @@ class SecureAggregation(Defense):
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse servers that need single uploads, and federations of one client."""
-        if not plan.additive or not plan.uploads:
+        if not plan.linear_aggregation or not plan.uploads:
             raise UserError(
                 f"defense 'secure-aggregation': the server of method {plan.method!r} needs single uploads, not their mean; "
                 "methods that average do with sums, for example fedavg, fedrep, lg-fedavg, fedral"

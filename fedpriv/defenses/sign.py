@@ -53,7 +53,7 @@ class Sign(Defense):
         """Return the message with the signs of its updates."""
         return transform(message, context.broadcast, lambda _, value: scaled_sign(value))
 
-    def wire(self, entries: list[Entry]) -> list[Entry]:
+    def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return five entries to a byte, and a scale a tensor."""
         return [
             part

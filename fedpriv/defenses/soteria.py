@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from fedpriv.federation.answer import Answer
-from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import HEADED
@@ -59,7 +59,7 @@ class Soteria(Defense):
             )
         refuse_private_gradients(self.name, plan)
 
-    def guard(self, plan: ProtectionPlan) -> Guard:
+    def guard(self, plan: ProtectionPlan) -> GradientTransform:
         """Return what zeroes columns after a batch's gradient was computed."""
         return lambda step: pruned_step(step, self.percentile)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchvision.transforms.v2 import functional as ops
 
-from fedpriv.federation.defense import Defense, Guard, ProtectionPlan, Step, Work
+from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.util.errors import UserError
 
 AUGMENTATIONS: tuple[tuple[str, int], ...] = (
@@ -68,7 +68,7 @@ class Transform(Defense):
     def __post_init__(self) -> None:
         read_policy(self.policy)
 
-    def guard(self, plan: ProtectionPlan) -> Guard:
+    def guard(self, plan: ProtectionPlan) -> GradientTransform:
         """Return what transforms every batch."""
         policies = read_policy(self.policy)
         return lambda step: transformed_step(step, policies, crop=self.crop)

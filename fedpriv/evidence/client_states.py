@@ -102,7 +102,7 @@ def state_of_update(run: RunDirectory, federation: Federation, client: int, roun
         return _kept(run, round_, round_, client)
     before = federation.initial_state(client) if round_ == 1 else _kept(run, round_ - 1, round_, client)
     broadcast = run.message(run.broadcast_path(round_))
-    return federation.method.receive(federation.clients[client], before, broadcast)
+    return federation.method.apply_broadcast(federation.clients[client], before, broadcast)
 
 
 def _kept(run: RunDirectory, number: int, round_: int, client: int) -> State:

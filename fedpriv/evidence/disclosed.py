@@ -8,7 +8,7 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.wire.kinds import TELLING
 
 
-def said_in_clear(run: RunDirectory, federation: Federation, round_: int | None = None) -> dict[int, Said]:
+def disclosed_labels(run: RunDirectory, federation: Federation, round_: int | None = None) -> dict[int, Said]:
     """Return what each client's stored uploads say of the images that it holds.
 
     Empty where no upload of the method names classes, and where the server sees sums of uploads only.

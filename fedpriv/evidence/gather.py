@@ -13,7 +13,7 @@ from functools import partial
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId, Unit
 from fedpriv.attacks.trained import Trained
 from fedpriv.evidence.client_states import refuse_mixed, step_sizes, with_known_start
-from fedpriv.evidence.grants import grant
+from fedpriv.evidence.grants import build_knowledge
 from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.server_view import summed, summed_without_own
 from fedpriv.evidence.targets import choose_classes, choose_targets, classes_with_weight
@@ -119,7 +119,7 @@ def gather(
         among = None if select is None else partial(select, observations)
         targets = choose_targets(newest, kind, n_targets, seed, among)
     clients = {target.client for target in targets}
-    knowledge = grant(run, federation, kind, card, last, clients, observations, seed, trained or Trained())
+    knowledge = build_knowledge(run, federation, kind, card, last, clients, observations, seed, trained or Trained())
     return Evidence(observations, permuted, knowledge, targets)
 
 

@@ -24,10 +24,10 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS
-from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.public_loss import PublicLoss
 
 
-def grant(
+def build_knowledge(
     run: RunDirectory,
     federation: Federation,
     kind: str,
@@ -80,7 +80,7 @@ def grant(
         model=model,
         batch=_protocol(federation) if card.batch else None,
         batches=own.batches,
-        loss=_known_loss(federation, round_),
+        loss=_public_loss(federation, round_),
         statistics={(round_, k): running_statistics(run, model, kind, k, round_) for k in sorted(clients)}
         if model is not None and card.batch_norm == "running" and batch_norms(model)
         else own.statistics,
@@ -194,10 +194,10 @@ def _architecture(federation: Federation) -> SplitModel:
     return build_model(shared, 0).to(federation.server.device).eval()
 
 
-def _known_loss(federation: Federation, round_: int) -> KnownLoss:
+def _public_loss(federation: Federation, round_: int) -> PublicLoss:
     """Return what method and training tell of the loss; momentum and weight decay are not followed by attacks."""
     training, own = federation.config.training, federation.clients[0].options
-    loss = federation.method.known_loss(own, round_)
+    loss = federation.method.public_loss(own, round_)
     besides, later = [loss.besides], [loss.later]
     if training.weight_decay:
         besides.append("weight decay moves the weights as well")

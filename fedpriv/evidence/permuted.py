@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Observation
 from fedpriv.wire.kinds import BY_CLASS, CLASS_OUTPUTS
-from fedpriv.wire.payload import Message, Payload, optional_part
+from fedpriv.wire.payload import Message, Payload, find_payload
 
 
 def permute(observations: tuple[Observation, ...]) -> tuple[Observation, ...] | None:
@@ -35,7 +35,7 @@ def permute(observations: tuple[Observation, ...]) -> tuple[Observation, ...] | 
 
 def _in_place_of(own: Message, other: Message) -> Message:
     """Return the other client's payloads of the own kinds; what the other did not send (it is sent once) is left out."""
-    pairs = ((mine, optional_part(other, type(mine))) for mine in own)
+    pairs = ((mine, find_payload(other, type(mine))) for mine in own)
     return tuple(_payload_in_place_of(mine, theirs) for mine, theirs in pairs if theirs is not None)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Observation
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Message, Payload, SampleCount, optional_part
+from fedpriv.wire.payloads import Message, Payload, SampleCount, find_payload
 
 
 def summed(observations: Sequence[Observation]) -> tuple[Observation, ...]:
@@ -43,7 +43,7 @@ def mean_upload(uploads: Sequence[Message]) -> Message:
     Raises:
         UserError: for a kind that is not added up.
     """
-    counts = [optional_part(upload, SampleCount) for upload in uploads]
+    counts = [find_payload(upload, SampleCount) for upload in uploads]
     weights = torch.tensor([1 if count is None else int(count.count) for count in counts], dtype=torch.float64)
     shares = weights / weights.sum()
     return tuple(_mean(payloads, shares) for payloads in zip(*uploads, strict=True))

@@ -11,7 +11,7 @@ from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.payloads import Entangled, part
+from fedpriv.wire.payloads import Entangled, get_payload
 
 
 def choose_targets(
@@ -61,6 +61,6 @@ def choose_classes(of_client: Sequence[Sequence[TargetId]], number: int, seed: i
 
 def classes_with_weight(observations: Sequence[Observation], newest: Observation) -> list[TargetId]:
     """Return one target for each class that a client ever gave weight in a mixture."""
-    encodings = [part(o.upload, Entangled).label_encoding for o in observations if o.client == newest.client]
+    encodings = [get_payload(o.upload, Entangled).label_encoding for o in observations if o.client == newest.client]
     classes = (torch.stack(encodings).abs() > 0).any(0).nonzero().squeeze(1).tolist()
     return [TargetId(newest.round, newest.client, position, label) for position, label in enumerate(classes)]

@@ -21,7 +21,7 @@ from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
-from fedpriv.wire.payloads import Representations, part
+from fedpriv.wire.payloads import Representations, get_payload
 
 NONMEMBERS = 240
 """Size of the pool of images that a client's targets had nothing to do with."""
@@ -102,5 +102,5 @@ def _uploaded_rows(run: RunDirectory, federation: Federation, target: TargetId, 
     """Return which training image ``(n,)`` is behind each uploaded representation: defenses drop whole classes."""
     if not federation.shield.defenses:
         return torch.arange(len(labels))
-    sent = part(run.message(run.upload_path(target.round, target.client)), Representations).labels
+    sent = get_payload(run.message(run.upload_path(target.round, target.client)), Representations).labels
     return torch.isin(labels, sent).nonzero().squeeze(1)

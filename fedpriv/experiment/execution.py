@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from fedpriv.scoring.records.made import Stage as StageFacts
     from fedpriv.scoring.records.made import Upload
 
-__all__ = ["AttackPlan", "Ground", "attack_all", "prepare_ground"]
+__all__ = ["AttackContext", "AttackPlan", "attack_all", "prepare_ground"]
 
 
 @dataclass(frozen=True)
-class Ground:
+class AttackContext:
     """A finished run, prepared again, what each attack is handed of it, and what attackers trained so far.
 
     Attributes:
@@ -45,7 +45,7 @@ class Ground:
     trained: Trained
 
 
-def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
+def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
     """Open a run and collect the evidence for each attack.
 
     Raises:
@@ -75,7 +75,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> Ground:
                 select=job.attack.select,
                 trained=trained,
             )
-    return Ground(run, federation, evidence, trained)
+    return AttackContext(run, federation, evidence, trained)
 
 
 def _card(plan: AttackPlan, job: Job, run: RunDirectory) -> KnowledgeCard:
@@ -89,7 +89,7 @@ def _card(plan: AttackPlan, job: Job, run: RunDirectory) -> KnowledgeCard:
 
 
 def attack_all(
-    folder: Path, ground: Ground, plan: AttackPlan, *, command: str, listener: Listener = SILENT
+    folder: Path, ground: AttackContext, plan: AttackPlan, *, command: str, listener: Listener = SILENT
 ) -> dict[Path, ReconstructionRecord]:
     """Run every job that has no result yet, score it, and save it.
 
@@ -116,12 +116,12 @@ def attack_all(
 
 
 def _attack(
-    directory: Path, ground: Ground, plan: AttackPlan, job: Job, command: str, listener: Listener
+    directory: Path, ground: AttackContext, plan: AttackPlan, job: Job, command: str, listener: Listener
 ) -> ReconstructionRecord:
     from fedpriv.evidence.gather import truths
     from fedpriv.experiment.scored import Answers, attack_and_score
     from fedpriv.experiment.suite import Execution
-    from fedpriv.scoring.judge import JUDGED, train_judge
+    from fedpriv.scoring.judge import JUDGED, train_class_evaluator
 
     run, federation = ground.run, ground.federation
     evidence = ground.evidence[job.name, job.stage]
@@ -131,7 +131,7 @@ def _attack(
         judge = None
         if job.name in JUDGED:
             with listener.progress("an independent classifier"):
-                judge = train_judge(federation, [target.client for target in evidence.targets], plan.seed)
+                judge = train_class_evaluator(federation, [target.client for target in evidence.targets], plan.seed)
         return Answers(truth, _about(ground, plan, job, command), judge)
 
     execution = Execution(
@@ -140,7 +140,7 @@ def _attack(
     return attack_and_score(directory, job, evidence, execution, look_up, listener)
 
 
-def _about(ground: Ground, plan: AttackPlan, job: Job, command: str) -> About:
+def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> About:
     from fedpriv.attacks.contract import AttackProblem
     from fedpriv.scoring.records import About
     from fedpriv.scoring.records.made import Budget, Communication, ReachedAccuracy

@@ -13,7 +13,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.attacks.infer.contract import Inference
-    from fedpriv.experiment.execution import Ground
+    from fedpriv.experiment.execution import AttackContext
     from fedpriv.scoring.inference_case import InferenceCase
     from fedpriv.scoring.records import InferenceResult
 
@@ -23,7 +23,7 @@ EVERYTHING = 10**9
 
 def measure_all(
     folder: Path,
-    ground: Ground,
+    ground: AttackContext,
     plan: AttackPlan,
     *,
     command: str,
@@ -72,7 +72,7 @@ def measure_all(
     return found
 
 
-def check(ground: Ground, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
+def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
     """Find out before anything is attacked whether there is something to ask and to tell apart.
 
     Args:
@@ -106,8 +106,8 @@ def check(ground: Ground, plan: AttackPlan, named: Collection[str] = ()) -> tupl
     return replace(plan, inferences=kept), tuple(reasons)
 
 
-def _case(ground: Ground, plan: AttackPlan, inference: Inference, number: int | None) -> InferenceCase:
-    from fedpriv.evidence.disclosed import said_in_clear
+def _case(ground: AttackContext, plan: AttackPlan, inference: Inference, number: int | None) -> InferenceCase:
+    from fedpriv.evidence.disclosed import disclosed_labels
     from fedpriv.evidence.gather import gather
     from fedpriv.scoring.inference_case import InferenceCase
 
@@ -122,5 +122,5 @@ def _case(ground: Ground, plan: AttackPlan, inference: Inference, number: int | 
         round_=number,
         trained=ground.trained,
     )
-    told = said_in_clear(run, federation, number)
+    told = disclosed_labels(run, federation, number)
     return InferenceCase(evidence, run, federation, plan.target, plan.seed, told)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.truth import Truth
     from fedpriv.experiment.plan import Job
-    from fedpriv.scoring.judge import Judge
+    from fedpriv.scoring.judge import ClassEvaluator
     from fedpriv.scoring.records import About, ReconstructionRecord
 
 
@@ -35,7 +35,7 @@ class Answers:
 
     truths: tuple[Truth, ...]
     about: About
-    judge: Judge | None = None
+    judge: ClassEvaluator | None = None
 
 
 def attack_and_score(

@@ -48,7 +48,7 @@ def evaluate(
     Returns:
         ``[correct, total]`` of every client, by when it was counted.
     """
-    predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.also.items()}}
+    predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.extra_predictors.items()}}
     found: dict[str, list[list[int]]] = {}
     for suffix, predict in predictors.items():
         trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
@@ -59,7 +59,7 @@ def evaluate(
                 before = known[trained][k]
             else:
                 before = _correct(predict(setup, state, test.images), test.labels)
-            updated = method.receive(setup, state, broadcast)
+            updated = method.apply_broadcast(setup, state, broadcast)
             alone = bool(suffix) and all(updated[n] is state[n] for n in updated if n.startswith("model."))
             unchanged = updated is state or alone
             after = before if unchanged else _correct(predict(setup, updated, test.images), test.labels)

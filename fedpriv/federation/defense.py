@@ -49,7 +49,7 @@ class Work:
 Step = Callable[[Work, Tensor, Tensor], Tensor]
 """(work, images (b, c, h, w), labels (b,)) -> detached loss; adds the gradient of a batch to the parameters' ``.grad``."""
 
-Guard = Callable[[Step], Step]
+GradientTransform = Callable[[Step], Step]
 """Wraps the computation of a batch's gradient in local training."""
 
 
@@ -87,11 +87,11 @@ class UploadContext(Sender):
 
     Attributes:
         rng: generator of this (seed, round, client, place of the defense).
-        lasting: generator of this (seed, client, place of the defense): the same draws in every round.
+        client_rng: generator of this (seed, client, place of the defense): the same draws in every round.
     """
 
     rng: torch.Generator
-    lasting: torch.Generator
+    client_rng: torch.Generator
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class ProtectionPlan:
     Attributes:
         method: its name, for error messages.
         uploads: kinds of payload that the method uploads.
-        accepts: kinds of payload that its server takes in their place.
+        accepted_substitutes: kinds of payload that its server takes in their place.
         blueprints: one per client.
         n_clients: number of clients K.
         rounds: number of rounds.
@@ -111,20 +111,21 @@ class ProtectionPlan:
         max_steps: of local training.
         broadcasts: kinds of payload that the server sends.
         options: the method's own options.
-        additive: whether the method's server needs no more than weighted means of the uploads.
+        linear_aggregation: whether the method's server needs no more than weighted means of the uploads.
         encoded: defenses so far that decide how uploads are put on the wire.
         trained: every architecture that clients train: their own, and the shared one where that is another.
         steps: local SGD steps of a round, one number a client.
-        outside: what of local training is computed from images other than by gradients of SGD; empty for nothing.
+        non_sgd_computation: what of local training is computed from images other than by gradients of SGD; empty for
+        nothing.
         mixing: defenses so far that let one image into the gradient of another.
         private_gradients: name of the defense that made the gradients differentially private, or empty.
-        reweighed: defenses so far behind which it is not known any more how much of an upload is one image's.
+        sensitivity_unknown_after: defenses so far behind which it is not known any more how much of an upload is one image's.
         false_labels: name of the defense that made label encodings say something else than the mixture, or empty.
     """
 
     method: str
     uploads: tuple[str, ...]
-    accepts: tuple[str, ...]
+    accepted_substitutes: tuple[str, ...]
     blueprints: tuple[Blueprint, ...]
     n_clients: int
     rounds: int
@@ -134,14 +135,14 @@ class ProtectionPlan:
     max_steps: int | None
     broadcasts: tuple[str, ...] = ()
     options: Any = None
-    additive: bool = False
+    linear_aggregation: bool = False
     encoded: tuple[str, ...] = ()
     trained: tuple[Blueprint, ...] = ()
     steps: tuple[int, ...] = ()
-    outside: str = ""
+    non_sgd_computation: str = ""
     mixing: tuple[str, ...] = ()
     private_gradients: str = ""
-    reweighed: tuple[str, ...] = ()
+    sensitivity_unknown_after: tuple[str, ...] = ()
     false_labels: str = ""
 
 
@@ -175,7 +176,7 @@ class Defense:
         """Return the plan as the defenses behind this one find it: with other kinds of upload, say."""
         return plan
 
-    def keeps_shares(self) -> bool:
+    def preserves_sensitivity(self) -> bool:
         """Whether one image moves each row of an upload by no more, and no other row, than without this defense.
 
         A sensitivity that is known from how uploads are made holds behind such defenses only. Whatever changes uploads
@@ -187,7 +188,7 @@ class Defense:
         """Return the architecture that clients use in place of ``blueprint``."""
         return blueprint
 
-    def guard(self, plan: ProtectionPlan) -> Guard | None:
+    def guard(self, plan: ProtectionPlan) -> GradientTransform | None:
         """Return what wraps the computation of gradients in local training, or None."""
         return None
 
@@ -203,7 +204,7 @@ class Defense:
         """Return the rounds from one upload to the next."""
         return 1
 
-    def wire(self, entries: list[Entry]) -> list[Entry]:
+    def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as an encoder of this defense would put it on the wire."""
         return entries
 
@@ -248,7 +249,7 @@ def refuse_no_defense(name: str, found: object) -> None:
 
 
 @dataclass(frozen=True)
-class Shield:
+class DefensePipeline:
     """The defenses of a run in the order in which they are applied. Empty, it changes nothing."""
 
     defenses: tuple[Defense, ...] = ()
@@ -280,9 +281,9 @@ class Shield:
             blueprint = defense.blueprint(blueprint)
         return blueprint
 
-    def guards(self, plan: ProtectionPlan) -> tuple[Guard, ...]:
+    def guards(self, plan: ProtectionPlan) -> tuple[GradientTransform, ...]:
         """Return what wraps the computation of gradients, innermost first."""
-        found: list[Guard] = []
+        found: list[GradientTransform] = []
         for defense in self.defenses:
             guard = defense.guard(plan)
             if guard is not None:
@@ -305,8 +306,8 @@ class Shield:
         known = {spec.name: getattr(sender, spec.name) for spec in fields(sender)}
         for place, defense in enumerate(self.defenses):
             rng = generator(seed, "defense", place, sender.round, sender.client)
-            lasting = generator(seed, "defense", place, sender.client)
-            message = defense.upload(message, UploadContext(**known, rng=rng, lasting=lasting))
+            client_rng = generator(seed, "defense", place, sender.client)
+            message = defense.upload(message, UploadContext(**known, rng=rng, client_rng=client_rng))
             if not message:
                 return ()
         return message
@@ -315,10 +316,10 @@ class Shield:
         """Return the rounds from one upload to the next."""
         return math.lcm(*(defense.period() for defense in self.defenses))
 
-    def wire(self, entries: list[Entry]) -> list[Entry]:
+    def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return the ledger's entries of one upload as it is put on the wire."""
         for defense in self.defenses:
-            entries = defense.wire(entries)
+            entries = defense.wire_entries(entries)
         return entries
 
     def privacy(self, plan: ProtectionPlan) -> list[dict[str, Any]]:
@@ -335,7 +336,11 @@ class Shield:
 def _behind(defense: Defense, plan: ProtectionPlan) -> ProtectionPlan:
     """Return the plan as the defenses behind ``defense`` find it."""
     found = defense.after(plan)
-    return found if defense.keeps_shares() else replace(found, reweighed=(*found.reweighed, defense.name))
+    return (
+        found
+        if defense.preserves_sensitivity()
+        else replace(found, sensitivity_unknown_after=(*found.sensitivity_unknown_after, defense.name))
+    )
 
 
 def plain_step(work: Work, images: Tensor, labels: Tensor) -> Tensor:
@@ -345,7 +350,7 @@ def plain_step(work: Work, images: Tensor, labels: Tensor) -> Tensor:
     return value.detach()
 
 
-def guarded(guards: Sequence[Guard]) -> Step:
+def guarded(guards: Sequence[GradientTransform]) -> Step:
     """Return the step with every guard around it, the first innermost."""
     step: Step = plain_step
     for guard in guards:

@@ -15,14 +15,14 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.datasets.types import Samples
-from fedpriv.federation.defense import Guard
+from fedpriv.federation.defense import GradientTransform
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payloads import Message
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""
@@ -59,12 +59,12 @@ class GuardedTraining(LocalTraining):
     """Local training whose gradients pass through the guards of defenses.
 
     Attributes:
-        guards: innermost first; see :data:`fedpriv.federation.defense.Guard`.
+        guards: innermost first; see :data:`fedpriv.federation.defense.GradientTransform`.
         poisson: each batch is a Poisson sample: every image is in it with probability batch size / n, whatever other
             batches hold, so that its size is random and may be zero. As many batches as without.
     """
 
-    guards: tuple[Guard, ...] = ()
+    guards: tuple[GradientTransform, ...] = ()
     poisson: bool = False
 
 
@@ -163,22 +163,22 @@ def own_architecture(own: Blueprint, options: Any) -> Blueprint:
     return own
 
 
-def one_training(options: Any, training: LocalTraining) -> tuple[LocalTraining, ...]:
+def one_local_phase(options: Any, training: LocalTraining) -> tuple[LocalTraining, ...]:
     """Train once a round."""
     return (training,)
 
 
-def nothing_outside(options: Any) -> str:
+def no_non_sgd_computation(options: Any) -> str:
     """Use images for gradients alone."""
     return ""
 
 
-def own_cross_entropy(options: Any, round_: int) -> KnownLoss:
+def own_cross_entropy(options: Any, round_: int) -> PublicLoss:
     """Train the uploaded weights by the cross-entropy of their own logits, from the broadcast on."""
-    return KnownLoss()
+    return PublicLoss()
 
 
-def no_wire(facts: Facts) -> tuple[Item, ...]:
+def no_message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Send nothing."""
     return ()
 
@@ -188,9 +188,9 @@ class Method:
     """A federated method.
 
     A round is: the server's broadcast goes to the sampled clients; each runs ``client_step`` (which begins with
-    ``receive``) and uploads; the server runs ``server_step``, which gives the next round's broadcast. Accuracy *after
-    training* is taken from the state that ``client_step`` returned, accuracy *after broadcast* from
-    ``receive(state, next broadcast)``.
+    ``apply_broadcast``) and uploads; the server runs ``server_step``, which gives the next round's broadcast.
+    Accuracy *after training* is taken from the state that ``client_step`` returned, accuracy *after broadcast* from
+    ``apply_broadcast(state, next broadcast)``.
 
     Attributes:
         name: registry name.
@@ -200,7 +200,7 @@ class Method:
         broadcasts: kinds of payload in the server's broadcast.
         start: (server setup, rng) -> (server state, first broadcast).
         init: (client setup, rng) -> the client's first state; same architecture, same weights.
-        receive: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
+        apply_broadcast: (client setup, state, broadcast) -> state. Returns ``state`` itself where nothing changes.
         client_step: (client setup, state, broadcast, rng) -> (state, upload). Notes in the setup's trace what
             :func:`fedpriv.federation.local_training.train` does not note for it.
         server_step: (server setup, server state, [(client, upload), ...] by client number, rng) -> (server state,
@@ -209,16 +209,17 @@ class Method:
         check: raises UserError for a plan that the method cannot run, before anything is trained.
         homogeneous: whether all clients must share one architecture.
         needs_public: whether the server needs public images.
-        wire: what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
-        also: further ways to predict, by name, from the private model (``model.*`` in the state) alone; their accuracy is
-            recorded beside the main one.
-        accepts: kinds of payload that the server takes in place of its own kind, if a defense turns one into the other.
+        message_sizes: what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
+        extra_predictors: further ways to predict, by name, from the private model (``model.*`` in the state) alone;
+            their accuracy is recorded beside the main one.
+        accepted_substitutes: kinds of payload that the server takes in place of its own kind, if a defense turns one into
+            the other.
         shared: (a client's architecture, options) -> the architecture whose weights travel.
-        additive: whether the server needs no more than the weighted means of a round's uploads.
-        trainings: (options, training) -> what a client step trains with, one after the other.
-        outside: options -> what of local training is computed from images other than by gradients of SGD whose loss is
-            a function of one image and of the model, in words; empty for nothing. Uploads are another matter.
-        known_loss: (options, round) -> what the protocol tells of the loss behind uploaded weights.
+        linear_aggregation: whether the server needs no more than the weighted means of a round's uploads.
+        local_phases: (options, training) -> what a client step trains with, one phase after the other.
+        non_sgd_computation: options -> what of local training is computed from images other than by gradients of SGD whose
+            loss is a function of one image and of the model, in words; empty for nothing. Uploads are another matter.
+        public_loss: (options, round) -> what the protocol tells of the loss behind uploaded weights.
     """
 
     name: str
@@ -228,21 +229,21 @@ class Method:
     broadcasts: tuple[str, ...]
     start: Callable[[ServerSetup, torch.Generator], tuple[State, Message]]
     init: Callable[[ClientSetup, torch.Generator], State]
-    receive: Callable[[ClientSetup, State, Message], State]
+    apply_broadcast: Callable[[ClientSetup, State, Message], State]
     client_step: Callable[[ClientSetup, State, Message, torch.Generator], tuple[State, Message]]
     server_step: Callable[[ServerSetup, State, Sequence[tuple[int, Message]], torch.Generator], tuple[State, Message]]
     predict: Callable[[ClientSetup, State, Tensor], Tensor]
     check: Callable[[Plan], None] = no_check
     homogeneous: bool = False
     needs_public: bool = False
-    wire: Callable[[Facts], tuple[Item, ...]] = no_wire
-    also: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
-    accepts: tuple[str, ...] = ()
+    message_sizes: Callable[[FederationSizes], tuple[Item, ...]] = no_message_sizes
+    extra_predictors: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
+    accepted_substitutes: tuple[str, ...] = ()
     shared: Callable[[Blueprint, Any], Blueprint] = own_architecture
-    additive: bool = False
-    trainings: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = one_training
-    outside: Callable[[Any], str] = nothing_outside
-    known_loss: Callable[[Any, int], KnownLoss] = own_cross_entropy
+    linear_aggregation: bool = False
+    local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = one_local_phase
+    non_sgd_computation: Callable[[Any], str] = no_non_sgd_computation
+    public_loss: Callable[[Any, int], PublicLoss] = own_cross_entropy
 
 
 def refuse_no_method(name: str, found: object) -> None:
@@ -255,7 +256,7 @@ def refuse_no_method(name: str, found: object) -> None:
         raise UserError(f"expected a fedpriv.federation.method.Method, got {type(found).__name__}")
     if not (isinstance(found.options, type) and is_dataclass(found.options)):
         raise UserError(f"options: expected a dataclass, got {found.options!r}")
-    kinds = [payload_kind(kind) for kind in (*found.uploads, *found.broadcasts, *found.accepts)]
+    kinds = [payload_kind(kind) for kind in (*found.uploads, *found.broadcasts, *found.accepted_substitutes)]
     alone = [kind.kind for kind in kinds[: len(found.uploads)] if kind.aggregation == "none"]
-    if found.additive and alone:
+    if found.linear_aggregation and alone:
         raise UserError(f"additive=True, but uploads of {', '.join(alone)} are not added up (aggregation='none')")

@@ -16,7 +16,7 @@ from fedpriv.models.build import build_model, count_parameters, extractor_parame
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-from fedpriv.wire.sizes import Facts, total
+from fedpriv.wire.sizes import FederationSizes, total
 
 
 def model_parameters(blueprint: Blueprint) -> int:
@@ -30,7 +30,9 @@ def model_parameters(blueprint: Blueprint) -> int:
     return extractor_parameters(blueprint) + blueprint.width * blueprint.n_classes + blueprint.n_classes
 
 
-def with_models(facts: Facts, models: str, image_shape: tuple[int, int, int], mapping: str = "ap") -> Facts:
+def with_models(
+    facts: FederationSizes, models: str, image_shape: tuple[int, int, int], mapping: str = "ap"
+) -> FederationSizes:
     """Return facts with the architectures of a family; client k takes the k-th, as in a run.
 
     Raises:
@@ -60,7 +62,9 @@ def held(federated: FederatedData) -> dict[str, int]:
     }
 
 
-def communication(method: Method, facts: Facts, options: Mapping[str, Any], *, mixed: bool = False) -> dict[str, Any]:
+def communication(
+    method: Method, facts: FederationSizes, options: Mapping[str, Any], *, mixed: bool = False
+) -> dict[str, Any]:
     """Return a settled round's communication over all clients, under the names that a run's summary has.
 
     Args:
@@ -75,5 +79,5 @@ def communication(method: Method, facts: Facts, options: Mapping[str, Any], *, m
     if mixed and method.homogeneous:
         raise UserError(f"method {method.name!r} needs one architecture for all clients: pass one --model")
     parsed: Any = parse(method.options, options, f"options of {method.name}")
-    counts = total(method.wire(replace(facts, options=parsed)))
+    counts = total(method.message_sizes(replace(facts, options=parsed)))
     return {kind: {f"{key}_per_round": value for key, value in asdict(own).items()} for kind, own in counts.items()}

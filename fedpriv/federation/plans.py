@@ -15,11 +15,11 @@ from fedpriv.util.errors import UserError
 def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSetup]) -> ProtectionPlan:
     """Return what defenses are told of a federation."""
     options, blueprints = setups[0].options, tuple(setup.blueprint for setup in setups)
-    trainings = method.trainings(options, config.training)
+    local_phases = method.local_phases(options, config.training)
     return ProtectionPlan(
         method=method.name,
         uploads=method.uploads,
-        accepts=method.accepts,
+        accepted_substitutes=method.accepted_substitutes,
         blueprints=blueprints,
         n_clients=config.clients,
         rounds=config.rounds,
@@ -29,10 +29,10 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
         max_steps=config.training.max_steps,
         broadcasts=method.broadcasts,
         options=options,
-        additive=method.additive,
+        linear_aggregation=method.linear_aggregation,
         trained=tuple(dict.fromkeys((*blueprints, *(method.shared(own, options) for own in blueprints)))),
-        steps=tuple(sum(steps(len(setup.train), training) for training in trainings) for setup in setups),
-        outside=method.outside(options),
+        steps=tuple(sum(steps(len(setup.train), training) for training in local_phases) for setup in setups),
+        non_sgd_computation=method.non_sgd_computation(options),
     )
 
 

@@ -17,7 +17,7 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.accuracy import accuracy, evaluate, summarise
 from fedpriv.federation.capture import capture, is_captured
-from fedpriv.federation.defense import Defense, Sender, Shield, defense_facts
+from fedpriv.federation.defense import Defense, DefensePipeline, Sender, defense_facts
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
 from fedpriv.federation.plans import check_plan, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
@@ -63,7 +63,7 @@ class Engine(Protocol):
         ...
 
 
-class Workshop:
+class ModelCache:
     """Scratch modules, one per architecture, reused for every client that has it."""
 
     def __init__(self, device: torch.device) -> None:
@@ -101,7 +101,7 @@ class Federation:
     server: ServerSetup
     tests: tuple[Samples, ...] = field(repr=False)
     public_labels: Tensor | None = field(default=None, repr=False)
-    shield: Shield = field(default_factory=Shield)
+    shield: DefensePipeline = field(default_factory=DefensePipeline)
 
     @property
     def uploads(self) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def prepare(
         name != own and not is_reference(name) for name, own in zip(wanted, given, strict=True)
     ):
         raise ValueError("prepare: the method and the defenses are not those that the configuration names")
-    shield = Shield(tuple(defenses))
+    shield = DefensePipeline(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
     with blaming("models"):
@@ -182,7 +182,7 @@ def prepare(
         )
         for k in range(config.clients)
     )
-    workshop = Workshop(device)
+    workshop = ModelCache(device)
     setups = tuple(
         ClientSetup(
             client=k,
@@ -257,7 +257,9 @@ def run(
                 finished = (round_ - 1) * steps_per_round + number
                 report(finished, config.rounds * steps_per_round, f"round {round_}, client {result.client}")
         wire = [row for k in chosen for row in entries(broadcast, round_, k, "broadcast")]
-        wire += [row for k, upload in uploads for row in federation.shield.wire(entries(upload, round_, k, "upload"))]
+        wire += [
+            row for k, upload in uploads for row in federation.shield.wire_entries(entries(upload, round_, k, "upload"))
+        ]
         if is_captured(config, round_, uploads):
             capture(directory, round_, broadcast, uploads, traces)
         rng = generator(config.seed, "server-step", round_)

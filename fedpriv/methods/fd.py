@@ -35,8 +35,8 @@ from fedpriv.federation.local_training import class_means, classify, train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model
-from fedpriv.wire.payloads import ClassLogits, Message, optional_part, part
-from fedpriv.wire.sizes import INTEGER, Facts, Item, labels
+from fedpriv.wire.payloads import ClassLogits, Message, find_payload, get_payload
+from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
 
 VALUES, KNOWN = "logits.values", "logits.known"
 Targets = Literal["softmax", "logits_mse", "raw"]
@@ -70,9 +70,9 @@ def no_outputs(n_classes: int, device: torch.device) -> State:
     }
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Take over the broadcast outputs."""
-    received = optional_part(broadcast, ClassLogits)
+    received = find_payload(broadcast, ClassLogits)
     if received is None:
         return state
     values, known = state[VALUES].clone(), state[KNOWN].clone()
@@ -93,7 +93,7 @@ def distillation(logits: Tensor, wanted: Tensor, targets: Targets) -> Tensor:
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy and distillation; upload the mean output of each class."""
     options: Options = setup.options
-    state, model = receive(setup, state, broadcast), setup.model
+    state, model = apply_broadcast(setup, state, broadcast), setup.model
     put(model, state, "model")
     values, known = state[VALUES], state[KNOWN]
     distil = bool(known.any())
@@ -130,7 +130,7 @@ def server_step(
     sums = torch.zeros_like(state[VALUES], dtype=torch.float64)
     holders = torch.zeros(len(sums), dtype=torch.float64, device=sums.device)
     for _, upload in uploads:
-        sent = part(upload, ClassLogits)
+        sent = get_payload(upload, ClassLogits)
         sums.index_add_(0, sent.classes, sent.values.double())
         holders.index_add_(0, sent.classes, torch.ones_like(sent.classes, dtype=torch.float64))
     fresh = holders > 0
@@ -140,7 +140,7 @@ def server_step(
     return {VALUES: values, KNOWN: known}, (ClassLogits(values[classes], classes),)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one output for every (client, class) pair, and every known class's to every client.
 
     The first broadcast is empty. With ``collect = "training"`` a class is missing whose samples were in no batch.
@@ -163,9 +163,9 @@ METHOD = Method(
     broadcasts=("logits",),
     start=start,
     init=init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    wire=wire,
+    message_sizes=message_sizes,
 )

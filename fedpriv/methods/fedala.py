@@ -41,8 +41,8 @@ from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Message, Model, part
-from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.payloads import Message, Model, get_payload
+from fedpriv.wire.public_loss import PublicLoss
 
 SHARES = "ala"
 """Prefix of W in a client's state; there is none before the first time."""
@@ -105,9 +105,9 @@ def settled(losses: Sequence[float], threshold: float) -> bool:
     return len(losses) >= LOSSES_COMPARED and statistics.pstdev(losses[-LOSSES_COMPARED:]) < threshold
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Merge the global model into the client's with the W learned so far, at first 1."""
-    local, received = inner(state, "model"), part(broadcast, Model).state
+    local, received = inner(state, "model"), get_payload(broadcast, Model).state
     return state | outer(merge(local, received, inner(state, SHARES)), "model")
 
 
@@ -115,7 +115,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     """Learn W, merge, train; upload the model with the number of samples."""
     shares = learn_shares(setup, state, broadcast, personal_model.side_generator(rng))
     known = outer(shares, SHARES)
-    put(setup.model, receive(setup, state | known, broadcast), "model")
+    put(setup.model, apply_broadcast(setup, state | known, broadcast), "model")
     train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
     upload = (Model(parameters(setup.model)), fedavg.sample_count(setup))
     return known | take(setup.model, "model"), upload
@@ -124,7 +124,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 def learn_shares(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
     """Return the learned W by parameter name, or the old W where there is nothing to learn."""
     options: Options = setup.options
-    received, before = part(broadcast, Model).state, inner(state, SHARES)
+    received, before = get_payload(broadcast, Model).state, inner(state, SHARES)
     names = merged_names([name for name, _ in setup.model.named_parameters()], options.layer_idx)
     local = {name: state[f"model.{name}"] for name in names}
     if all(torch.equal(local[name], received[name]) for name in names):
@@ -171,18 +171,18 @@ def merge_problem(
     return images, labels, model
 
 
-def outside(options: Options) -> str:
+def non_sgd_computation(options: Options) -> str:
     """Return what a client computes from images other than by gradients of SGD."""
     return "the shares by which local and received weights are merged, learned on images"
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that from the second round on a client starts from a merge; the head it starts with is its own by default."""
     if round_ == 1 or options.rate == 0:
-        return KnownLoss()
+        return PublicLoss()
     if options.layer_idx in (1, 2):  # the head's bias, and its weight
-        return KnownLoss(through="representation", head_apart=True)
-    return KnownLoss(besides="the weights began from a private merge, not from the broadcast")
+        return PublicLoss(through="representation", head_apart=True)
+    return PublicLoss(besides="the weights began from a private merge, not from the broadcast")
 
 
 METHOD = Method(
@@ -193,14 +193,14 @@ METHOD = Method(
     broadcasts=("model",),
     start=fedavg.start,
     init=personal_model.init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=fedavg.server_step,
     predict=personal_model.predict,
     check=check,
     homogeneous=True,
-    wire=fedavg.wire,
-    additive=True,
-    outside=outside,
-    known_loss=known_loss,
+    message_sizes=fedavg.message_sizes,
+    linear_aggregation=True,
+    non_sgd_computation=non_sgd_computation,
+    public_loss=public_loss,
 )

@@ -17,7 +17,7 @@ from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.shared import global_head, personal_model
 from fedpriv.methods.shared.global_head import HeadTraining
 from fedpriv.wire.payloads import Message, Representations
-from fedpriv.wire.sizes import Facts, Item, labels
+from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def server_step(
     return global_head.train_head(state, features, targets, setup.options.server, rng, "mean")
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return every training representation with its label, and a head per client."""
     samples = facts.need("samples", "--samples")
     return (
@@ -63,10 +63,10 @@ METHOD = Method(
     broadcasts=("classifier",),
     start=global_head.start,
     init=personal_model.init,
-    receive=global_head.receive,
+    apply_broadcast=global_head.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    wire=wire,
-    accepts=("entangled",),
+    message_sizes=message_sizes,
+    accepted_substitutes=("entangled",),
 )

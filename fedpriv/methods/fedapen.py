@@ -52,8 +52,8 @@ from fedpriv.methods.shared.small_model import (
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Message, SmallModel
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 WEIGHT, SET, TRAINED = "ensemble.weight", "ensemble.set", "ensemble.trained"
 
@@ -132,7 +132,7 @@ def learn_weight(
     return weight
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Replace the shared model by the mean, then learn how to mix it with the private one."""
     options: Options = setup.options
     updated = receive_small(setup, state, broadcast)
@@ -165,7 +165,7 @@ def mutual_loss(private: Tensor, shared: Tensor, labels: Tensor, weight: Tensor)
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train both models on the same batches; upload the shared one."""
-    state = receive(setup, state, broadcast)
+    state = apply_broadcast(setup, state, broadcast)
     model, small = load(setup, state)
     weight = state[WEIGHT]
 
@@ -201,19 +201,19 @@ def check(plan: Plan) -> None:
     check_small(plan, plan.options.small_model)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one small model each way per client."""
     return small_items(facts, (facts.options or Options()).small_model)
 
 
-def outside(options: Options) -> str:
+def non_sgd_computation(options: Options) -> str:
     """Return what a client computes from images other than by gradients of SGD."""
     return "the mixing weight, learned on the adaptability set" if options.mixture == "learned" else ""
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the private model teaches the shared one through its logits."""
-    return KnownLoss(through="logits")
+    return PublicLoss(through="logits")
 
 
 METHOD = Method(
@@ -224,15 +224,15 @@ METHOD = Method(
     broadcasts=("small-model",),
     start=start,
     init=init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=predict,
     check=check,
-    wire=wire,
+    message_sizes=message_sizes,
     shared=shared_small,
-    also={"private": personal_model.predict},
-    additive=True,
-    outside=outside,
-    known_loss=known_loss,
+    extra_predictors={"private": personal_model.predict},
+    linear_aggregation=True,
+    non_sgd_computation=non_sgd_computation,
+    public_loss=public_loss,
 )

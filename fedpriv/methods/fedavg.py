@@ -16,8 +16,8 @@ from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetu
 from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
 from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
-from fedpriv.wire.payloads import Message, Model, SampleCount, part
-from fedpriv.wire.sizes import Facts, Item, labels
+from fedpriv.wire.payloads import Message, Model, SampleCount, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
@@ -27,15 +27,15 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     return outer(weights, "global"), (Model(weights),)
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Replace the client's parameters by the global ones."""
-    weights = part(broadcast, Model).state
+    weights = get_payload(broadcast, Model).state
     return state | outer({name: value.clone() for name, value in weights.items()}, "model")
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train the global model on the client's data; upload it with the number of samples."""
-    put(setup.model, receive(setup, state, broadcast), "model")
+    put(setup.model, apply_broadcast(setup, state, broadcast), "model")
     train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
     upload = (Model(parameters(setup.model)), sample_count(setup))
     return take(setup.model, "model"), upload
@@ -51,13 +51,13 @@ def server_step(
 ) -> tuple[State, Message]:
     """Average: sum_k n_k w_k / sum_k n_k over the clients of the round."""
     weights = weighted_mean(
-        [part(upload, Model).state for _, upload in uploads],
-        [int(part(upload, SampleCount).count) for _, upload in uploads],
+        [get_payload(upload, Model).state for _, upload in uploads],
+        [int(get_payload(upload, SampleCount).count) for _, upload in uploads],
     )
     return outer(weights, "global"), (Model(weights),)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return a model each way per client, and the number of samples."""
     model = facts.clients * facts.need("model_scalars", "--model or --model-scalars")
     return (
@@ -75,11 +75,11 @@ METHOD = Method(
     broadcasts=("model",),
     start=start,
     init=personal_model.init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     homogeneous=True,
-    wire=wire,
-    additive=True,
+    message_sizes=message_sizes,
+    linear_aggregation=True,
 )

@@ -37,9 +37,9 @@ from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import personal_model
-from fedpriv.wire.payloads import FeatureMean, Message, Model, SampleCount, optional_part, part
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import FeatureMean, Message, Model, SampleCount, find_payload, get_payload
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
 MEAN_SUM, MEAN_COUNT = "mean.sum", "mean.count"
@@ -68,10 +68,10 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
     }
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Take over the global model, and the global mean where it is sent."""
-    state = fedavg.receive(setup, state, broadcast)
-    sent = optional_part(broadcast, FeatureMean)
+    state = fedavg.apply_broadcast(setup, state, broadcast)
+    sent = find_payload(broadcast, FeatureMean)
     return state if sent is None else state | {GLOBAL_MEAN: sent.mean.clone()}
 
 
@@ -83,7 +83,7 @@ def pull(running: Tensor, target: Tensor) -> Tensor:
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train; upload the model with the number of samples, and the first time the running mean."""
     options: Options = setup.options
-    state, model = receive(setup, state, broadcast), setup.model
+    state, model = apply_broadcast(setup, state, broadcast), setup.model
     put(model, state, "model")
     debias = bool(state[REPORTED])
     translation = nn.Parameter(state[TRANSLATION].clone())
@@ -117,9 +117,9 @@ def server_step(
     sums = state.get(MEAN_SUM, torch.zeros(setup.blueprint.width, dtype=torch.float64, device=setup.device))
     count = state.get(MEAN_COUNT, torch.zeros((), dtype=torch.int64, device=setup.device))
     for _, upload in uploads:
-        mean = optional_part(upload, FeatureMean)
+        mean = find_payload(upload, FeatureMean)
         if mean is not None:
-            share = part(upload, SampleCount).count[0].to(setup.device)
+            share = get_payload(upload, SampleCount).count[0].to(setup.device)
             sums, count = sums + share * mean.mean.double(), count + share
     return weights | {MEAN_SUM: sums, MEAN_COUNT: count}, (*sent, FeatureMean((sums / count).float()))
 
@@ -133,24 +133,24 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return logits
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return FedAvg's, and the global mean to every client.
 
     In the first round clients upload their running means, and the server has no global mean to send.
     """
-    return (*fedavg.wire(facts), Item("broadcast", "feature-mean.mean", facts.clients * facts.width))
+    return (*fedavg.message_sizes(facts), Item("broadcast", "feature-mean.mean", facts.clients * facts.width))
 
 
-def outside(options: Options) -> str:
+def non_sgd_computation(options: Options) -> str:
     """Return what a client computes from images other than by gradients of SGD."""
     return "the running mean of representations, which enters the loss of later batches"
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that from the second round on representations are moved by a private vector and pulled towards a mean."""
     if round_ == 1 or not (options.translation or options.kappa):
-        return KnownLoss()
-    return KnownLoss(through="representation", head_apart=True)
+        return PublicLoss()
+    return PublicLoss(through="representation", head_apart=True)
 
 
 METHOD = Method(
@@ -161,12 +161,12 @@ METHOD = Method(
     broadcasts=("model", "feature-mean"),
     start=fedavg.start,
     init=init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=predict,
     homogeneous=True,
-    wire=wire,
-    outside=outside,
-    known_loss=known_loss,
+    message_sizes=message_sizes,
+    non_sgd_computation=non_sgd_computation,
+    public_loss=public_loss,
 )

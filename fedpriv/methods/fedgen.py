@@ -30,7 +30,7 @@ from fedpriv.methods import lg_fedavg
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import feature_generator, global_head, personal_model
 from fedpriv.wire.payloads import Classifier, Message
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.sizes import FederationSizes, Item
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
@@ -41,7 +41,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train; upload the head with the number of samples, and the first time the label histogram."""
-    received = global_head.receive(setup, state, broadcast)
+    received = global_head.apply_broadcast(setup, state, broadcast)
     trained = feature_generator.train_with_generator(setup, received, broadcast, rng)
     head = Classifier(parameters(setup.model.head))
     return trained, (head, sample_count(setup), *feature_generator.first_report(setup, state))
@@ -57,12 +57,12 @@ def server_step(
     return head | rest, (*sent, *more)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return LG-FedAvg's, and generator and histogram to every client.
 
     In the first round clients upload their histograms, and the server sends neither generator nor histogram.
     """
-    return (*lg_fedavg.wire(facts), *feature_generator.broadcast_items(facts))
+    return (*lg_fedavg.message_sizes(facts), *feature_generator.broadcast_items(facts))
 
 
 METHOD = Method(
@@ -73,9 +73,9 @@ METHOD = Method(
     broadcasts=("classifier", "generator", "label-counts"),
     start=start,
     init=feature_generator.init,
-    receive=global_head.receive,
+    apply_broadcast=global_head.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    wire=wire,
+    message_sizes=message_sizes,
 )

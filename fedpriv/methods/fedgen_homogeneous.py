@@ -16,8 +16,8 @@ from fedpriv.federation.states import parameters
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import feature_generator, personal_model
 from fedpriv.wire.payloads import Message, Model
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
@@ -28,7 +28,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train; upload the model with the number of samples, and the first time the label histogram."""
-    received = fedavg.receive(setup, state, broadcast)
+    received = fedavg.apply_broadcast(setup, state, broadcast)
     trained = feature_generator.train_with_generator(setup, received, broadcast, rng)
     model = Model(parameters(setup.model))
     return trained, (model, fedavg.sample_count(setup), *feature_generator.first_report(setup, state))
@@ -44,19 +44,19 @@ def server_step(
     return weights | rest, (*sent, *more)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return FedAvg's, and generator and histogram to every client.
 
     In the first round clients upload their histograms, and the server sends neither generator nor histogram.
     """
-    return (*fedavg.wire(facts), *feature_generator.broadcast_items(facts))
+    return (*fedavg.message_sizes(facts), *feature_generator.broadcast_items(facts))
 
 
-def known_loss(options: feature_generator.Options, round_: int) -> KnownLoss:
+def public_loss(options: feature_generator.Options, round_: int) -> PublicLoss:
     """Return that from the second round on generated representations train the head too."""
     if round_ == 1 or options.weight == 0:
-        return KnownLoss()
-    return KnownLoss(head_apart=True, later="generated representations, drawn in private, move the head as well")
+        return PublicLoss()
+    return PublicLoss(head_apart=True, later="generated representations, drawn in private, move the head as well")
 
 
 METHOD = Method(
@@ -67,11 +67,11 @@ METHOD = Method(
     broadcasts=("model", "generator", "label-counts"),
     start=start,
     init=feature_generator.init,
-    receive=fedavg.receive,
+    apply_broadcast=fedavg.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     homogeneous=True,
-    wire=wire,
-    known_loss=known_loss,
+    message_sizes=message_sizes,
+    public_loss=public_loss,
 )

@@ -17,7 +17,7 @@ from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.shared import global_head, personal_model
 from fedpriv.methods.shared.global_head import HeadTraining
 from fedpriv.wire.payloads import Message, Prototypes
-from fedpriv.wire.sizes import Facts, Item, labels
+from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def server_step(
     return global_head.train_head(state, features, targets, setup.options.server, rng, "mean")
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one prototype for every (client, class) pair, and a head per client."""
     pairs = facts.need("pairs", "--pairs")
     return (
@@ -64,10 +64,10 @@ METHOD = Method(
     broadcasts=("classifier",),
     start=global_head.start,
     init=personal_model.init,
-    receive=global_head.receive,
+    apply_broadcast=global_head.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    wire=wire,
-    accepts=("entangled",),
+    message_sizes=message_sizes,
+    accepted_substitutes=("entangled",),
 )

@@ -30,9 +30,9 @@ from fedpriv.methods.shared.alignment import (
 )
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Coefficient, Kernel, Message, Model, PublicImages, part
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Coefficient, Kernel, Message, Model, PublicImages, get_payload
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 ROUND = "round"
 
@@ -78,9 +78,9 @@ def load(model: SplitModel, weights: Mapping[str, Tensor]) -> None:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy and alignment; upload the whole model."""
-    images, reference = part(broadcast, PublicImages).images, part(broadcast, Kernel).matrix
+    images, reference = get_payload(broadcast, PublicImages).images, get_payload(broadcast, Kernel).matrix
     put(setup.model, state, "model")
-    loss = aligned_loss(setup, images, reference, float(part(broadcast, Coefficient).value), rng)
+    loss = aligned_loss(setup, images, reference, float(get_payload(broadcast, Coefficient).value), rng)
     train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
     return take(setup.model, "model"), (Model(parameters(setup.model)),)
 
@@ -91,11 +91,11 @@ def server_step(
     """Keep the uploaded weights and represent new public images with everybody's."""
     state = state | {ROUND: state[ROUND] + 1}
     for client, upload in uploads:
-        state |= outer(part(upload, Model).state, prefix(client))
+        state |= outer(get_payload(upload, Model).state, prefix(client))
     return state, broadcast(setup, state, rng)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return every client's model up; public images, their L x L kernel and eta down to every client."""
     size = rad_images(facts)
     return (
@@ -106,9 +106,9 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     )
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the loss has a term of public images beside the cross-entropy."""
-    return KnownLoss(besides="alignment of representations of public images" if options.weight else "")
+    return PublicLoss(besides="alignment of representations of public images" if options.weight else "")
 
 
 METHOD = Method(
@@ -119,11 +119,11 @@ METHOD = Method(
     broadcasts=("public-images", "kernel", "coefficient"),
     start=start,
     init=personal_model.init,
-    receive=personal_model.receive_nothing,
+    apply_broadcast=personal_model.receive_nothing,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     needs_public=True,
-    wire=wire,
-    known_loss=known_loss,
+    message_sizes=message_sizes,
+    public_loss=public_loss,
 )

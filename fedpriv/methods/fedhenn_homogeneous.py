@@ -26,9 +26,9 @@ from fedpriv.methods.shared.alignment import (
     rad_images,
     sample_images,
 )
-from fedpriv.wire.payloads import Coefficient, Message, Model, PublicImages, part
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Coefficient, Message, Model, PublicImages, get_payload
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 ROUND = "round"
 
@@ -45,11 +45,11 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train the global model by cross-entropy and alignment with where it came from; upload it."""
-    images = part(broadcast, PublicImages).images
-    put(setup.model, fedavg.receive(setup, state, broadcast), "model")
+    images = get_payload(broadcast, PublicImages).images
+    put(setup.model, fedavg.apply_broadcast(setup, state, broadcast), "model")
     with torch.no_grad():
         reference = public_kernel(setup.model, images, setup.options)
-    loss = aligned_loss(setup, images, reference, float(part(broadcast, Coefficient).value), rng)
+    loss = aligned_loss(setup, images, reference, float(get_payload(broadcast, Coefficient).value), rng)
     train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
     return take(setup.model, "model"), (Model(parameters(setup.model)), fedavg.sample_count(setup))
 
@@ -64,14 +64,14 @@ def server_step(
     return averaged | {ROUND: round_}, (*message, images, coefficient(setup, int(round_)))
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return what FedAvg sends, and public images and eta down to every client."""
-    return (*fedavg.wire(facts), images_item(facts, rad_images(facts)), coefficient_item(facts))
+    return (*fedavg.message_sizes(facts), images_item(facts, rad_images(facts)), coefficient_item(facts))
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the loss has a term of public images, whose gradient is zero where a round begins."""
-    return KnownLoss(later="alignment of representations of public images" if options.weight else "")
+    return PublicLoss(later="alignment of representations of public images" if options.weight else "")
 
 
 METHOD = Method(
@@ -82,13 +82,13 @@ METHOD = Method(
     broadcasts=("model", "public-images", "coefficient"),
     start=start,
     init=personal_model.init,
-    receive=fedavg.receive,
+    apply_broadcast=fedavg.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     homogeneous=True,
     needs_public=True,
-    wire=wire,
-    additive=True,
-    known_loss=known_loss,
+    message_sizes=message_sizes,
+    linear_aggregation=True,
+    public_loss=public_loss,
 )

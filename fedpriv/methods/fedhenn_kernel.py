@@ -27,8 +27,8 @@ from fedpriv.methods.shared.alignment import (
     rad_images,
     sample_images,
 )
-from fedpriv.wire.payloads import Coefficient, Kernel, Message, PublicImages, optional_part, part
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Coefficient, Kernel, Message, PublicImages, find_payload, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item
 
 ROUND, IMAGES = "round", "images"
 
@@ -41,13 +41,13 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy and alignment; upload the kernel of the new public images."""
-    images, reference = part(broadcast, PublicImages).images, optional_part(broadcast, Kernel)
+    images, reference = get_payload(broadcast, PublicImages).images, find_payload(broadcast, Kernel)
     put(setup.model, state, "model")
     asked = images
     loss = classification_loss(setup.model)
     if reference is not None:
         known, asked = images[: len(reference.matrix)], images[len(reference.matrix) :]
-        loss = aligned_loss(setup, known, reference.matrix, float(part(broadcast, Coefficient).value), rng)
+        loss = aligned_loss(setup, known, reference.matrix, float(get_payload(broadcast, Coefficient).value), rng)
     train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
     with torch.no_grad():
         matrix = public_kernel(setup.model, asked, setup.options)
@@ -58,7 +58,7 @@ def server_step(
     setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
 ) -> tuple[State, Message]:
     """Average the kernels of the round's clients and ask for those of new images."""
-    kernels = torch.stack([part(upload, Kernel).matrix.double() for _, upload in uploads])
+    kernels = torch.stack([get_payload(upload, Kernel).matrix.double() for _, upload in uploads])
     images, round_ = sample_images(setup, rng), state[ROUND] + 1
     message = (
         PublicImages(torch.cat([state[IMAGES], images])),
@@ -68,7 +68,7 @@ def server_step(
     return {ROUND: round_, IMAGES: images}, message
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return an L x L kernel each way and 2 L public images down per client (L, and no kernel down, in round 1)."""
     size = rad_images(facts)
     kernels = facts.clients * size * size
@@ -88,11 +88,11 @@ METHOD = Method(
     broadcasts=("public-images", "kernel", "coefficient"),
     start=start,
     init=personal_model.init,
-    receive=personal_model.receive_nothing,
+    apply_broadcast=personal_model.receive_nothing,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     needs_public=True,
-    wire=wire,
-    additive=True,
+    message_sizes=message_sizes,
+    linear_aggregation=True,
 )

@@ -47,9 +47,9 @@ from fedpriv.methods.shared.small_model import (
 )
 from fedpriv.models.build import build_model
 from fedpriv.util.seeds import derive_seed, global_seed
-from fedpriv.wire.payloads import Energy, LowRankModel, Message, part
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Energy, LowRankModel, Message, get_payload
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 LEAST_DIVISOR = 1e-3
 DONE = "rounds-done"
@@ -121,7 +121,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     mentor, mentee = setup.model, small_scratch(setup, small_blueprint(setup.blueprint, options.small_model))
     between = bridge(setup.width, 0).to(setup.train.labels.device)
     put(mentor, state, "model")
-    put(mentee, received(state, recover(part(broadcast, LowRankModel).factors)), "small")
+    put(mentee, received(state, recover(get_payload(broadcast, LowRankModel).factors)), "small")
     put(between, state, "bridge")
     modules = (mentor, mentee, between)
 
@@ -132,7 +132,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
         return clip_each(value, modules, options.clip_norm)
 
     train(nn.ModuleList(modules), setup.train, setup.training, rng, loss, setup.trace)
-    factors = compress(parameters(mentee), float(part(broadcast, Energy).share))
+    factors = compress(parameters(mentee), float(get_payload(broadcast, Energy).share))
     return take(mentor, "model") | take(between, "bridge") | buffers(mentee, "small"), (LowRankModel(factors),)
 
 
@@ -154,7 +154,7 @@ def server_step(
     setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
 ) -> tuple[State, Message]:
     """Take the plain mean of the recovered mentees, compress and broadcast it with the next round's share."""
-    mentees = [recover(part(upload, LowRankModel).factors) for _, upload in uploads]
+    mentees = [recover(get_payload(upload, LowRankModel).factors) for _, upload in uploads]
     mean = weighted_mean(mentees, [1] * len(mentees))
     return _announce(setup, mean, int(state[DONE]) + 1, float(state[ENERGY]))
 
@@ -170,7 +170,7 @@ def check(plan: Plan) -> None:
     check_small(plan, plan.options.small_model)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one compressed mentee each way per client, and the share of energy.
 
     What a compressed model weighs depends on its weights, and differs a little from client to client; here all weigh
@@ -184,9 +184,9 @@ def wire(facts: Facts) -> tuple[Item, ...]:
     )
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the mentor teaches the mentee through its logits, and through the bridge its representations."""
-    return KnownLoss(through="representation")
+    return PublicLoss(through="representation")
 
 
 METHOD = Method(
@@ -198,12 +198,12 @@ METHOD = Method(
     start=start,
     init=init,
     # The broadcast is taken up at the start of training; the mentor, which predicts, does not change.
-    receive=personal_model.receive_nothing,
+    apply_broadcast=personal_model.receive_nothing,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     check=check,
-    wire=wire,
+    message_sizes=message_sizes,
     shared=shared_small,
-    known_loss=known_loss,
+    public_loss=public_loss,
 )

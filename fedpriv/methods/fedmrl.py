@@ -47,9 +47,9 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
-from fedpriv.wire.payloads import Message, SampleCount, SmallModel, part
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item, labels
+from fedpriv.wire.payloads import Message, SampleCount, SmallModel, get_payload
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def server_step(
 ) -> tuple[State, Message]:
     """Average the small models, weighted by numbers of samples or uniformly."""
     if setup.options.averaging == "counts":
-        weights = [int(part(upload, SampleCount).count) for _, upload in uploads]
+        weights = [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
     else:
         weights = [1] * len(uploads)
     return broadcast_small(weighted_mean(uploaded(uploads), weights))
@@ -182,16 +182,16 @@ def check(plan: Plan) -> None:
     check_small(plan, plan.options.small_model, _small_width(width, plan.options))
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one small model each way per client, and the number of samples where the mean needs it."""
     options = Options() if facts.options is None else facts.options
     items = small_items(facts, options.small_model, _small_width(facts.width, options))
     return (*items, labels("sample-count.count", facts.clients)) if options.averaging == "counts" else items
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the projector stands between the small extractor and its head."""
-    return KnownLoss(through="representation", head_apart=True)
+    return PublicLoss(through="representation", head_apart=True)
 
 
 METHOD = Method(
@@ -202,13 +202,13 @@ METHOD = Method(
     broadcasts=("small-model",),
     start=start,
     init=init,
-    receive=receive_small,
+    apply_broadcast=receive_small,
     client_step=client_step,
     server_step=server_step,
     predict=predict,
     check=check,
-    wire=wire,
+    message_sizes=message_sizes,
     shared=_small,
-    additive=True,
-    known_loss=known_loss,
+    linear_aggregation=True,
+    public_loss=public_loss,
 )

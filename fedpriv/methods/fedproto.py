@@ -23,8 +23,8 @@ from fedpriv.federation.local_training import class_means, represent, train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model
-from fedpriv.wire.payloads import Message, Prototypes, optional_part, part
-from fedpriv.wire.sizes import INTEGER, Facts, Item, labels
+from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
+from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
 
 FEATURES, KNOWN = "prototypes.features", "prototypes.known"
 
@@ -56,9 +56,9 @@ def no_prototypes(n_classes: int, width: int, device: torch.device) -> State:
     }
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Take over the broadcast prototypes."""
-    received = optional_part(broadcast, Prototypes)
+    received = find_payload(broadcast, Prototypes)
     if received is None:
         return state
     features, known = state[FEATURES].clone(), state[KNOWN].clone()
@@ -69,7 +69,7 @@ def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy + lambda * mean squared distance to the class's global prototype; upload prototypes."""
     options: Options = setup.options
-    trained = train_towards_prototypes(setup, receive(setup, state, broadcast), rng, options.weight)
+    trained = train_towards_prototypes(setup, apply_broadcast(setup, state, broadcast), rng, options.weight)
     means, classes, counts = class_means(represent(setup.model, setup.train.images), setup.train.labels)
     return trained, (Prototypes(means, classes, counts if options.averaging == "counts" else None),)
 
@@ -98,7 +98,7 @@ def server_step(
     setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
 ) -> tuple[State, Message]:
     """Average each class's prototypes over the clients that hold it."""
-    features, known = average_prototypes([part(upload, Prototypes) for _, upload in uploads], state)
+    features, known = average_prototypes([get_payload(upload, Prototypes) for _, upload in uploads], state)
     classes = known.nonzero().squeeze(1)
     return {FEATURES: features, KNOWN: known}, (Prototypes(features[classes], classes),)
 
@@ -129,7 +129,7 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return (-distance).masked_fill(~state[KNOWN], -torch.inf)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one prototype for every (client, class) pair, and every known class's to every client."""
     pairs = facts.need("pairs", "--pairs")
     known = facts.clients * (facts.known_classes or facts.classes)
@@ -151,10 +151,10 @@ METHOD = Method(
     broadcasts=("prototype",),
     start=start,
     init=init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=predict,
-    wire=wire,
-    also={"head": personal_model.predict},
+    message_sizes=message_sizes,
+    extra_predictors={"head": personal_model.predict},
 )

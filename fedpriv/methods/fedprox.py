@@ -26,7 +26,7 @@ from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import personal_model
 from fedpriv.wire.payloads import Message, Model
-from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.public_loss import PublicLoss
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     """Train the global model by cross-entropy and proximal term; upload it with the number of samples."""
     options: Options = setup.options
     model = setup.model
-    put(model, fedavg.receive(setup, state, broadcast), "model")
+    put(model, fedavg.apply_broadcast(setup, state, broadcast), "model")
     anchors = list(parameters(model).values())
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(model, "model"), (Model(parameters(model)), fedavg.sample_count(setup))
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the broadcast holds clients back."""
-    return KnownLoss(proximal=options.mu)
+    return PublicLoss(proximal=options.mu)
 
 
 METHOD = Method(
@@ -69,12 +69,12 @@ METHOD = Method(
     broadcasts=("model",),
     start=fedavg.start,
     init=personal_model.init,
-    receive=fedavg.receive,
+    apply_broadcast=fedavg.apply_broadcast,
     client_step=client_step,
     server_step=fedavg.server_step,
     predict=personal_model.predict,
     homogeneous=True,
-    wire=fedavg.wire,
-    additive=True,
-    known_loss=known_loss,
+    message_sizes=fedavg.message_sizes,
+    linear_aggregation=True,
+    public_loss=public_loss,
 )

@@ -40,8 +40,8 @@ from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, part
-from fedpriv.wire.sizes import Facts, Item, labels
+from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 ANGLE = "angle"
 
@@ -82,9 +82,9 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
     return take(build_model(setup.blueprint, seed), "model") | {ANGLE: angle}
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Replace the client's matrix by the broadcast one."""
-    return state | {ANGLE: dense(part(broadcast, AngleMatrix).blocks)}
+    return state | {ANGLE: dense(get_payload(broadcast, AngleMatrix).blocks)}
 
 
 def turned(features: Tensor, angle: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def turned(features: Tensor, angle: Tensor) -> Tensor:
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train model and matrix together; upload the matrix's diagonal blocks."""
     options: Options = setup.options
-    state = receive(setup, state, broadcast)
+    state = apply_broadcast(setup, state, broadcast)
     model, angle = setup.model, nn.Parameter(state[ANGLE].clone())
     put(model, state, "model")
 
@@ -120,10 +120,10 @@ def server_step(
     setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
 ) -> tuple[State, Message]:
     """Average the matrices element by element and broadcast the dense result."""
-    blocks = [part(upload, AngleMatrix).blocks for _, upload in uploads]
+    blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
     if setup.options.aggregation == "naive":
         return _announce(naive_mean(blocks))
-    counts = [int(part(upload, SampleCount).count) for _, upload in uploads]
+    counts = [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
     return _announce(weighted_mean([{ANGLE: dense(block)} for block in blocks], counts)[ANGLE])
 
 
@@ -160,7 +160,7 @@ def check(plan: Plan) -> None:
             raise UserError(f"method 'fedral', option blocks: {error}; or change --width") from None
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return d^2 / m_k scalars up and the dense matrix down per client, and sample counts where the mean needs them.
 
     Where not all clients take part, the first ``facts.clients`` of them are counted.
@@ -183,12 +183,12 @@ METHOD = Method(
     broadcasts=("angle-matrix",),
     start=start,
     init=init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=predict,
     check=check,
-    wire=wire,
-    also={"without_matrix": personal_model.predict},
-    additive=True,
+    message_sizes=message_sizes,
+    extra_predictors={"without_matrix": personal_model.predict},
+    linear_aggregation=True,
 )

@@ -19,8 +19,8 @@ from fedpriv.federation.local_training import represent
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.methods.shared import global_head, personal_model
 from fedpriv.methods.shared.global_head import HeadTraining
-from fedpriv.wire.payloads import Entangled, Message, part
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Entangled, Message, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item
 
 WEIGHTS = "entanglement.weights"
 """Where a client keeps fixed weights of its training images ``(n,)`` in its state."""
@@ -66,13 +66,13 @@ def server_step(
     setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
 ) -> tuple[State, Message]:
     """Train the head on the uploads of the round's clients."""
-    rows = [part(upload, Entangled) for _, upload in uploads]
+    rows = [get_payload(upload, Entangled) for _, upload in uploads]
     features = torch.stack([row.feature for row in rows])
     encodings = torch.stack([row.label_encoding for row in rows])
     return global_head.train_head(state, features, encodings, setup.options.server, rng, "sum")
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one entangled representation with its label encoding, and a head per client."""
     return (
         Item("upload", "entangled.feature", facts.clients * facts.width),
@@ -89,9 +89,9 @@ METHOD = Method(
     broadcasts=("classifier",),
     start=global_head.start,
     init=personal_model.init,
-    receive=global_head.receive,
+    apply_broadcast=global_head.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    wire=wire,
+    message_sizes=message_sizes,
 )

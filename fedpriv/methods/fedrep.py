@@ -30,8 +30,8 @@ from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Extractor, Message, SampleCount, part
-from fedpriv.wire.sizes import Facts, Item, labels
+from fedpriv.wire.payloads import Extractor, Message, SampleCount, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 @dataclass(frozen=True)
@@ -57,22 +57,22 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     return outer(base, "global"), (Extractor(base),)
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Replace the client's extractor by the global one."""
-    base = part(broadcast, Extractor).state
+    base = get_payload(broadcast, Extractor).state
     return state | outer({name: value.clone() for name, value in base.items()}, "model")
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train the head, then the extractor; upload the extractor with the number of samples."""
     model = setup.model
-    put(model, receive(setup, state, broadcast), "model")
+    put(model, apply_broadcast(setup, state, broadcast), "model")
     train_head(setup, personal_model.side_generator(rng))
     train_base(setup, rng)
     return take(model, "model"), (Extractor(base_parameters(model)), sample_count(setup))
 
 
-def trainings(options: Options, training: LocalTraining) -> tuple[LocalTraining, ...]:
+def local_phases(options: Options, training: LocalTraining) -> tuple[LocalTraining, ...]:
     """Return how the head is trained, and then the extractor."""
     return replace(training, epochs=options.head_epochs), training
 
@@ -86,7 +86,7 @@ def train_head(setup: ClientSetup, rng: torch.Generator) -> None:
             features = model.represent(images)
         return cross_entropy(model.head(features), labels)
 
-    training = trainings(options, setup.training)[0]
+    training = local_phases(options, setup.training)[0]
     train(model, setup.train, training, rng, loss, setup.trace, trained=model.head.parameters())
 
 
@@ -107,13 +107,13 @@ def server_step(
 ) -> tuple[State, Message]:
     """Average the extractors by numbers of samples."""
     base = weighted_mean(
-        [part(upload, Extractor).state for _, upload in uploads],
-        [int(part(upload, SampleCount).count) for _, upload in uploads],
+        [get_payload(upload, Extractor).state for _, upload in uploads],
+        [int(get_payload(upload, SampleCount).count) for _, upload in uploads],
     )
     return outer(base, "global"), (Extractor(base),)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return an extractor each way per client, and the number of samples."""
     base = facts.clients * (facts.need("model_scalars", "--model or --model-scalars") - facts.head_scalars)
     return (
@@ -131,12 +131,12 @@ METHOD = Method(
     broadcasts=("extractor",),
     start=start,
     init=personal_model.init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     homogeneous=True,
-    wire=wire,
-    additive=True,
-    trainings=trainings,
+    message_sizes=message_sizes,
+    linear_aggregation=True,
+    local_phases=local_phases,
 )

@@ -28,8 +28,8 @@ from fedpriv.federation.states import take
 from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
-from fedpriv.wire.payloads import Message, Prototypes, part
-from fedpriv.wire.sizes import INTEGER, Facts, Item, labels
+from fedpriv.wire.payloads import Message, Prototypes, get_payload
+from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Options:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train towards the generated prototypes; upload the mean representation of every class the client holds."""
-    received = fedproto.receive(setup, state, broadcast)
+    received = fedproto.apply_broadcast(setup, state, broadcast)
     trained = fedproto.train_towards_prototypes(setup, received, rng, setup.options.weight)
     means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
     return trained, (Prototypes(means, classes),)
@@ -127,7 +127,7 @@ def server_step(
 ) -> tuple[State, Message]:
     """Train the generator on the uploads and broadcast a prototype for every class."""
     options: Options = setup.options
-    rows = [part(upload, Prototypes) for _, upload in uploads]
+    rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
     margin = adaptive_margin(features, classes, options.margin)
     trained = {name: value.clone().requires_grad_() for name, value in state.items()}
@@ -143,7 +143,7 @@ def server_step(
     return found, (Prototypes(prototypes, torch.arange(len(prototypes), device=prototypes.device)),)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one prototype for every (client, class) pair, and every class's to every client."""
     pairs, sent = facts.need("pairs", "--pairs"), facts.clients * facts.classes
     return (
@@ -162,10 +162,10 @@ METHOD = Method(
     broadcasts=("prototype",),
     start=start,
     init=fedproto.init,
-    receive=fedproto.receive,
+    apply_broadcast=fedproto.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=fedproto.predict,
-    wire=wire,
-    also={"head": personal_model.predict},
+    message_sizes=message_sizes,
+    extra_predictors={"head": personal_model.predict},
 )

@@ -43,9 +43,9 @@ from fedpriv.methods.shared.small_model import (
     uploaded,
 )
 from fedpriv.models.build import build_model
-from fedpriv.wire.payloads import Message, SmallModel, part
-from fedpriv.wire.public_loss import KnownLoss
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Message, SmallModel, get_payload
+from fedpriv.wire.public_loss import PublicLoss
+from fedpriv.wire.sizes import FederationSizes, Item
 
 PARITY_CLIP = 10.0
 
@@ -100,7 +100,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     options: Options = setup.options
     model, small = setup.model, small_scratch(setup, small_blueprint(setup.blueprint, options.small_model))
     put(model, state, "model")
-    put(small, received(state, part(broadcast, SmallModel).state), "small")
+    put(small, received(state, get_payload(broadcast, SmallModel).state), "small")
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         value = mutual_loss(model(images), small(images), labels, options)
@@ -128,14 +128,14 @@ def check(plan: Plan) -> None:
     check_small(plan, plan.options.small_model)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one small model each way per client."""
     return small_items(facts, (facts.options or Options()).small_model)
 
 
-def known_loss(options: Options, round_: int) -> KnownLoss:
+def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the private model teaches the shared one through its logits."""
-    return KnownLoss() if options.beta == 1 and not options.parity else KnownLoss(through="logits")
+    return PublicLoss() if options.beta == 1 and not options.parity else PublicLoss(through="logits")
 
 
 METHOD = Method(
@@ -147,13 +147,13 @@ METHOD = Method(
     start=start,
     init=init,
     # The broadcast is taken up at the start of training; the private model, which predicts, does not change.
-    receive=personal_model.receive_nothing,
+    apply_broadcast=personal_model.receive_nothing,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
     check=check,
-    wire=wire,
+    message_sizes=message_sizes,
     shared=shared_small,
-    additive=True,
-    known_loss=known_loss,
+    linear_aggregation=True,
+    public_loss=public_loss,
 )

@@ -29,8 +29,8 @@ from fedpriv.federation.local_training import class_means, represent, train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model
-from fedpriv.wire.payloads import Message, Prototypes, optional_part, part
-from fedpriv.wire.sizes import INTEGER, Facts, Item, labels
+from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
+from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
 
@@ -59,9 +59,9 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
     }
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Take over the broadcast cluster prototypes."""
-    received = optional_part(broadcast, Prototypes)
+    received = find_payload(broadcast, Prototypes)
     if received is None:
         return state
     return state | {FEATURES: received.features.clone(), CLASSES: received.classes.clone()}
@@ -85,7 +85,7 @@ def contrastive_terms(features: Tensor, targets: Tensor, clusters: Tensor, class
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train with the cluster prototypes; upload the mean representation of every class the client holds."""
     options: Options = setup.options
-    state = receive(setup, state, broadcast)
+    state = apply_broadcast(setup, state, broadcast)
     model, clusters, classes = setup.model, state[FEATURES], state[CLASSES]
     known = torch.zeros(setup.n_classes, dtype=torch.bool, device=classes.device).index_fill_(0, classes, True)
     anchors = torch.zeros(setup.n_classes, setup.width, device=classes.device)
@@ -114,7 +114,7 @@ def server_step(
     setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
 ) -> tuple[State, Message]:
     """Cluster each class's prototypes; only this round's clients count, as in the paper."""
-    rows = [part(upload, Prototypes) for _, upload in uploads]
+    rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
     return {}, (cluster_prototypes(features, classes),)
 
@@ -134,7 +134,7 @@ def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
     return Prototypes(torch.cat(found), torch.tensor(of_class, device=features.device))
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one prototype for every (client, class) pair, and all Q clusters' to every client.
 
     Q depends on the prototypes: at least the number of classes held, at most half the pairs beyond single holders.
@@ -157,9 +157,9 @@ METHOD = Method(
     broadcasts=("prototype",),
     start=personal_model.start_empty,
     init=init,
-    receive=receive,
+    apply_broadcast=apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    wire=wire,
+    message_sizes=message_sizes,
 )

@@ -17,8 +17,8 @@ from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetu
 from fedpriv.federation.states import outer, parameters, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import global_head, personal_model
-from fedpriv.wire.payloads import Classifier, Message, SampleCount, part
-from fedpriv.wire.sizes import Facts, Item, labels
+from fedpriv.wire.payloads import Classifier, Message, SampleCount, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
@@ -32,13 +32,13 @@ def server_step(
 ) -> tuple[State, Message]:
     """Average the heads by numbers of samples."""
     head = weighted_mean(
-        [part(upload, Classifier).state for _, upload in uploads],
-        [int(part(upload, SampleCount).count) for _, upload in uploads],
+        [get_payload(upload, Classifier).state for _, upload in uploads],
+        [int(get_payload(upload, SampleCount).count) for _, upload in uploads],
     )
     return outer(head, "head"), (Classifier(head),)
 
 
-def wire(facts: Facts) -> tuple[Item, ...]:
+def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return a head each way per client, and the number of samples."""
     return (
         Item("upload", "classifier.state", facts.clients * facts.head_scalars),
@@ -55,10 +55,10 @@ METHOD = Method(
     broadcasts=("classifier",),
     start=global_head.start,
     init=personal_model.init,
-    receive=global_head.receive,
+    apply_broadcast=global_head.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    wire=wire,
-    additive=True,
+    message_sizes=message_sizes,
+    linear_aggregation=True,
 )

@@ -324,8 +324,8 @@ def _from_rounds(rounds: Mapping[int, bool]) -> str:
     seen = sorted(rounds)
     failed = [number for number in seen if not rounds[number]]
     # Success that a larger number of rounds undoes is no threshold: then the first that succeeds is told alone.
-    lasting = rounds[seen[-1]]
-    first = next(n for n in seen if rounds[n] and (not lasting or n > max(failed, default=0)))
+    client_rng = rounds[seen[-1]]
+    first = next(n for n in seen if rounds[n] and (not client_rng or n > max(failed, default=0)))
     count = "one round" if first == 1 else f"{first} rounds"
     if failed and max(failed) < first:
         return f"from {count} on (not from {max(failed)})"

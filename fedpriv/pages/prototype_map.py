@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.wire.payloads import Prototypes, optional_part
+from fedpriv.wire.payloads import Prototypes, find_payload
 
 MOST_POINTS = 2000  # the plane is full before that
 _EXACT = 400  # beyond so many points the exact gradient, which grows with the square, takes minutes
@@ -52,7 +52,7 @@ def prototype_map(run: RunDirectory) -> PrototypeMap | str:
     round_ = max(stored, default=0)
     found: list[tuple[int, Prototypes]] = []
     for client in stored.get(round_, ()):
-        payload = optional_part(run.message(run.upload_path(round_, client)), Prototypes)
+        payload = find_payload(run.message(run.upload_path(round_, client)), Prototypes)
         if payload is not None:
             found.append((client, payload))
     if not found:

@@ -18,7 +18,7 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import PERMUTED
-from fedpriv.scoring.panel import Panel
+from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Summary
 from fedpriv.scoring.records.reconstruction import Control
 from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
@@ -96,8 +96,8 @@ def identify(
 def identification(
     targets: Sequence[TargetId],
     truths: Sequence[Truth],
-    attack: Panel,
-    floors: Mapping[str, Panel],
+    attack: ScoredGuesses,
+    floors: Mapping[str, ScoredGuesses],
     means: Means,
 ) -> IdentificationRecord:
     """Return the metric ``identification_top1``.
@@ -110,7 +110,7 @@ def identification(
         means: makes the intervals.
     """
 
-    def by_rule(panel: Panel, from_pool: bool = False) -> list[Identification]:
+    def by_rule(panel: ScoredGuesses, from_pool: bool = False) -> list[Identification]:
         return [
             identify(
                 shots,

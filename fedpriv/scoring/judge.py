@@ -42,7 +42,7 @@ _STEPS, _BATCH, _RATE, _WIDTH = 400, 64, 3e-3, 128
 
 
 @dataclass(frozen=True)
-class Judge:
+class ClassEvaluator:
     """Classifiers, and who is judged by which.
 
     Attributes:
@@ -62,7 +62,7 @@ class Judge:
         return torch.cat([model(part).argmax(1) for part in images.float().split(512)])
 
 
-def train_judge(federation: Federation, clients: Sequence[int], seed: int) -> Judge:
+def train_class_evaluator(federation: Federation, clients: Sequence[int], seed: int) -> ClassEvaluator:
     """Train the judges for the clients of some targets.
 
     Args:
@@ -78,7 +78,7 @@ def train_judge(federation: Federation, clients: Sequence[int], seed: int) -> Ju
         model, size = _train(federation, half, derive_seed(seed, "judge", number))
         models.append(model)
         sizes.append(size)
-    return Judge(tuple(models), {client: i for i, half in enumerate(halves) for client in half}, tuple(sizes))
+    return ClassEvaluator(tuple(models), {client: i for i, half in enumerate(halves) for client in half}, tuple(sizes))
 
 
 def _train(federation: Federation, clients: Sequence[int], seed: int) -> tuple[SplitModel, int]:
@@ -110,7 +110,7 @@ def _blank(image_shape: tuple[int, int, int], n_classes: int, seed: int) -> Spli
 
 
 def class_accuracy(
-    judge: Judge,
+    judge: ClassEvaluator,
     targets: Sequence[TargetId],
     truths: Sequence[Truth],
     guesses: Mapping[str, Sequence[Tensor]],
@@ -146,7 +146,7 @@ def class_accuracy(
     )
 
 
-def _share(judge: Judge, target: TargetId, truth: Truth, shots: Tensor) -> float:
+def _share(judge: ClassEvaluator, target: TargetId, truth: Truth, shots: Tensor) -> float:
     given = judge.classes(target.client, shots)
     shares = truth.label_weights()
     return float(np.mean([shares.get(int(label), 0.0) for label in given]))
@@ -155,7 +155,7 @@ def _share(judge: Judge, target: TargetId, truth: Truth, shots: Tensor) -> float
 # ---------------------------------------------------------------- files
 
 
-def save_judge(directory: Path, judge: Judge) -> None:
+def save_class_evaluator(directory: Path, judge: ClassEvaluator) -> None:
     """Write ``judge.safetensors``, so that a saved attack can be scored again by the same classifiers."""
     blocks = {
         f"{number}/{name}": value.contiguous()
@@ -168,7 +168,7 @@ def save_judge(directory: Path, judge: Judge) -> None:
         save_file(blocks, temporary)
 
 
-def load_judge(directory: Path, image_shape: tuple[int, int, int]) -> Judge | None:
+def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> ClassEvaluator | None:
     """Read ``judge.safetensors``; None where there is none.
 
     Raises:
@@ -189,4 +189,4 @@ def load_judge(directory: Path, image_shape: tuple[int, int, int]) -> Judge | No
             models.append(model.eval().requires_grad_(False))
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise UserError(f"{path}: not a judge of images {image_shape} ({str(error).splitlines()[0]})") from error
-    return Judge(tuple(models), half, trained_on)
+    return ClassEvaluator(tuple(models), half, trained_on)

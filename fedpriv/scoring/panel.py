@@ -16,7 +16,7 @@ from fedpriv.scoring.leakage import ImageMeasure, ssim, ssim_unavailable
 
 
 @dataclass(frozen=True)
-class Panel:
+class ScoredGuesses:
     """Scores of one guesser.
 
     Attributes:
@@ -72,14 +72,14 @@ def _own_number(row: Tensor, n_members: int) -> int:
     return max(min(n_members, len(row)), 1 + max(first_shown.values()))
 
 
-def measure(guesses: Sequence[Tensor], truths: Sequence[Truth], comparisons: Sequence[Comparison]) -> Panel:
+def measure(guesses: Sequence[Tensor], truths: Sequence[Truth], comparisons: Sequence[Comparison]) -> ScoredGuesses:
     """Score per-target guesses ``(M, c, h, w)``."""
     scores = tuple(
         score_guesses(shots, truth, beside.index)
         for shots, truth, beside in zip(guesses, truths, comparisons, strict=True)
     )
     small = ssim_unavailable(truths[0].image_shape) is not None
-    return Panel(tuple(guesses), scores, None if small else over_pairs(ssim, guesses, scores, truths))
+    return ScoredGuesses(tuple(guesses), scores, None if small else over_pairs(ssim, guesses, scores, truths))
 
 
 def over_pairs(

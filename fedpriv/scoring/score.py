@@ -14,7 +14,7 @@ from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import TEXTS, comparison
 from fedpriv.scoring.floors import FLOORS, PERMUTED, guess
 from fedpriv.scoring.identification import control_of, identification, identify_features
-from fedpriv.scoring.judge import Judge, class_accuracy
+from fedpriv.scoring.judge import ClassEvaluator, class_accuracy
 from fedpriv.scoring.leakage import (
     cosine,
     lpips,
@@ -24,7 +24,7 @@ from fedpriv.scoring.leakage import (
     relative_error,
     ssim_unavailable,
 )
-from fedpriv.scoring.panel import Panel, measure, over_pairs, own_guesses, settle
+from fedpriv.scoring.panel import ScoredGuesses, measure, over_pairs, own_guesses, settle
 from fedpriv.scoring.records import About, Metrics, ReconstructionRecord, Summary
 from fedpriv.scoring.records.made import Identity
 from fedpriv.scoring.records.reconstruction import (
@@ -46,7 +46,7 @@ def score(
     *,
     seed: int,
     about: About,
-    judge: Judge | None = None,
+    judge: ClassEvaluator | None = None,
 ) -> ReconstructionRecord:
     """Return the record of one attack.
 
@@ -172,7 +172,7 @@ def _label_metrics(
     return {"label_accuracy": means.finite(overlap, "labels")}
 
 
-def _image_metrics(panel: Panel, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Any]:
+def _image_metrics(panel: ScoredGuesses, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the fields of :class:`ImageMeasures`."""
     error = means.finite(panel.mse, who, "mse")
     interval = error.ci95
@@ -201,7 +201,7 @@ def _means(detail: FloorMeasures) -> dict[str, Any]:
     return {name: None if measure is None else measure.mean for name, measure in detail}
 
 
-def _lpips(name: str, panel: Panel, truths: tuple[Truth, ...], means: Means) -> Perceptual:
+def _lpips(name: str, panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:
     reason = lpips_unavailable()
     if reason is not None:
         return Perceptual(**_NOTHING, not_measured=reason)

@@ -14,7 +14,7 @@ from fedpriv.evidence.truth import STRATA, Truth, stratum
 from fedpriv.scoring.definitions import TEXTS, Comparison
 from fedpriv.scoring.floors import PERMUTED, floor_words
 from fedpriv.scoring.intervals import Values, bootstrap_mean, finite_summary, summary
-from fedpriv.scoring.panel import Panel
+from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Estimate, FiniteSummary, Summary
 from fedpriv.scoring.records.reconstruction import (
     ControlResult,
@@ -57,7 +57,7 @@ class Means:
         return np.random.default_rng(derive_seed(self.seed, "bootstrap", *purpose))
 
 
-def best_floor(floors: Mapping[str, Panel], definition: str) -> str:
+def best_floor(floors: Mapping[str, ScoredGuesses], definition: str) -> str:
     """Return the floor with the highest mean under a definition."""
     return max(floors, key=lambda name: float(floors[name].definition(definition).mean()))
 
@@ -69,7 +69,11 @@ def chosen_objective(reconstruction: Reconstruction) -> list[float | None]:
 
 
 def target_rows(
-    reconstruction: Reconstruction, truths: tuple[Truth, ...], attack: Panel, floor: Panel, diverged: Sequence[bool]
+    reconstruction: Reconstruction,
+    truths: tuple[Truth, ...],
+    attack: ScoredGuesses,
+    floor: ScoredGuesses,
+    diverged: Sequence[bool],
 ) -> tuple[Target, ...]:
     """Return ``targets``: one row a target."""
     objective = chosen_objective(reconstruction)
@@ -92,7 +96,9 @@ def target_rows(
     )
 
 
-def strata_part(truths: tuple[Truth, ...], attack: Panel, floor: Panel, means: Means) -> dict[str, Stratum]:
+def strata_part(
+    truths: tuple[Truth, ...], attack: ScoredGuesses, floor: ScoredGuesses, means: Means
+) -> dict[str, Stratum]:
     """Return ``strata``: scores by how many images went into a target; empty strata are left out."""
     found = {}
     for name in STRATA:
@@ -111,7 +117,7 @@ def strata_part(truths: tuple[Truth, ...], attack: Panel, floor: Panel, means: M
 
 
 def definitions_part(
-    attack: Panel, floors: Mapping[str, Panel], beside: Sequence[Comparison], means: Means
+    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], beside: Sequence[Comparison], means: Means
 ) -> dict[str, Definition]:
     """Return ``definitions``: every way of counting a hit, each with floors under the same rule."""
     several = max(len(shots) for shots in attack.guesses) > 1
@@ -135,7 +141,7 @@ def definitions_part(
     return found | {"T2": found["T2"].model_copy(update=against)}
 
 
-def control_part(floors: Mapping[str, Panel], best_blind: str, means: Means) -> ControlResult:
+def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Means) -> ControlResult:
     """Return ``control``: whether the attack on other clients' uploads stays at the best blind floor."""
     if PERMUTED not in floors:
         text = "Permuted uploads (negative control): not run."

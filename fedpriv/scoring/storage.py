@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.judge import FILE as JUDGE
-from fedpriv.scoring.judge import Judge, load_judge, save_judge
+from fedpriv.scoring.judge import ClassEvaluator, load_class_evaluator, save_class_evaluator
 from fedpriv.scoring.records import (
     RECORD_VERSION,
     About,
@@ -176,7 +176,7 @@ class AttackRecord:
     truths: tuple[Truth, ...] | None
     about: About
     metrics: ReconstructionRecord | None
-    judge: Judge | None = None
+    judge: ClassEvaluator | None = None
 
 
 def is_attack_directory(directory: Path) -> bool:
@@ -197,7 +197,7 @@ def save_attack(
     about: About,
     permuted: Reconstruction | None = None,
     metrics: ReconstructionRecord | None = None,
-    judge: Judge | None = None,
+    judge: ClassEvaluator | None = None,
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def save_attack(
     if metrics is not None:
         write_record(directory, metrics)
     if judge is not None:
-        save_judge(directory, judge)
+        save_class_evaluator(directory, judge)
     else:
         (directory / JUDGE).unlink(missing_ok=True)
     files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH, JUDGE) if (directory / name).is_file()]
@@ -290,7 +290,7 @@ def load_attack(directory: Path) -> AttackRecord:
                 f"{len(reconstruction.targets)} targets"
             )
     channels, height, width = reconstruction.images.shape[2:]
-    judge = load_judge(directory, (channels, height, width)) if JUDGE in about.files else None
+    judge = load_class_evaluator(directory, (channels, height, width)) if JUDGE in about.files else None
     return AttackRecord(directory, reconstruction, permuted, truths, about, metrics, judge)
 
 

@@ -296,19 +296,19 @@ def _check_fields(cls: type[Payload]) -> None:
 Message = tuple[Payload, ...]
 
 
-def part(message: Message, payload_type: type[P]) -> P:
-    """Return the payload of a type in a message; see :func:`optional_part`.
+def get_payload(message: Message, payload_type: type[P]) -> P:
+    """Return the payload of a type in a message; see :func:`find_payload`.
 
     Raises:
         KeyError: when the message holds none.
     """
-    found = optional_part(message, payload_type)
+    found = find_payload(message, payload_type)
     if found is None:
         raise KeyError(f"no {payload_type.kind} among {[payload.kind for payload in message]}")
     return found
 
 
-def optional_part(message: Message, payload_type: type[P]) -> P | None:
+def find_payload(message: Message, payload_type: type[P]) -> P | None:
     """Return the payload of a type in a message, or None.
 
     A payload of another kind with the same traits is returned as one of the type, so that whoever reads class prototypes

@@ -16,8 +16,8 @@ from fedpriv.util.registry import Registry
 from fedpriv.wire.payload import DECLARED, state, tensor
 from fedpriv.wire.payload import Message as Message
 from fedpriv.wire.payload import Payload as Payload
-from fedpriv.wire.payload import optional_part as optional_part
-from fedpriv.wire.payload import part as part
+from fedpriv.wire.payload import find_payload as find_payload
+from fedpriv.wire.payload import get_payload as get_payload
 
 # ---------------------------------------------------------------- computed from samples
 

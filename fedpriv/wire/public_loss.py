@@ -14,7 +14,7 @@ of a private model's answers too. ``representation``: private parts send derivat
 
 
 @dataclass(frozen=True)
-class KnownLoss:
+class PublicLoss:
     """What is known of the loss of local steps, of one round.
 
     Attributes:

@@ -19,7 +19,7 @@ FLOAT, INTEGER = 4, 8
 
 
 @dataclass(frozen=True)
-class Facts:
+class FederationSizes:
     """Sizes of a federation in a settled round (not the first).
 
     Attributes:

@@ -11,7 +11,7 @@ from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.recover.averaged_inversion import AveragedInversion, average_rows
 from fedpriv.attacks.recover.averaging import average, candidates
-from fedpriv.federation.defense import Sender, Shield
+from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, Prototypes, Representations
 
@@ -27,7 +27,7 @@ def draw(*shape, seed=0):
 def rounds(*texts, number=16, drift=0.0, kind="representation"):
     """What a server sees of one client that uploads the same rows every round, moving by ``drift`` of their size."""
     clean, step = draw(12, WIDTH), draw(12, WIDTH, seed=1)
-    shield = Shield(build(*texts))
+    shield = DefensePipeline(build(*texts))
     seen = []
     for t in range(1, number + 1):
         rows = clean + drift * (t - number) * step
@@ -132,7 +132,7 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
         torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(3)), scale_factor=2, mode="bilinear"
     )
     matrix = draw(64, 48, seed=5) / 8
-    shield = Shield(build("noise:scale=1"))
+    shield = DefensePipeline(build("noise:scale=1"))
     seen = []
     for t in range(1, 25):
         clean = Prototypes(images.flatten(1) @ matrix, torch.arange(3), torch.ones(3, dtype=torch.int64))

@@ -18,7 +18,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.evidence.permuted import permute
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.scoring.judge import load_judge
+from fedpriv.scoring.judge import load_class_evaluator
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import ClassLogits, Prototypes
 
@@ -178,7 +178,7 @@ def test_an_independent_classifier_recognises_the_classes_and_not_the_controls(s
 
 def test_scoring_again_asks_the_same_judge(suite, capsys):
     before = record_of(suite)["metrics"]["class_accuracy"]
-    assert load_judge(suite / "class-inversion", SHAPE) is not None
+    assert load_class_evaluator(suite / "class-inversion", SHAPE) is not None
     assert run(["score", str(suite / "class-inversion"), "--quiet"]) == 0
     assert record_of(suite)["metrics"]["class_accuracy"] == before
 
@@ -186,7 +186,7 @@ def test_scoring_again_asks_the_same_judge(suite, capsys):
 def test_a_damaged_judge_is_refused(suite, tmp_path, capsys):
     (tmp_path / "judge.safetensors").write_bytes(b"not tensors")
     with pytest.raises(UserError, match="not a judge"):
-        load_judge(tmp_path, SHAPE)
+        load_class_evaluator(tmp_path, SHAPE)
     with pytest.raises(UserError, match="not a judge"):
-        load_judge(suite / "class-inversion", (3, 32, 32))
-    assert load_judge(tmp_path / "nowhere", SHAPE) is None
+        load_class_evaluator(suite / "class-inversion", (3, 32, 32))
+    assert load_class_evaluator(tmp_path / "nowhere", SHAPE) is None

@@ -24,7 +24,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Prototypes, optional_part
+from fedpriv.wire.payloads import Prototypes, find_payload
 
 CPU = torch.device("cpu")
 HERE = Path(__file__).parent
@@ -194,7 +194,7 @@ def observations_for(name, seen):
 
 def counted(seen):
     """The same upload, which says that the client has an image more of every class in each round."""
-    means = optional_part(seen.upload, Prototypes)
+    means = find_payload(seen.upload, Prototypes)
     more = replace(means, counts=torch.full((len(means.classes),), 5 + seen.round))
     return replace(seen, upload=tuple(more if payload is means else payload for payload in seen.upload))
 
@@ -367,7 +367,7 @@ class Smallest(Inference):
     extractor_free = True
 
     def ask(self, problem: InferenceProblem) -> Asked:
-        held = {k: optional_part(seen.upload, Prototypes).classes for k, seen in problem.uploads.items()}
+        held = {k: find_payload(seen.upload, Prototypes).classes for k, seen in problem.uploads.items()}
         return Asked(held, "which class is rare?")
 
     def answers(self, counts, question):
@@ -375,7 +375,7 @@ class Smallest(Inference):
 
     def run(self, problem: InferenceProblem) -> Scores:
         lengths = {
-            k: -optional_part(seen.upload, Prototypes).features.norm(dim=1).double()
+            k: -find_payload(seen.upload, Prototypes).features.norm(dim=1).double()
             for k, seen in problem.uploads.items()
         }
         return Scores(self.ask(problem), lengths, source="lengths")

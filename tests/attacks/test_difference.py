@@ -27,7 +27,7 @@ from fedpriv.cli.main import run
 from fedpriv.evidence.targets import choose_targets
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Entangled, Prototypes, part
+from fedpriv.wire.payloads import Entangled, Prototypes, get_payload
 
 CPU = torch.device("cpu")
 SHAPE, N_CLASSES = (1, 8, 8), 10
@@ -77,7 +77,7 @@ def test_what_was_added_or_removed_comes_out(seed, size, number):
         return
     small = size + min(number, 0)
     before, after = (rows[:small], rows[:most]) if number > 0 else (rows[:size], rows[:small])
-    found = change_of_class(*(means_of(part, labels[: len(part)]) for part in (before, after)), 0)
+    found = change_of_class(*(means_of(get_payload, labels[: len(get_payload)]) for part in (before, after)), 0)
     assert found.number == number
     changed = rows[small:most] if number > 0 else rows[small:size]
     torch.testing.assert_close(found.vector, changed.mean(0), rtol=1e-3, atol=1e-3)
@@ -282,7 +282,7 @@ def test_the_command_line_attacks_what_changed_and_nothing_else(tmp_path, monkey
         message = read(directory, path)
         if path != directory.upload_path(2, 1):
             return message
-        sent = part(message, Prototypes)
+        sent = get_payload(message, Prototypes)
         return (replace(sent, counts=sent.counts + (torch.arange(len(sent.counts)) == 0)),)
 
     monkeypatch.setattr(RunDirectory, "message", grown)

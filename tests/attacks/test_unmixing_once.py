@@ -15,7 +15,7 @@ from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean, pr
 from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.identification import identify_features
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Classifier, Entangled, Prototypes, part
+from fedpriv.wire.payloads import Classifier, Entangled, Prototypes, get_payload
 
 CPU = torch.device("cpu")
 N_CLASSES, WIDTH = 5, 12
@@ -55,7 +55,7 @@ def prototypes_of(client):
 
 
 def targets_of(observation):
-    held = (part(observation.upload, Entangled).label_encoding.abs() > 0).nonzero().squeeze(1).tolist()
+    held = (get_payload(observation.upload, Entangled).label_encoding.abs() > 0).nonzero().squeeze(1).tolist()
     return tuple(TargetId(observation.round, observation.client, place, label) for place, label in enumerate(held))
 
 
@@ -113,14 +113,14 @@ def test_one_hot_weights_give_the_prototype_to_label_and_posterior_alike():
 
 def test_the_prior_of_others_learns_the_shared_part():
     observations = seen("RAP", n_clients=40)
-    uploads = [part(o.upload, Entangled) for o in observations]
+    uploads = [get_payload(o.upload, Entangled) for o in observations]
     features, weights = torch.stack([u.feature for u in uploads]), torch.stack([u.label_encoding for u in uploads])
     flat = features.mean(0).expand(N_CLASSES, -1)
     assert error(prior_of_others(features, weights), shared()) < 0.5 * error(flat, shared())
 
 
 def test_a_classifier_that_points_at_the_prototypes_helps_few_uploads():
-    uploads = [part(o.upload, Entangled) for o in seen("RAP", n_clients=4)]
+    uploads = [get_payload(o.upload, Entangled) for o in seen("RAP", n_clients=4)]
     features, weights = torch.stack([u.feature for u in uploads]), torch.stack([u.label_encoding for u in uploads])
     rows = 0.2 * (shared() - shared().mean(0))
     assert error(prior_of_others(features, weights, rows), shared()) < 0.7 * error(
@@ -211,8 +211,8 @@ def test_negative_control_another_clients_upload_under_the_own_weights_misleads(
     for client in range(6):
         own, truth = recovered(PriorUnmixing(iterations=1), observations, client)
         # In the prior the client's own vector, now under another client's weights, would teach what is to be found.
-        mine = part(observations[client].upload, Entangled).feature
-        others = tuple(o for o in permuted if not torch.equal(part(o.upload, Entangled).feature, mine))
+        mine = get_payload(observations[client].upload, Entangled).feature
+        others = tuple(o for o in permuted if not torch.equal(get_payload(o.upload, Entangled).feature, mine))
         assert len(others) == 5
         other, _ = recovered(PriorUnmixing(iterations=1), others, client)
         own_errors.append(error(own, truth))
@@ -252,7 +252,7 @@ def test_the_broadcast_classifier_is_used_and_the_own_upload_is_not():
 
 def test_what_is_missing_is_named():
     observations = seen("RSP", n_clients=2)
-    encoding = part(observations[0].upload, Entangled).label_encoding
+    encoding = get_payload(observations[0].upload, Entangled).label_encoding
     absent = TargetId(1, 0, 0, int((encoding == 0).nonzero()[0]))
     with pytest.raises(UserError, match="no weight in round 1"):
         LabelUnmixing()(observations, knowledge_of(), (absent,), seed=0, device=CPU)
@@ -263,5 +263,5 @@ def test_what_is_missing_is_named():
 def test_found_vectors_keep_their_places():
     targets = (TargetId(4, 1, 2), TargetId(4, 0, 0), TargetId(4, 1, 0))
     made = as_uploads(torch.tensor([[1.0], [2.0], [3.0]]), targets)
-    rows = {(o.round, o.client): part(o.upload, Prototypes).features[:, 0].tolist() for o in made}
+    rows = {(o.round, o.client): get_payload(o.upload, Prototypes).features[:, 0].tolist() for o in made}
     assert rows == {(4, 1): [3.0, 0.0, 1.0], (4, 0): [2.0]}

@@ -295,7 +295,7 @@ def test_every_method_with_a_side_channel_is_refused_and_no_other():
     refused = set()
     for name in METHODS:
         world = World(name)
-        if world.method.outside(world.options):
+        if world.method.non_sgd_computation(world.options):
             refused.add(name)
     assert refused == {"fedala", "fedapen", "fedavgdbe"}
 
@@ -306,7 +306,7 @@ def test_the_matrix_of_fedral_and_both_trainings_of_fedrep_are_private(monkeypat
         world = World(name)
         world.setups = [replace(setup, training=training) for setup in world.setups]
         _, broadcast, states = world.start()
-        before = world.method.receive(world.setups[0], states[0], broadcast)
+        before = world.method.apply_broadcast(world.setups[0], states[0], broadcast)
         after, _ = world.method.client_step(world.setups[0], states[0], broadcast, generator(0))
         for key, value in after.items():
             expect_close(value.double(), before[key].double(), atol=1e-6, what=(name, key))

@@ -22,7 +22,7 @@ from fedpriv.federation.states import put
 from fedpriv.federation.truth_files import load_trace
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Entangled, Kernel, Model, Representations, SampleCount, part
+from fedpriv.wire.payloads import Entangled, Kernel, Model, Representations, SampleCount, get_payload
 
 CPU = torch.device("cpu")
 CONFIG = RunConfig(
@@ -54,18 +54,18 @@ def test_secure_aggregation_hands_over_weighted_means_only(tmp_path):
     directory, federation = train(tmp_path / "run", "secure-aggregation", method="fedavg", models="small-mlp", rounds=1)
     seen = gather(directory, federation, "model", CARD, n_targets=4, seed=0)
     uploads = [directory.message(directory.upload_path(1, k)) for k in range(4)]
-    counts = torch.tensor([int(part(u, SampleCount).count) for u in uploads]).double()
-    for name in part(uploads[0], Model).state:
-        values = torch.stack([part(u, Model).state[name].double() for u in uploads])
+    counts = torch.tensor([int(get_payload(u, SampleCount).count) for u in uploads]).double()
+    for name in get_payload(uploads[0], Model).state:
+        values = torch.stack([get_payload(u, Model).state[name].double() for u in uploads])
         shape = (-1, *[1] * (values.dim() - 1))
         mean = (values * (counts / counts.sum()).reshape(shape)).sum(0)
         others = counts.clone()
         others[2] = 0
         without = (values * (others / others.sum()).reshape(shape)).sum(0)
         for observation in seen.observations:
-            expect_close(part(observation.upload, Model).state[name].double(), mean, atol=1e-6)
-        expect_close(part(seen.permuted[2].upload, Model).state[name].double(), without, atol=1e-6)
-    assert all(int(part(o.upload, SampleCount).count) == int(counts.sum()) for o in seen.observations)
+            expect_close(get_payload(observation.upload, Model).state[name].double(), mean, atol=1e-6)
+        expect_close(get_payload(seen.permuted[2].upload, Model).state[name].double(), without, atol=1e-6)
+    assert all(int(get_payload(o.upload, SampleCount).count) == int(counts.sum()) for o in seen.observations)
 
 
 def test_secure_aggregation_of_kernels_and_refusal_of_servers_that_need_each(tmp_path):
@@ -73,8 +73,8 @@ def test_secure_aggregation_of_kernels_and_refusal_of_servers_that_need_each(tmp
         tmp_path / "run", "secure-aggregation", method="fedhenn-kernel", public=40, rounds=1, models="small-mlp"
     )
     seen = gather(directory, federation, "kernel", CARD, n_targets=4, seed=0)
-    kernels = [part(directory.message(directory.upload_path(1, k)), Kernel).matrix for k in range(4)]
-    expect_close(part(seen.observations[0].upload, Kernel).matrix, torch.stack(kernels).mean(0), atol=1e-6)
+    kernels = [get_payload(directory.message(directory.upload_path(1, k)), Kernel).matrix for k in range(4)]
+    expect_close(get_payload(seen.observations[0].upload, Kernel).matrix, torch.stack(kernels).mean(0), atol=1e-6)
     with pytest.raises(UserError, match=r"secure-aggregation.*fedgh.*single uploads"):
         train(tmp_path / "other", "secure-aggregation")
 
@@ -94,7 +94,7 @@ def test_the_truth_behind_an_entangled_upload_is_what_was_mixed(method, mechanis
         model = build_model(federation.clients[target.client].blueprint, 0)
         put(model, directory.client_state(2, target.client), "model")
         mixed = truth.weights.float() @ represent(model, truth.members)
-        sent = part(directory.message(directory.upload_path(2, target.client)), Entangled)
+        sent = get_payload(directory.message(directory.upload_path(2, target.client)), Entangled)
         expect_close(mixed, sent.feature, atol=1e-4)
         by_class = torch.zeros(10).index_add_(0, truth.labels, truth.weights.float())
         expect_close(by_class, sent.label_encoding, atol=1e-5)
@@ -107,7 +107,7 @@ def test_a_dropped_class_does_not_shift_the_truth_of_representations(tmp_path):
     for target, truth in zip(
         seen.targets, truths(directory, federation, "representation", seen.targets, seed=0), strict=True
     ):
-        sent = part(directory.message(directory.upload_path(1, target.client)), Representations)
+        sent = get_payload(directory.message(directory.upload_path(1, target.client)), Representations)
         dropped += len(federation.clients[target.client].train) - len(sent.features)
         model = build_model(federation.clients[target.client].blueprint, 0)
         put(model, directory.client_state(1, target.client), "model")
@@ -154,7 +154,7 @@ def test_unmixing_answers_resampled_entanglement_and_not_fixed(tmp_path):
     from defense_cases import build
 
     from fedpriv.attacks.observation import Observation
-    from fedpriv.federation.defense import Sender, Shield
+    from fedpriv.federation.defense import DefensePipeline, Sender
     from fedpriv.wire.payloads import Prototypes
 
     prototypes = torch.randn(6, 32, generator=torch.Generator().manual_seed(0))
@@ -162,7 +162,7 @@ def test_unmixing_answers_resampled_entanglement_and_not_fixed(tmp_path):
     labels = torch.arange(6).repeat_interleave(5)
 
     def error(text, rounds=12):
-        shield = Shield(build(*text))
+        shield = DefensePipeline(build(*text))
         seen = [
             Observation(t, 0, sent, ())
             for t in range(1, rounds + 1)

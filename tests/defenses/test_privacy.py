@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
-from fedpriv.federation.defense import Shield
+from fedpriv.federation.defense import DefensePipeline
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Prototypes, Representations
@@ -156,18 +156,18 @@ def test_dp_noise_is_refused_behind_what_hides_how_much_an_image_can_move():
         ("dp-noise:epsilon=8", "prototype", "behind 'dp-noise': .* or unit=client"),
     ):
         with pytest.raises(UserError, match=words):
-            Shield(build(text, private)).check(plan_for(kind))
-        Shield(build(private, text)).check(plan_for(kind))
-        Shield(build(text, "dp-noise:epsilon=8")).check(plan_for(kind))
+            DefensePipeline(build(text, private)).check(plan_for(kind))
+        DefensePipeline(build(private, text)).check(plan_for(kind))
+        DefensePipeline(build(text, "dp-noise:epsilon=8")).check(plan_for(kind))
     for text in ("clip:bound=0.1", "noise:unit=absolute", "count-floor:least=2", "entangle", "every:k=2", private):
-        Shield(build(text, private)).check(plan_for("prototype"))
+        DefensePipeline(build(text, private)).check(plan_for("prototype"))
 
 
 def test_a_floor_is_refused_behind_false_labels():
     """One-hot labels say that a class below the floor has no weight, and it has."""
     with pytest.raises(UserError, match=r"defense 'count-floor' behind 'hide-labels': .* give count-floor first"):
-        Shield(build("hide-labels", "count-floor:least=2")).check(plan_for("entangled"))
-    Shield(build("count-floor:least=2", "hide-labels")).check(plan_for("entangled"))
+        DefensePipeline(build("hide-labels", "count-floor:least=2")).check(plan_for("entangled"))
+    DefensePipeline(build("count-floor:least=2", "hide-labels")).check(plan_for("entangled"))
 
 
 def test_a_defense_that_claims_nothing_is_one_behind_which_nothing_is_known():
@@ -184,7 +184,7 @@ def test_a_defense_that_claims_nothing_is_one_behind_which_nothing_is_known():
             return tuple(type(p)(p.features * 100, p.classes) for p in message)
 
     with pytest.raises(UserError, match="unit=image behind 'louder'"):
-        Shield((Louder(), *build("dp-noise:epsilon=8,unit=image"))).check(plan_for("prototype"))
+        DefensePipeline((Louder(), *build("dp-noise:epsilon=8,unit=image"))).check(plan_for("prototype"))
 
 
 def test_networks_bound_representations_where_single_images_are_protected():
@@ -200,7 +200,7 @@ def test_networks_bound_representations_where_single_images_are_protected():
 
 def test_the_record_names_what_is_not_protected():
     def record(kind, text):
-        return Shield(build(text)).privacy(plan_for(kind))[0]
+        return DefensePipeline(build(text)).privacy(plan_for(kind))[0]
 
     assert "which classes the client holds" in record("prototype", "dp-noise:epsilon=4")["not_protected"]
     assert (
@@ -218,5 +218,5 @@ def test_without_opacus_one_line_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     epsilon.cache_clear()
     with pytest.raises(UserError, match=r"pip install 'fedpriv\[dp\]'"):
-        Shield(build("dp-noise:noise_multiplier=1.2345")).check(plan_for("prototype"))
+        DefensePipeline(build("dp-noise:noise_multiplier=1.2345")).check(plan_for("prototype"))
     epsilon.cache_clear()

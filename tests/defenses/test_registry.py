@@ -24,7 +24,7 @@ from fedpriv.cli.main import run as command
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.defenses import DEFENSES, parse_choice
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation.defense import Defense, Shield
+from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
@@ -34,7 +34,7 @@ from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import resolve
 from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.payloads import Prototypes, SampleCount, part
+from fedpriv.wire.payloads import Prototypes, SampleCount, get_payload
 
 # ---------------------------------------------------------------- the contract
 
@@ -73,7 +73,7 @@ def test_contract(text, kind):
         expect_same(a, b)
     expect_same(rows, LABELS)
     assert same(sent, send(defenses, kind)), "the same seed gives the same upload"
-    wanted = Shield(defenses).after(plan_for(kind)).uploads
+    wanted = DefensePipeline(defenses).after(plan_for(kind)).uploads
     assert {p.kind for p in sent} <= set(wanted)
     for payload in sent:
         payload.check()
@@ -83,14 +83,14 @@ def test_contract(text, kind):
     assert same(sent, send(defenses, kind))
     for mine in upload:
         if isinstance(mine, SampleCount) and sent:
-            expect_same(part(sent, SampleCount).count, mine.count)
-    wire = Shield(defenses).wire(entries(sent, 1, 0, "upload"))
+            expect_same(get_payload(sent, SampleCount).count, mine.count)
+    wire = DefensePipeline(defenses).wire_entries(entries(sent, 1, 0, "upload"))
     totals = count(wire)
     assert totals["full"].upload_bytes == sum(row.bytes for row in wire)
     assert totals["full"].upload_scalars >= totals["paper"].upload_scalars >= 0
     plain = count(entries(upload, 1, 0, "upload"))["full"].upload_bytes
     assert totals["full"].upload_bytes <= plain + 8 * len(wire)
-    record = Shield(defenses).privacy(plan_for(kind))
+    record = DefensePipeline(defenses).privacy(plan_for(kind))
     assert json.loads(json.dumps(record)) == record
     for line in record:
         assert line["epsilon"] > 0
@@ -118,9 +118,9 @@ def test_who_uploads_nothing_has_nothing_to_protect(name):
 
 def test_defenses_are_applied_in_the_order_given():
     clip, noise = "clip:bound=0.1", "noise:scale=5,unit=absolute"
-    last_clipped = part(send(build(noise, clip), "prototype"), Prototypes).features
+    last_clipped = get_payload(send(build(noise, clip), "prototype"), Prototypes).features
     assert float(last_clipped.norm(dim=1).max()) <= 0.1 * (1 + 1e-5)
-    first_clipped = part(send(build(clip, noise), "prototype"), Prototypes).features
+    first_clipped = get_payload(send(build(clip, noise), "prototype"), Prototypes).features
     assert float(first_clipped.norm(dim=1).max()) > 1
 
 
@@ -128,16 +128,16 @@ def test_what_is_on_the_wire_cannot_be_changed_behind_it():
     for first, second in (("prune", "noise"), ("quantise", "prune"), ("sign", "clip"), ("diagonal:blocks=4", "prune")):
         kind = "model" if first == "sign" else "angle-matrix" if "diagonal" in first else "prototype"
         with pytest.raises(UserError, match=f"{second}.*behind {first.partition(':')[0]!r}".replace("'", ".")):
-            Shield(build(first, second)).check(plan_for(kind))
-    Shield(build("noise", "prune", "quantise", "every:k=2")).check(plan_for("model"))
+            DefensePipeline(build(first, second)).check(plan_for(kind))
+    DefensePipeline(build("noise", "prune", "quantise", "every:k=2")).check(plan_for("model"))
 
 
 def test_entangled_uploads_can_be_hidden_only_once_they_are_entangled():
-    Shield(build("entangle", "hide-labels")).check(plan_for("prototype"))
+    DefensePipeline(build("entangle", "hide-labels")).check(plan_for("prototype"))
     with pytest.raises(UserError, match="hide-labels"):
-        Shield(build("hide-labels", "entangle")).check(plan_for("prototype"))
+        DefensePipeline(build("hide-labels", "entangle")).check(plan_for("prototype"))
     with pytest.raises(UserError, match="entangle"):
-        Shield(build("entangle")).check(plan_for("prototype", accepts=()))
+        DefensePipeline(build("entangle")).check(plan_for("prototype", accepted_substitutes=()))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
     from fedpriv.evidence.server_view import mean_upload
 
     method = resolve("method", name, METHODS)
-    if not method.additive:
+    if not method.linear_aggregation:
         return
     config = RunConfig(
         method=name,

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from fedpriv.algebra.angle_matrix import diagonal_blocks
 from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.defenses.hide_labels import nearest_distribution
-from fedpriv.federation.defense import Sender, Shield
+from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import entries
-from fedpriv.wire.payloads import AngleMatrix, Entangled, Model, Prototypes, Representations, part
+from fedpriv.wire.payloads import AngleMatrix, Entangled, Model, Prototypes, Representations, get_payload
 
 # ---------------------------------------------------------------- by hand
 
 
 def rows_of(sent):
-    return part(sent, Prototypes).features
+    return get_payload(sent, Prototypes).features
 
 
 def test_clip_shortens_long_rows_and_leaves_short_ones():
@@ -33,7 +33,7 @@ def test_clip_shortens_long_rows_and_leaves_short_ones():
 
 def test_clip_of_a_network_is_of_the_whole_update():
     upload, broadcast = CASES["model"]
-    sent = part(send(build("clip:bound=0.5"), "model"), Model).state
+    sent = get_payload(send(build("clip:bound=0.5"), "model"), Model).state
     before, own = broadcast[0].state, upload[0].state
     update = {name: sent[name] - before[name] for name in sent}
     assert math.sqrt(sum(float(v.square().sum()) for v in update.values())) == pytest.approx(0.5, rel=1e-5)
@@ -48,7 +48,7 @@ def test_noise_has_the_scale_it_says_and_no_mean(kind, unit):
     values = 3 * torch.ones(100, 300)
     message = (Representations(values, torch.zeros(100, dtype=torch.int64)),)
     text = f"noise:scale=0.2,kind={kind},unit={unit}"
-    noise = part(send(build(text), "representation", message=message), Representations).features - values
+    noise = get_payload(send(build(text), "representation", message=message), Representations).features - values
     deviation = 0.6 if unit == "rms" else 0.2
     assert float(noise.std()) == pytest.approx(deviation, rel=0.03)
     assert abs(float(noise.mean())) < 0.02 * deviation
@@ -59,9 +59,9 @@ def test_noise_has_the_scale_it_says_and_no_mean(kind, unit):
 def test_noise_on_a_network_is_measured_by_its_update():
     before = {"w": 100 * torch.ones(200, 200)}
     upload, broadcast = (Model({"w": before["w"] + 0.01}),), (Model(before),)
-    shield = Shield(build("noise:scale=1"))
+    shield = DefensePipeline(build("noise:scale=1"))
     sent = shield.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
-    assert float((part(sent, Model).state["w"] - upload[0].state["w"]).std()) == pytest.approx(0.01, rel=0.05)
+    assert float((get_payload(sent, Model).state["w"] - upload[0].state["w"]).std()) == pytest.approx(0.01, rel=0.05)
 
 
 def test_prune_keeps_the_largest_of_each_tensor_and_pays_for_places():
@@ -69,18 +69,18 @@ def test_prune_keeps_the_largest_of_each_tensor_and_pays_for_places():
     defenses = build("prune:keep=0.375")
     sent = send(defenses, "prototype", message=message)
     assert rows_of(sent).tolist() == [[0, -5, 0, 0], [3, 0, -4, 0]]
-    wire = {row.name: row for row in Shield(defenses).wire(entries(sent, 1, 0, "upload"))}
+    wire = {row.name: row for row in DefensePipeline(defenses).wire_entries(entries(sent, 1, 0, "upload"))}
     assert wire["prototype.features"].bytes == 3 * 4
     assert wire["prototype.features#places"].bytes == 1  # 8 bits say which of 8 entries: less than 3 places of 3 bits
     assert wire["prototype.classes"].bytes == 2 * 8
     large = [replace(entries(sent, 1, 0, "upload")[0], shape=(1000, 1000))]
-    values, places = Shield(build("prune:keep=0.001")).wire(large)
+    values, places = DefensePipeline(build("prune:keep=0.001")).wire_entries(large)
     assert (values.scalars, places.scalars, places.bytes) == (1000, 1000, 1000 * 20 // 8)
 
 
 def test_prune_of_a_network_keeps_the_broadcast_where_nothing_is_sent():
     upload, broadcast = CASES["model"]
-    sent = part(send(build("prune:keep=0.2"), "model"), Model).state
+    sent = get_payload(send(build("prune:keep=0.2"), "model"), Model).state
     moved = sent["weight"] != broadcast[0].state["weight"]
     update = (upload[0].state["weight"] - broadcast[0].state["weight"]).abs()
     assert int(moved.sum()) == 3
@@ -90,27 +90,27 @@ def test_prune_of_a_network_keeps_the_broadcast_where_nothing_is_sent():
 def test_quantise_has_few_levels_is_unbiased_and_keeps_zero():
     values = torch.tensor([[0.3, -1.0, 0.0, 0.77]]).repeat(20000, 1)
     message = (Representations(values, torch.zeros(20000, dtype=torch.int64)),)
-    sent = part(send(build("quantise:bits=3"), "representation", message=message), Representations).features
+    sent = get_payload(send(build("quantise:bits=3"), "representation", message=message), Representations).features
     levels = (sent * 3).round()
     expect_close(sent * 3, levels, atol=1e-6)
     assert set(levels.flatten().tolist()) <= {-3, -2, -1, 0, 1, 2, 3}
     expect_close(sent.mean(0), values[0], atol=0.01)
     assert bool((sent[:, 2] == 0).all())
-    wire = Shield(build("quantise:bits=3")).wire(entries((mixture(),), 1, 0, "upload"))
+    wire = DefensePipeline(build("quantise:bits=3")).wire_entries(entries((mixture(),), 1, 0, "upload"))
     assert sum(row.bytes for row in wire if "encoding" not in row.name) == 3 * D // 8 + 4
 
 
 def test_sign_sends_one_magnitude_a_tensor():
     broadcast = (Model({"w": torch.tensor([1.0, 1.0, 1.0, 1.0])}),)
     upload = (Model({"w": torch.tensor([4.0, 0.0, 1.0, 3.0])}),)
-    shield = Shield(build("sign"))
+    shield = DefensePipeline(build("sign"))
     sent = shield.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
-    assert part(sent, Model).state["w"].tolist() == [3.0, -1.0, 1.0, 3.0]
+    assert get_payload(sent, Model).state["w"].tolist() == [3.0, -1.0, 1.0, 3.0]
     assert [row.bytes for row in shield.wire(entries(sent, 1, 0, "upload"))] == [1, 4]
 
 
 def test_pruned_and_quantised_uploads_cost_values_places_and_a_scale():
-    shield = Shield(build("prune:keep=0.25", "quantise:bits=4"))
+    shield = DefensePipeline(build("prune:keep=0.25", "quantise:bits=4"))
     entry = replace(entries(CASES["entangled"][0], 1, 0, "upload")[0], shape=(4096,))
     assert {row.name.partition(".")[2]: row.bytes for row in shield.wire([entry])} == {
         "feature": 1024 // 2,
@@ -127,7 +127,7 @@ def test_an_old_ledger_without_bits_reads_as_before(tmp_path):
 
 
 def test_entangle_of_representations_is_fedre():
-    sent = part(send(build("entangle:mechanism=RAR"), "representation"), Entangled)
+    sent = get_payload(send(build("entangle:mechanism=RAR"), "representation"), Entangled)
     weights = sample_weights(LABELS, "RAR", generator(0, "defense", 0, 2, 1))
     feature, encoding = entangle(CASES["representation"][0][0].features, LABELS, weights, C)
     expect_same(sent.feature, feature)
@@ -140,8 +140,8 @@ def test_entangled_prototypes_equal_entangled_representations(mechanism):
     means = torch.stack([features[c == LABELS].mean(0) for c in (0, 2, 3)])
     prototypes = (Prototypes(means, torch.tensor([0, 2, 3])),)
     text = f"entangle:mechanism={mechanism}"
-    one = part(send(build(text), "representation"), Entangled)
-    other = part(send(build(text), "prototype", message=prototypes), Entangled)
+    one = get_payload(send(build(text), "representation"), Entangled)
+    other = get_payload(send(build(text), "prototype", message=prototypes), Entangled)
     expect_close(one.feature, other.feature, atol=1e-6)
     expect_close(one.label_encoding, other.label_encoding, atol=1e-6)
     assert float(other.label_encoding.sum()) == pytest.approx(1)
@@ -149,34 +149,39 @@ def test_entangled_prototypes_equal_entangled_representations(mechanism):
 
 def test_fixed_weights_stay_and_resampled_ones_change():
     def encodings(text):
-        return [part(send(build(text), "prototype", round_=t), Entangled).label_encoding.tolist() for t in (1, 2, 5)]
+        return [
+            get_payload(send(build(text), "prototype", round_=t), Entangled).label_encoding.tolist() for t in (1, 2, 5)
+        ]
 
     assert len({str(w) for w in encodings("entangle:weights=fixed")}) == 1
     assert len({str(w) for w in encodings("entangle")}) == 3
 
 
 def test_diagonal_blocks_of_a_matrix_and_of_rows():
-    sent = part(send(build("diagonal:blocks=4"), "angle-matrix"), AngleMatrix).blocks
+    sent = get_payload(send(build("diagonal:blocks=4"), "angle-matrix"), AngleMatrix).blocks
     own = CASES["angle-matrix"][0][0].blocks
     expect_same(sent, torch.stack([block for pair in own for block in diagonal_blocks(pair, 2)]))
     seen = torch.zeros(D)
     for round_ in range(1, 5):
-        row = part(send(build("diagonal:blocks=4"), "entangled", round_=round_), Entangled).feature
+        row = get_payload(send(build("diagonal:blocks=4"), "entangled", round_=round_), Entangled).feature
         assert int((row != 0).sum()) == D // 4
         seen += row != 0
     assert bool((seen == 1).all())
-    fixed = [part(send(build("diagonal:blocks=4,schedule=fixed"), "entangled", round_=t), Entangled) for t in (1, 2)]
+    fixed = [
+        get_payload(send(build("diagonal:blocks=4,schedule=fixed"), "entangled", round_=t), Entangled) for t in (1, 2)
+    ]
     expect_same(fixed[0].feature, fixed[1].feature)
-    wire = Shield(build("diagonal:blocks=4")).wire(entries((mixture(),), 1, 0, "upload"))
+    wire = DefensePipeline(build("diagonal:blocks=4")).wire_entries(entries((mixture(),), 1, 0, "upload"))
     assert [row.scalars for row in wire] == [D // 4, C]
 
 
 def test_count_floor_drops_rare_classes_and_then_everything():
-    kept = part(send(build("count-floor:least=2"), "prototype"), Prototypes)
+    kept = get_payload(send(build("count-floor:least=2"), "prototype"), Prototypes)
     assert (kept.classes.tolist(), kept.counts.tolist()) == ([0, 2], [6, 2])
     expect_same(kept.features, CASES["prototype"][0][0].features[:2])
     assert (
-        part(send(build("count-floor:least=2"), "representation"), Representations).labels.tolist() == [0] * 6 + [2] * 2
+        get_payload(send(build("count-floor:least=2"), "representation"), Representations).labels.tolist()
+        == [0] * 6 + [2] * 2
     )
     assert send(build("count-floor:least=7"), "prototype") == ()
     assert send(build("count-floor:least=2"), "entangled") == ()  # class 3, of one image, has weight 0.2
@@ -185,22 +190,22 @@ def test_count_floor_drops_rare_classes_and_then_everything():
 
 
 def test_count_floor_before_entanglement_leaves_only_rare_classes_out():
-    weights = part(send(build("count-floor:least=2", "entangle"), "prototype"), Entangled).label_encoding
+    weights = get_payload(send(build("count-floor:least=2", "entangle"), "prototype"), Entangled).label_encoding
     assert weights[3] == 0
     assert float(weights.sum()) == pytest.approx(1)
 
 
 def test_hidden_labels_are_one_class_or_a_noisy_distribution():
-    hidden = part(send(build("hide-labels"), "entangled"), Entangled)
+    hidden = get_payload(send(build("hide-labels"), "entangled"), Entangled)
     assert hidden.label_encoding.tolist() == [1, 0, 0, 0]
     expect_same(hidden.feature, mixture().feature)
-    noisy = part(send(build("hide-labels:how=laplace,epsilon=1"), "entangled"), Entangled).label_encoding
+    noisy = get_payload(send(build("hide-labels:how=laplace,epsilon=1"), "entangled"), Entangled).label_encoding
     assert float(noisy.sum()) == pytest.approx(1, abs=1e-6)
     assert bool((noisy >= 0).all())
     assert not torch.allclose(noisy, mixture().label_encoding, atol=0.01)
-    close = part(send(build("hide-labels:how=laplace,epsilon=1e6"), "entangled"), Entangled).label_encoding
+    close = get_payload(send(build("hide-labels:how=laplace,epsilon=1e6"), "entangled"), Entangled).label_encoding
     expect_close(close, mixture().label_encoding, atol=1e-3)
-    record = Shield(build("hide-labels:how=laplace,epsilon=0.5")).privacy(plan_for("entangled"))[0]
+    record = DefensePipeline(build("hide-labels:how=laplace,epsilon=0.5")).privacy(plan_for("entangled"))[0]
     assert record["epsilon"] == 3.0  # six rounds
 
 

@@ -27,7 +27,7 @@ from fedpriv.defenses.precode import divergent_step
 from fedpriv.defenses.soteria import low, pruned_step, scores
 from fedpriv.defenses.transform import AUGMENTATIONS, Transform, read_policy, transform
 from fedpriv.experiment.federation import prepare
-from fedpriv.federation.defense import Shield, Work, plain_step
+from fedpriv.federation.defense import DefensePipeline, Work, plain_step
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import classification_loss, local_batches, train
 from fedpriv.federation.method import GuardedTraining, LocalTraining
@@ -319,8 +319,8 @@ def test_signs_mirror_pixels_at_mid_grey():
 def test_orders_that_void_a_guarantee_are_refused(texts, words):
     plan = plan_for("model", trained=(OWN,), steps=(3, 3, 3, 3))
     with pytest.raises(UserError, match=words):
-        Shield(build(*texts)).check(plan)
-    Shield(build("soteria", "precode", "transform", "dp-sgd:noise_multiplier=1", "precode")).check(plan)
+        DefensePipeline(build(*texts)).check(plan)
+    DefensePipeline(build("soteria", "precode", "transform", "dp-sgd:noise_multiplier=1", "precode")).check(plan)
 
 
 @pytest.mark.parametrize("kind", ["prototype", "representation", "angle-matrix", "extractor"])

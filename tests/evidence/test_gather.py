@@ -21,7 +21,7 @@ from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, part
+from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, get_payload
 
 CPU = torch.device("cpu")
 CARD = KnowledgeCard()
@@ -62,7 +62,7 @@ def test_a_representation_is_what_the_granted_extractor_makes_of_its_true_image(
     assert {t.client for t in evidence.targets} == {0, 1, 2}
     for target, truth in zip(evidence.targets, found, strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
-        row = part(upload, Representations).features[target.index]
+        row = get_payload(upload, Representations).features[target.index]
         assert truth.members.shape[0] == 1
         assert int(truth.labels[0]) == target.label
         again = evidence.knowledge.extractors[target.client](truth.members)[0]
@@ -77,7 +77,7 @@ def test_a_prototype_is_the_mean_over_its_true_images(world):
     for target, truth in zip(evidence.targets, found, strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
         features = evidence.knowledge.extractors[target.client](truth.members)
-        expect_close(features.mean(0), part(upload, Prototypes).features[target.index], atol=1e-5)
+        expect_close(features.mean(0), get_payload(upload, Prototypes).features[target.index], atol=1e-5)
         assert set(truth.labels.tolist()) == {target.label}
 
 
@@ -90,7 +90,7 @@ def test_an_entangled_upload_is_the_weighted_mean_over_its_true_images(mechanism
     for target, truth in zip(evidence.targets, found, strict=True):
         upload = next(o.upload for o in evidence.observations if o.client == target.client)
         features = evidence.knowledge.extractors[target.client](truth.members)
-        expect_close(truth.weights.float() @ features, part(upload, Entangled).feature, atol=1e-4)
+        expect_close(truth.weights.float() @ features, get_payload(upload, Entangled).feature, atol=1e-4)
 
 
 def test_classes_of_entangled_uploads_come_in_whole_clients_with_their_true_prototypes(world):
@@ -116,7 +116,7 @@ def test_the_truth_of_a_model_upload_is_the_batch_its_step_used(world):
     for target, truth in zip(evidence.targets, found, strict=True):
         observation = next(o for o in evidence.observations if o.client == target.client)
         model = federation.clients[target.client].model
-        before, after = part(observation.broadcast, Model).state, part(observation.upload, Model).state
+        before, after = get_payload(observation.broadcast, Model).state, get_payload(observation.upload, Model).state
         with torch.no_grad():
             for name, value in model.named_parameters():
                 value.copy_(before[name])
@@ -152,8 +152,8 @@ def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
     moved = permute((observation(0, 1, 3), observation(1, 2, 2), observation(2, 3, 1)))
     assert moved is not None
     assert [o.client for o in moved] == [0, 1, 2]
-    assert [part(o.upload, Prototypes).features[0, 0].item() for o in moved] == [2, 3, 1]
-    assert [len(part(o.upload, Prototypes).classes) for o in moved] == [3, 2, 1]
+    assert [get_payload(o.upload, Prototypes).features[0, 0].item() for o in moved] == [2, 3, 1]
+    assert [len(get_payload(o.upload, Prototypes).classes) for o in moved] == [3, 2, 1]
     assert permute((observation(0, 1, 3),)) is None
     mixed = permute(
         tuple(
@@ -161,8 +161,8 @@ def test_permuting_moves_what_was_computed_from_images_and_nothing_else():
         )
     )  # fmt: skip
     assert mixed is not None
-    assert part(mixed[0].upload, Entangled).feature.tolist() == [1, 1]
-    assert part(mixed[0].upload, Entangled).label_encoding.tolist() == [1, 0]
+    assert get_payload(mixed[0].upload, Entangled).feature.tolist() == [1, 1]
+    assert get_payload(mixed[0].upload, Entangled).label_encoding.tolist() == [1, 0]
 
 
 def test_targets_are_drawn_evenly_by_seed(world):
@@ -275,7 +275,7 @@ def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
             evidence.targets, truths(directory, federation, "representation", evidence.targets, seed=0), strict=True
         ):
             upload = next(o.upload for o in evidence.observations if o.client == target.client)
-            sent = part(upload, Representations).features[target.index]
+            sent = get_payload(upload, Representations).features[target.index]
             found = evidence.knowledge.extractors[target.client](truth.members)[0]
             assert (float((found - sent).norm() / sent.norm()) < 1e-3) is same
 

@@ -17,7 +17,7 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import inner
 from fedpriv.methods.fedhenn import prefix
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Model, optional_part, part
+from fedpriv.wire.payloads import Model, find_payload, get_payload
 
 CPU = torch.device("cpu")
 CARD = KnowledgeCard()
@@ -50,11 +50,11 @@ def test_the_update_begins_where_the_client_began(round_, stored):
     directory, federation = stored
     found = gather(directory, federation, "model", CARD, n_targets=2, seed=0, round_=round_)
     server, sent = federation.method.start(federation.server, torch.Generator().manual_seed(0))
-    assert optional_part(sent, Model) is None
+    assert find_payload(sent, Model) is None
     for seen in found.observations:
-        start = part(seen.broadcast, Model).state
+        start = get_payload(seen.broadcast, Model).state
         if round_ > 1:
-            before = part(directory.message(directory.upload_path(round_ - 1, seen.client)), Model).state
+            before = get_payload(directory.message(directory.upload_path(round_ - 1, seen.client)), Model).state
             for name, value in before.items():
                 expect_same(start[name], value)
         assert start.keys() == inner(server, prefix(seen.client)).keys()
@@ -68,13 +68,13 @@ def test_initial_weights_are_those_that_the_server_drew(stored):
     directory, federation = stored
     found = gather(directory, federation, "model", CARD, n_targets=2, seed=0, round_=1)
     drawn = directory.message(directory.broadcast_path(1))
-    assert optional_part(drawn, Model) is None
+    assert find_payload(drawn, Model) is None
     from fedpriv.federation.rounds import _init_rng
 
     server, _ = federation.method.start(federation.server, _init_rng(directory.config))
     for seen in found.observations:
         own = inner(server, prefix(seen.client))
-        for name, value in part(seen.broadcast, Model).state.items():
+        for name, value in get_payload(seen.broadcast, Model).state.items():
             expect_same(value, own[name])
 
 

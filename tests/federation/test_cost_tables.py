@@ -17,7 +17,7 @@ from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.registry import resolve
-from fedpriv.wire.sizes import Facts
+from fedpriv.wire.sizes import FederationSizes
 
 K = 10
 
@@ -32,8 +32,8 @@ class Column:
     model: str
     side: int
 
-    def facts(self, **more: Any) -> Facts:
-        facts = Facts(clients=K, classes=self.classes, width=self.width, pairs=self.pairs, **more)
+    def facts(self, **more: Any) -> FederationSizes:
+        facts = FederationSizes(clients=K, classes=self.classes, width=self.width, pairs=self.pairs, **more)
         return with_models(facts, self.model, (3, self.side, self.side))
 
 
@@ -161,7 +161,7 @@ DIFFERING = [
 ]
 
 
-def planned(name: str, facts: Facts, options: dict[str, Any]) -> dict[str, Any]:
+def planned(name: str, facts: FederationSizes, options: dict[str, Any]) -> dict[str, Any]:
     return communication(resolve("method", name, METHODS), facts, options)
 
 
@@ -280,8 +280,8 @@ def test_table_2_is_made_of_two_columns_of_table_11(method, up, down, up_setting
 def test_fedallreps_cells_of_table_4(samples, printed, consistent):
     # Samples are those in whole batches of 64. The cell counts their labels, and adds the broadcast of a head of width
     # 2048 in thousands to an upload of width 512 in ones.
-    narrow = Facts(clients=K, classes=200, width=512, samples=samples)
-    wide = Facts(clients=K, classes=200, width=2048, samples=samples)
+    narrow = FederationSizes(clients=K, classes=200, width=512, samples=samples)
+    wide = FederationSizes(clients=K, classes=200, width=2048, samples=samples)
     upload = planned("fedallrep", narrow, {})["full"]["upload_scalars_per_round"]
     broadcast = planned("fedallrep", wide, {})["paper"]["broadcast_scalars_per_round"]
     assert upload == samples * 513
@@ -291,9 +291,9 @@ def test_fedallreps_cells_of_table_4(samples, printed, consistent):
 
 
 def test_fedres_cell_of_table_4():
-    wide = planned("fedre", Facts(clients=K, classes=200, width=2048), {})["paper"]
+    wide = planned("fedre", FederationSizes(clients=K, classes=200, width=2048), {})["paper"]
     assert thousands(sum(wide[f"{way}_scalars_per_round"] for way in ("upload", "broadcast"))) == "4118.48"
-    narrow = planned("fedre", Facts(clients=K, classes=200, width=512), {})
+    narrow = planned("fedre", FederationSizes(clients=K, classes=200, width=512), {})
     totals = {
         kind: counts["upload_scalars_per_round"] + counts["broadcast_scalars_per_round"]
         for kind, counts in narrow.items()
@@ -305,7 +305,7 @@ def test_fedres_cell_of_table_4():
 
 
 def kilobytes(method: str, options: dict[str, Any], classes: int) -> str:
-    facts = Facts(clients=1, classes=100, width=500, pairs=classes)
+    facts = FederationSizes(clients=1, classes=100, width=500, pairs=classes)
     return f"{planned(method, facts, options)['paper']['upload_bytes_per_round'] / 1024:.2f}"
 
 

@@ -19,7 +19,7 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count
-from fedpriv.wire.payloads import Entangled, Model, part
+from fedpriv.wire.payloads import Entangled, Model, get_payload
 
 CPU = torch.device("cpu")
 CONFIG = RunConfig(
@@ -89,8 +89,8 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
     one, two = trained(tmp_path / "one"), trained(tmp_path / "two")
     assert files(one.path) == files(two.path)
     other = trained(tmp_path / "other", replace(CONFIG, seed=1))
-    assert part(other.message(other.upload_path(1, 0)), Entangled).feature.tolist() != (
-        part(one.message(one.upload_path(1, 0)), Entangled).feature.tolist()
+    assert get_payload(other.message(other.upload_path(1, 0)), Entangled).feature.tolist() != (
+        get_payload(one.message(one.upload_path(1, 0)), Entangled).feature.tolist()
     )
 
 
@@ -148,10 +148,10 @@ def test_capture_keeps_what_it_says(tmp_path):
 def test_the_broadcast_that_is_stored_is_the_one_that_was_answered(tmp_path):
     config = replace(CONFIG, method="fedavg", models="small-mlp")
     directory = trained(tmp_path / "run", config)
-    first = part(directory.message(directory.broadcast_path(1)), Model).state
-    second = part(directory.message(directory.broadcast_path(2)), Model).state
+    first = get_payload(directory.message(directory.broadcast_path(1)), Model).state
+    second = get_payload(directory.message(directory.broadcast_path(2)), Model).state
     sizes = [len(setup.train) for setup in prepare(config, CPU).clients]
-    uploads = [part(directory.message(directory.upload_path(1, k)), Model).state for k in range(4)]
+    uploads = [get_payload(directory.message(directory.upload_path(1, k)), Model).state for k in range(4)]
     for name, value in second.items():
         mean = sum(n / sum(sizes) * upload[name] for n, upload in zip(sizes, uploads, strict=True))
         expect_close(mean, value, atol=1e-6)

@@ -29,8 +29,8 @@ from fedpriv.wire.payloads import (
     LabelCounts,
     Model,
     SampleCount,
-    optional_part,
-    part,
+    find_payload,
+    get_payload,
 )
 
 SMALL = {"noise": 5, "hidden": 7, "learning_rate": 0.01, "steps": 5}
@@ -117,11 +117,11 @@ def test_lg_fedavg_averages_heads_by_sample_counts_and_leaves_extractors_alone()
         (2, (Classifier({"bias": torch.tensor([5.0]), "weight": torch.tensor([[6.0]])}), count_of(3))),
     ]
     state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
-    assert part(broadcast, Classifier).state["bias"].tolist() == [4.0]
+    assert get_payload(broadcast, Classifier).state["bias"].tolist() == [4.0]
     assert state["head.weight"].tolist() == [[5.0]]
     _, _, broadcast, states, uploads = trained("lg-fedavg")
-    assert set(part(uploads[0][1], Classifier).state) == {"bias", "weight"}
-    received = world.method.receive(world.setups[0], states[0], broadcast)
+    assert set(get_payload(uploads[0][1], Classifier).state) == {"bias", "weight"}
+    received = world.method.apply_broadcast(world.setups[0], states[0], broadcast)
     changed = {key for key in received if not torch.equal(received[key], states[0][key])}
     assert changed == {"model.head.weight", "model.head.bias"}
 
@@ -134,7 +134,7 @@ def test_fedprox_steps_down_the_gradient_plus_mu_times_the_way_from_the_global_m
     _, broadcast, states = world.start()
     setup, model = world.setups[0], world.setups[0].model
     state, _ = world.method.client_step(setup, states[0], broadcast, generator(5))
-    anchors = part(broadcast, Model).state
+    anchors = get_payload(broadcast, Model).state
     put(model, states[0], "model")
     for index in local_batches(len(setup.train), setup.training, generator(5)):
         images, labels = setup.train.batch(index)
@@ -152,12 +152,12 @@ def test_fedprox_steps_down_the_gradient_plus_mu_times_the_way_from_the_global_m
 def test_fedreps_head_never_leaves_and_is_never_replaced():
     world, server, broadcast, states, uploads = trained("fedrep")
     for _, upload in uploads:
-        assert not any(name.startswith("head") for name in part(upload, Extractor).state)
+        assert not any(name.startswith("head") for name in get_payload(upload, Extractor).state)
     assert not any("head" in name for name in server)
     assert not torch.equal(states[0]["model.head.weight"], states[1]["model.head.weight"])
-    received = world.method.receive(world.setups[0], states[0], broadcast)
+    received = world.method.apply_broadcast(world.setups[0], states[0], broadcast)
     expect_same(received["model.head.weight"], states[0]["model.head.weight"])
-    base = part(broadcast, Extractor).state
+    base = get_payload(broadcast, Extractor).state
     for name, value in base.items():
         expect_same(received[f"model.{name}"], value)
         assert not torch.equal(states[0][f"model.{name}"], value)
@@ -171,7 +171,7 @@ def test_fedrep_averages_extractors_by_sample_counts():
         (1, (Extractor({"extractor.0.weight": torch.tensor([5.0])}), count_of(3))),
     ]
     _, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
-    assert part(broadcast, Extractor).state["extractor.0.weight"].tolist() == [4.0]
+    assert get_payload(broadcast, Extractor).state["extractor.0.weight"].tolist() == [4.0]
 
 
 def test_each_phase_of_fedrep_moves_its_half_only():
@@ -287,7 +287,7 @@ def test_one_pass_of_fedala_over_one_batch_is_the_formula():
     options = {"share": 1.0, "first_passes": 1, "rate": 30.0}
     world, state, broadcast, shares = learn(options, batch_size=100, epochs=3)
     setup, model = world.setups[0], world.setups[0].model
-    received = part(broadcast, Model).state
+    received = get_payload(broadcast, Model).state
     put(model, state | {f"model.{name}": value for name, value in received.items()}, "model")
     model.eval()
     loss = cross_entropy(model(setup.train.images), setup.train.labels)
@@ -316,7 +316,7 @@ def test_learned_weights_lower_the_loss_of_the_merged_model():
     setup = world.setups[0]
 
     def loss(state):
-        put(setup.model, world.method.receive(setup, state, broadcast), "model")
+        put(setup.model, world.method.apply_broadcast(setup, state, broadcast), "model")
         return float(cross_entropy(classify(setup.model, setup.train.images), setup.train.labels))
 
     learned = {f"{fedala.SHARES}.{name}": share for name, share in shares.items()}
@@ -376,14 +376,14 @@ def test_dbe_pulls_by_half_the_mean_squared_distance():
 def test_dbe_sends_the_running_mean_once_and_the_server_sends_the_average_from_the_second_round_on():
     world = World("fedavgdbe", {}, batch_size=4)
     server, broadcast, states = world.start()
-    assert optional_part(broadcast, FeatureMean) is None
+    assert find_payload(broadcast, FeatureMean) is None
     server, broadcast, states, uploads = world.round(1, server, broadcast, states)
-    means = [part(upload, FeatureMean).mean for _, upload in uploads]
+    means = [get_payload(upload, FeatureMean).mean for _, upload in uploads]
     average = sum(size / sum(SIZES) * mean for size, mean in zip(SIZES, means, strict=True))
-    expect_close(part(broadcast, FeatureMean).mean, average, atol=1e-6)
+    expect_close(get_payload(broadcast, FeatureMean).mean, average, atol=1e-6)
     server, again, states, uploads = world.round(2, server, broadcast, states)
-    assert all(optional_part(upload, FeatureMean) is None for _, upload in uploads)
-    expect_same(part(again, FeatureMean).mean, part(broadcast, FeatureMean).mean)
+    assert all(find_payload(upload, FeatureMean) is None for _, upload in uploads)
+    expect_same(get_payload(again, FeatureMean).mean, get_payload(broadcast, FeatureMean).mean)
 
 
 def test_a_late_client_of_dbe_adds_its_mean():
@@ -391,10 +391,14 @@ def test_a_late_client_of_dbe_adds_its_mean():
     server, broadcast, states = world.start()
     server, broadcast, states, first = world.round(1, server, broadcast, states, chosen=(0, 1))
     server, broadcast, states, late = world.round(2, server, broadcast, states, chosen=(1, 2))
-    assert [optional_part(upload, FeatureMean) is None for _, upload in late] == [True, False]
-    means = [part(first[0][1], FeatureMean), part(first[1][1], FeatureMean), part(late[1][1], FeatureMean)]
+    assert [find_payload(upload, FeatureMean) is None for _, upload in late] == [True, False]
+    means = [
+        get_payload(first[0][1], FeatureMean),
+        get_payload(first[1][1], FeatureMean),
+        get_payload(late[1][1], FeatureMean),
+    ]
     average = sum(size / sum(SIZES) * mean.mean for size, mean in zip(SIZES, means, strict=True))
-    expect_close(part(broadcast, FeatureMean).mean, average, atol=1e-6)
+    expect_close(get_payload(broadcast, FeatureMean).mean, average, atol=1e-6)
 
 
 def test_the_running_mean_of_dbe_starts_from_zero_and_forgets_by_its_momentum():
@@ -407,7 +411,7 @@ def test_the_running_mean_of_dbe_starts_from_zero_and_forgets_by_its_momentum():
         represent(model, setup.train.images[index]).mean(0)
         for index in local_batches(len(setup.train), setup.training, generator(5))
     )
-    expect_close(part(upload, FeatureMean).mean, 0.75 * 0.25 * one + 0.25 * two, atol=1e-6)
+    expect_close(get_payload(upload, FeatureMean).mean, 0.75 * 0.25 * one + 0.25 * two, atol=1e-6)
 
 
 def test_a_client_of_dbe_without_a_batch_sends_the_mean_of_its_representations():
@@ -416,7 +420,7 @@ def test_a_client_of_dbe_without_a_batch_sends_the_mean_of_its_representations()
     setup = world.setups[0]
     _, upload = world.method.client_step(setup, states[0], broadcast, generator(5))
     put(setup.model, states[0], "model")
-    expect_close(part(upload, FeatureMean).mean, represent(setup.model, setup.train.images).mean(0))
+    expect_close(get_payload(upload, FeatureMean).mean, represent(setup.model, setup.train.images).mean(0))
 
 
 def test_a_step_of_dbe_is_its_loss_by_hand():
@@ -427,9 +431,9 @@ def test_a_step_of_dbe_is_its_loss_by_hand():
     assert bool(states[0][fedavgdbe.TRANSLATION].any())
     state, upload = world.method.client_step(setup, states[0], broadcast, generator(5))
     assert [payload.kind for payload in upload] == ["model", "sample-count"]
-    put(model, world.method.receive(setup, states[0], broadcast), "model")
+    put(model, world.method.apply_broadcast(setup, states[0], broadcast), "model")
     shift = states[0][fedavgdbe.TRANSLATION].clone().requires_grad_()
-    target, running = part(broadcast, FeatureMean).mean, torch.zeros(WIDTH)
+    target, running = get_payload(broadcast, FeatureMean).mean, torch.zeros(WIDTH)
     for index in local_batches(len(setup.train), setup.training, generator(5)):
         images, labels = setup.train.batch(index)
         features = model.represent(images)
@@ -455,7 +459,7 @@ def test_dbes_translation_is_private_and_used_in_prediction():
     put(setup.model, states[0], "model")
     logits = (represent(setup.model, images) + shift) @ setup.model.head.weight.T + setup.model.head.bias
     expect_close(world.method.predict(setup, states[0], images), logits, atol=1e-5)
-    received = world.method.receive(setup, states[0], broadcast)
+    received = world.method.apply_broadcast(setup, states[0], broadcast)
     expect_same(received[fedavgdbe.TRANSLATION], shift)
 
 
@@ -475,17 +479,17 @@ def test_the_first_round_of_dbe_is_fedavgs():
 def test_fedgen_sends_label_counts_once_and_the_server_sums_them(name):
     world = World(name, SMALL, batch_size=4)
     server, broadcast, states = world.start()
-    assert optional_part(broadcast, Generator) is None
+    assert find_payload(broadcast, Generator) is None
     server, broadcast, states, uploads = world.round(1, server, broadcast, states, chosen=(0, 1))
     for k, upload in uploads:
-        assert part(upload, LabelCounts).counts.tolist() == [
+        assert get_payload(upload, LabelCounts).counts.tolist() == [
             int((world.setups[k].train.labels == c).sum()) for c in range(CLASSES)
         ]
-    assert int(part(broadcast, LabelCounts).counts.sum()) == SIZES[0] + SIZES[1]
+    assert int(get_payload(broadcast, LabelCounts).counts.sum()) == SIZES[0] + SIZES[1]
     server, broadcast, states, uploads = world.round(2, server, broadcast, states)
-    assert [optional_part(upload, LabelCounts) is None for _, upload in uploads] == [True, True, False]
+    assert [find_payload(upload, LabelCounts) is None for _, upload in uploads] == [True, True, False]
     everybody = torch.cat([setup.train.labels for setup in world.setups])
-    expect_same(part(broadcast, LabelCounts).counts, torch.bincount(everybody, minlength=CLASSES))
+    expect_same(get_payload(broadcast, LabelCounts).counts, torch.bincount(everybody, minlength=CLASSES))
 
 
 @pytest.mark.parametrize(("noise", "classes", "expected"), [(32, 10, 285_696), (512, 10, 531_456)])
@@ -515,9 +519,9 @@ def test_the_mean_of_heads_logits_is_the_mean_heads_logit():
     features = torch.randn(6, WIDTH)
     logits = torch.zeros(6, CLASSES)
     for (_, upload), size in zip(uploads, SIZES, strict=True):
-        head = part(upload, Classifier).state
+        head = get_payload(upload, Classifier).state
         logits += size / sum(SIZES) * (features @ head["weight"].T + head["bias"])
-    mean = part(broadcast, Classifier).state
+    mean = get_payload(broadcast, Classifier).state
     expect_close(features @ mean["weight"].T + mean["bias"], logits, atol=1e-5)
 
 
@@ -555,13 +559,13 @@ def test_a_step_of_fedgen_is_its_loss_by_hand():
     setup, model = world.setups[0], world.setups[0].model
     setup = replace(setup, training=replace(setup.training, max_steps=1, batch_size=4, learning_rate=0.2))
     state, _ = world.method.client_step(setup, states[0], broadcast, generator(5))
-    put(model, world.method.receive(setup, states[0], broadcast), "model")
+    put(model, world.method.apply_broadcast(setup, states[0], broadcast), "model")
     rng = generator(5)
     index = local_batches(len(setup.train), setup.training, rng)[0]
     made = feature_generator.make_generator(setup, 0, torch.device("cpu"))
-    made.load_state_dict(dict(part(broadcast, Generator).state))
+    made.load_state_dict(dict(get_payload(broadcast, Generator).state))
     with global_seed(int(torch.randint(2**62, (1,), generator=rng))):
-        classes = feature_generator.draw_classes(part(broadcast, LabelCounts).counts, 4)
+        classes = feature_generator.draw_classes(get_payload(broadcast, LabelCounts).counts, 4)
         features = made(classes).detach()
     images, labels = setup.train.batch(index)
     loss = cross_entropy(model(images), labels) + 0.5 * cross_entropy(model.head(features), classes)
@@ -591,7 +595,7 @@ def test_fd_averages_each_class_over_its_holders_and_keeps_what_nobody_sent():
         (2, (ClassLogits(eye[:0], torch.tensor([], dtype=torch.int64)),)),
     ]
     state, broadcast = world.method.server_step(world.server, old, uploads, generator(0))
-    sent = part(broadcast, ClassLogits)
+    sent = get_payload(broadcast, ClassLogits)
     assert sent.classes.tolist() == [0, 1, 2]
     assert sent.values.tolist() == [[0.5, 0, 0.5, 0], [0, 1, 0, 0], [0, 0, 0, 1]]
     assert state[fd.KNOWN].tolist() == [True, True, True, False]
@@ -634,7 +638,7 @@ def test_a_step_of_fd_is_its_loss_by_hand(targets):
 def test_fd_collects_after_training_over_every_sample():
     world, _, _, states, uploads = trained("fd", drop_last=True)
     for k, upload in uploads:
-        setup, sent = world.setups[k], part(upload, ClassLogits)
+        setup, sent = world.setups[k], get_payload(upload, ClassLogits)
         put(setup.model, states[k], "model")
         outputs = classify(setup.model, setup.train.images).softmax(1)
         means, classes, _ = class_means(outputs, setup.train.labels)
@@ -652,15 +656,15 @@ def test_fd_collects_in_training_from_the_batches_that_were_trained_on():
     index = torch.cat(local_batches(len(setup.train), setup.training, generator(5)))
     put(setup.model, states[0], "model")
     means, classes, _ = class_means(classify(setup.model, setup.train.images[index]), setup.train.labels[index])
-    expect_same(part(upload, ClassLogits).classes, classes)
-    expect_close(part(upload, ClassLogits).values, means, atol=1e-5)
+    expect_same(get_payload(upload, ClassLogits).classes, classes)
+    expect_close(get_payload(upload, ClassLogits).values, means, atol=1e-5)
 
 
 def test_a_client_of_fd_that_trained_on_nothing_sends_no_class():
     _, _, broadcast, _, uploads = trained("fd", {"collect": "training"}, batch_size=6, drop_last=True)
-    sent = part(uploads[2][1], ClassLogits)  # five images fill no batch of six
+    sent = get_payload(uploads[2][1], ClassLogits)  # five images fill no batch of six
     assert sent.values.shape == (0, CLASSES)
-    assert len(part(broadcast, ClassLogits).classes) > 0
+    assert len(get_payload(broadcast, ClassLogits).classes) > 0
 
 
 # ---------------------------------------------------------------- communication
@@ -669,12 +673,12 @@ def test_a_client_of_fd_that_trained_on_nothing_sends_no_class():
 def test_ten_clients_exchange_what_the_published_table_says():
     from fedpriv.methods import METHODS
     from fedpriv.util.registry import resolve
-    from fedpriv.wire.sizes import Facts, total
+    from fedpriv.wire.sizes import FederationSizes, total
 
-    facts = Facts(clients=10, classes=10, width=512, pairs=61, known_classes=10, model_scalars=878_538)
+    facts = FederationSizes(clients=10, classes=10, width=512, pairs=61, known_classes=10, model_scalars=878_538)
 
     def counted(name, **changes):
-        return total(resolve("method", name, METHODS).wire(replace(facts, **changes)))["paper"]
+        return total(resolve("method", name, METHODS).message_sizes(replace(facts, **changes)))["paper"]
 
     head = 10 * (512 * 10 + 10)
     assert counted("lg-fedavg").upload_scalars == counted("lg-fedavg").broadcast_scalars == head == 51_300

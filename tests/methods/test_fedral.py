@@ -14,8 +14,8 @@ from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import AngleMatrix, SampleCount, part
-from fedpriv.wire.sizes import Facts, total
+from fedpriv.wire.payloads import AngleMatrix, SampleCount, get_payload
+from fedpriv.wire.sizes import FederationSizes, total
 
 
 def upload(*blocks, count):
@@ -30,7 +30,7 @@ def test_the_weighted_mean_counts_what_was_not_sent_as_zero():
     world = World("fedral")
     state, broadcast = world.method.server_step(world.server, {}, [(0, DENSE), (1, DIAGONAL)], generator(0))
     assert state["angle"].tolist() == [[4.0, 0.5], [0.75, 7.0]]  # (1 * 1 + 3 * 5) / 4, 1 * 2 / 4, ...
-    assert part(broadcast, AngleMatrix).blocks.tolist() == [[[4.0, 0.5], [0.75, 7.0]]]
+    assert get_payload(broadcast, AngleMatrix).blocks.tolist() == [[[4.0, 0.5], [0.75, 7.0]]]
 
 
 def test_the_naive_mean_is_over_those_who_sent():
@@ -57,7 +57,7 @@ def test_clients_upload_the_blocks_of_their_own_number():
     server, broadcast, states = world.start()
     _, _, after, uploads = world.round(1, server, broadcast, states)
     for (k, sent), m in zip(uploads, (1, 4, 1), strict=True):
-        blocks = part(sent, AngleMatrix).blocks
+        blocks = get_payload(sent, AngleMatrix).blocks
         assert blocks.shape == (m, WIDTH // m, WIDTH // m)
         side = WIDTH // m
         for i, block in enumerate(blocks):
@@ -69,7 +69,7 @@ def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned
     world = World("fedral", {"blocks": [1]}, batch_size=3, max_steps=1, learning_rate=0.1)
     server, broadcast, states = world.start()
     _, _, after, uploads = world.round(1, server, broadcast, states)
-    angle = part(broadcast, AngleMatrix).blocks[0]
+    angle = get_payload(broadcast, AngleMatrix).blocks[0]
     for k, sent in uploads:
         setup = world.setups[k]
         index = local_batches(len(setup.train), setup.training, generator(0, "step", 1, k))[0]
@@ -79,9 +79,9 @@ def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned
         weight, bias = states[k]["model.head.weight"], states[k]["model.head.bias"]
         turned = features + features @ angle
         error = (torch.softmax(turned @ weight.T + bias, 1) - torch.eye(CLASSES)[labels]) / len(labels)
-        expect_close(part(sent, AngleMatrix).blocks[0], angle - 0.1 * features.T @ (error @ weight), atol=1e-5)
+        expect_close(get_payload(sent, AngleMatrix).blocks[0], angle - 0.1 * features.T @ (error @ weight), atol=1e-5)
         expect_close(after[k]["model.head.weight"], weight - 0.1 * error.T @ turned, atol=1e-5)
-        expect_same(after[k]["angle"], part(sent, AngleMatrix).blocks[0])
+        expect_same(after[k]["angle"], get_payload(sent, AngleMatrix).blocks[0])
 
 
 def test_prediction_turns_the_representation_and_the_other_figure_does_not():
@@ -93,7 +93,7 @@ def test_prediction_turns_the_representation_and_the_other_figure_does_not():
     weight, bias = state["model.head.weight"], state["model.head.bias"]
     turned = (features + features @ state["angle"]) @ weight.T + bias
     expect_close(world.method.predict(setup, state, images), turned, atol=1e-5)
-    plain = world.method.also["without_matrix"](setup, state, images)
+    plain = world.method.extra_predictors["without_matrix"](setup, state, images)
     expect_close(plain, features @ weight.T + bias, atol=1e-5)
 
 
@@ -102,7 +102,7 @@ def test_the_start_is_shared_and_has_variance_one_over_d():
     server, broadcast, states = world.start()
     for state in states:
         expect_same(state["angle"], server["angle"])
-    expect_same(part(broadcast, AngleMatrix).blocks[0], server["angle"])
+    expect_same(get_payload(broadcast, AngleMatrix).blocks[0], server["angle"])
     angle = fedral.initial_angle(512, 0, 1.0)
     assert float(angle.std()) == pytest.approx(512**-0.5, rel=0.01)
     assert not fedral.initial_angle(512, 0, 0.0).any()
@@ -122,8 +122,8 @@ def test_the_broadcast_matrix_replaces_the_clients_own():
     world = World("fedral")
     server, broadcast, states = world.start()
     _, broadcast, states, _ = world.round(1, server, broadcast, states)
-    received = world.method.receive(world.setups[0], states[0], broadcast)
-    expect_same(received["angle"], part(broadcast, AngleMatrix).blocks[0])
+    received = world.method.apply_broadcast(world.setups[0], states[0], broadcast)
+    expect_same(received["angle"], get_payload(broadcast, AngleMatrix).blocks[0])
     off_block = received["angle"][0, -1]
     assert float(off_block) == 0
     assert float(states[0]["angle"][0, -1]) != 0
@@ -143,7 +143,9 @@ def test_communication_of_table_4():
     # KB of float32 for one client: 9.77 (100 blocks), 7.81 (125), 39.06 (25); the 1.56 printed beside them is below
     # the 1.95 of the diagonal alone.
     for blocks, kilobytes in ((100, 9.77), (125, 7.81), (25, 39.06), (500, 1.95)):
-        counted = total(fedral.METHOD.wire(Facts(1, 10, 500, fedral.Options(blocks=(blocks,)))))["paper"]
+        counted = total(fedral.METHOD.message_sizes(FederationSizes(1, 10, 500, fedral.Options(blocks=(blocks,)))))[
+            "paper"
+        ]
         assert counted.upload_bytes / 1024 == pytest.approx(kilobytes, abs=0.005)
         assert counted.broadcast_scalars == 500**2
 

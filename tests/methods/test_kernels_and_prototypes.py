@@ -18,7 +18,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Coefficient, Kernel, Model, Prototypes, PublicImages, part
+from fedpriv.wire.payloads import Coefficient, Kernel, Model, Prototypes, PublicImages, get_payload
 
 
 def after(name, options=None, rounds=3, chosen=(0, 1, 2), **training):
@@ -102,7 +102,7 @@ def test_one_server_step_of_fedtgp_goes_down_the_gradient():
     server, broadcast, states = world.start()
     assert broadcast == ()
     trained, sent, _, uploads = world.round(1, server, broadcast, states)
-    rows = [part(upload, Prototypes) for _, upload in uploads]
+    rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
     means, _, _ = class_means(features, classes)
     gaps = (means[:, None] - means).norm(dim=2) + torch.eye(len(means)) * 1e9
@@ -114,8 +114,8 @@ def test_one_server_step_of_fedtgp_goes_down_the_gradient():
     cross_entropy(-(distance + margin), classes).backward()
     for name, weight in weights.items():
         expect_close(trained[name], server[name] - 0.5 * weight.grad, atol=1e-5)
-    expect_same(part(sent, Prototypes).classes, torch.arange(CLASSES))
-    expect_same(part(sent, Prototypes).features, fedtgp.generate(trained))
+    expect_same(get_payload(sent, Prototypes).classes, torch.arange(CLASSES))
+    expect_same(get_payload(sent, Prototypes).features, fedtgp.generate(trained))
 
 
 def test_fedtgp_uploads_prototypes_of_the_model_it_just_trained():
@@ -123,8 +123,8 @@ def test_fedtgp_uploads_prototypes_of_the_model_it_just_trained():
     for (_, upload), setup, state in zip(uploads, world.setups, states, strict=True):
         put(setup.model, state, "model")
         means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
-        expect_same(part(upload, Prototypes).features, means)
-        expect_same(part(upload, Prototypes).classes, classes)
+        expect_same(get_payload(upload, Prototypes).features, means)
+        expect_same(get_payload(upload, Prototypes).classes, classes)
 
 
 def test_server_training_brings_generated_prototypes_to_their_classes():
@@ -133,7 +133,7 @@ def test_server_training_brings_generated_prototypes_to_their_classes():
     corners = 3 * torch.eye(16)[:CLASSES]
     upload = (Prototypes(corners, torch.arange(CLASSES)),)
     _, sent = world.method.server_step(world.server, state, [(0, upload)], generator(1))
-    nearest = torch.cdist(part(sent, Prototypes).features, corners).argmin(1)
+    nearest = torch.cdist(get_payload(sent, Prototypes).features, corners).argmin(1)
     assert nearest.tolist() == list(range(CLASSES))
 
 
@@ -207,10 +207,10 @@ def test_eta_grows_as_scheduled():
 def test_eta_of_the_round_is_broadcast():
     world = World("fedhenn", {"weight": 1.0})
     server, broadcast, states = world.start()
-    seen = [float(part(broadcast, Coefficient).value)]
+    seen = [float(get_payload(broadcast, Coefficient).value)]
     for number in (1, 2):
         server, broadcast, states, _ = world.round(number, server, broadcast, states)
-        seen.append(float(part(broadcast, Coefficient).value))
+        seen.append(float(get_payload(broadcast, Coefficient).value))
     assert seen == pytest.approx([0.2, 0.4, 0.6])
 
 
@@ -247,7 +247,7 @@ def test_one_local_step_goes_down_cross_entropy_plus_eta_times_one_minus_alignme
         expect_close(moved, slope, atol=1e-4)
     if name == "fedhenn-kernel":
         put(setup.model, trained, "model")
-        expect_close(part(upload, Kernel).matrix, linear_kernel(represent(setup.model, asked)), rtol=1e-4)
+        expect_close(get_payload(upload, Kernel).matrix, linear_kernel(represent(setup.model, asked)), rtol=1e-4)
 
 
 def test_the_reference_of_fedhenn_is_the_mean_kernel_of_everybodys_newest_model():
@@ -255,11 +255,11 @@ def test_the_reference_of_fedhenn_is_the_mean_kernel_of_everybodys_newest_model(
     server, broadcast, states = world.start()
     for chosen in ((0, 1, 2), (1,)):
         server, broadcast, states, _ = world.round(len(chosen), server, broadcast, states, chosen)
-        images, kernels = part(broadcast, PublicImages).images, []
+        images, kernels = get_payload(broadcast, PublicImages).images, []
         for setup, state in zip(world.setups, states, strict=True):
             put(setup.model, state, "model")
             kernels.append(linear_kernel(represent(setup.model, images)))
-        expect_close(part(broadcast, Kernel).matrix, sum(kernels) / 3, rtol=1e-4, atol=1e-5)
+        expect_close(get_payload(broadcast, Kernel).matrix, sum(kernels) / 3, rtol=1e-4, atol=1e-5)
 
 
 def test_the_server_of_fedhenn_begins_with_the_clients_own_weights():
@@ -277,10 +277,10 @@ def test_the_kernel_variant_refers_to_the_images_that_were_represented_before():
     server, first, states = world.start()
     assert [payload.kind for payload in first] == ["public-images", "coefficient"]
     _, second, states, uploads = world.round(1, server, first, states)
-    expect_same(part(second, PublicImages).images[:5], part(first, PublicImages).images)
-    assert len(part(second, PublicImages).images) == 10
-    kernels = [part(upload, Kernel).matrix for _, upload in uploads]
-    expect_close(part(second, Kernel).matrix, sum(kernels) / 3, rtol=1e-5)
+    expect_same(get_payload(second, PublicImages).images[:5], get_payload(first, PublicImages).images)
+    assert len(get_payload(second, PublicImages).images) == 10
+    kernels = [get_payload(upload, Kernel).matrix for _, upload in uploads]
+    expect_close(get_payload(second, Kernel).matrix, sum(kernels) / 3, rtol=1e-5)
     assert all(payload.kind == "kernel" for _, upload in uploads for payload in upload)
 
 
@@ -290,9 +290,9 @@ def test_the_homogeneous_variant_refers_to_the_model_it_received():
         settings = {"rounds": 1, "max_steps": steps}
         plain, pulled = after("fedavg", **settings), after("fedhenn-homogeneous", {"weight": 500.0}, **settings)
         close = [
-            torch.allclose(part(a, Model).state[n], part(b, Model).state[n], atol=1e-5)
+            torch.allclose(get_payload(a, Model).state[n], get_payload(b, Model).state[n], atol=1e-5)
             for (_, a), (_, b) in zip(plain[4], pulled[4], strict=True)
-            for n in part(a, Model).state
+            for n in get_payload(a, Model).state
         ]
         assert all(close) is equal
 
@@ -301,10 +301,10 @@ def test_alignment_training_raises_alignment():
     def final(weight):
         options = {"weight": weight, "schedule": "constant", "rad_size": 12}
         world, _, broadcast, states, _ = after("fedhenn", options, rounds=4, learning_rate=0.05)
-        reference, found = part(broadcast, Kernel).matrix, []
+        reference, found = get_payload(broadcast, Kernel).matrix, []
         for setup, state in zip(world.setups, states, strict=True):
             put(setup.model, state, "model")
-            features = represent(setup.model, part(broadcast, PublicImages).images)
+            features = represent(setup.model, get_payload(broadcast, PublicImages).images)
             found.append(alignment(linear_kernel(features), reference).item())
         return sum(found) / len(found)
 

@@ -18,7 +18,7 @@ from fedpriv.methods.fedre import WEIGHTS
 from fedpriv.methods.shared import global_head
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.payloads import Classifier, Entangled, Model, Prototypes, Representations, SampleCount, part
+from fedpriv.wire.payloads import Classifier, Entangled, Model, Prototypes, Representations, SampleCount, get_payload
 
 # A new method is one more row: options that the contract test runs it with.
 ROWS: list[tuple[str, dict]] = [
@@ -116,7 +116,7 @@ def test_the_contract(name, options):
         assert {payload.kind for payload in broadcast} <= set(method.broadcasts)
     images = torch.rand(6, *SHAPE)
     for setup, state in zip(world.setups, states, strict=True):
-        for seen in (state, method.receive(setup, state, broadcast)):
+        for seen in (state, method.apply_broadcast(setup, state, broadcast)):
             scores = method.predict(setup, seen, images)
             assert scores.shape == (6, CLASSES)
             assert not scores.isnan().any()
@@ -137,7 +137,9 @@ def test_clients_of_one_architecture_start_equal_and_a_round_with_one_client_wor
 
 def method_predicts(world, state, broadcast):
     setup = world.setups[0]
-    return world.method.predict(setup, world.method.receive(setup, state, broadcast), torch.rand(2, *SHAPE)).shape == (
+    return world.method.predict(
+        setup, world.method.apply_broadcast(setup, state, broadcast), torch.rand(2, *SHAPE)
+    ).shape == (
         2,
         CLASSES,
     )
@@ -186,7 +188,7 @@ def test_fedavg_averages_by_sample_counts():
         (1, (Model({"w": torch.tensor([5.0, 6.0])}), SampleCount(torch.tensor([3])))),
     ]
     state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
-    assert part(broadcast, Model).state["w"].tolist() == [4.0, 5.0]
+    assert get_payload(broadcast, Model).state["w"].tolist() == [4.0, 5.0]
     assert state["global.w"].tolist() == [4.0, 5.0]
 
 
@@ -213,7 +215,7 @@ def test_one_local_step_of_fedavg_reveals_the_gradient_of_its_first_batch():
         loss = cross_entropy(setup.model(images), labels)
         names = [name for name, _ in setup.model.named_parameters()]
         slopes = torch.autograd.grad(loss, list(setup.model.parameters()))
-        before, after = part(broadcast, Model).state, part(upload, Model).state
+        before, after = get_payload(broadcast, Model).state, get_payload(upload, Model).state
         for name, slope in zip(names, slopes, strict=True):
             expect_close((before[name] - after[name]) / 0.1, slope, atol=1e-5)
 
@@ -248,16 +250,16 @@ def test_the_servers_head_is_nobodys_object():
     frozen = copies(server)
     world.round(1, server, broadcast, states)
     assert same(server, frozen)
-    assert part(broadcast, Classifier).state["weight"].data_ptr() != states[0]["model.head.weight"].data_ptr()
+    assert get_payload(broadcast, Classifier).state["weight"].data_ptr() != states[0]["model.head.weight"].data_ptr()
 
 
 def test_the_broadcast_head_reaches_every_client():
     world = World("fedre")
     server, broadcast, states = world.start()
     _, broadcast, states, _ = world.round(1, server, broadcast, states)
-    head = part(broadcast, Classifier).state
+    head = get_payload(broadcast, Classifier).state
     for setup, state in zip(world.setups, states, strict=True):
-        received = world.method.receive(setup, state, broadcast)
+        received = world.method.apply_broadcast(setup, state, broadcast)
         expect_same(received["model.head.weight"], head["weight"])
         assert not torch.equal(state["model.head.weight"], head["weight"])
 
@@ -281,7 +283,7 @@ def test_fedgh_and_fedallrep_train_the_head_by_mean_cross_entropy(name, payload)
     world = World(name, {"server": {"learning_rate": 0.5, "batch_size": 100}})
     server, broadcast, states = world.start()
     after, _, _, uploads = world.round(1, server, broadcast, states)
-    rows = [part(upload, payload) for _, upload in uploads]
+    rows = [get_payload(upload, payload) for _, upload in uploads]
     features = torch.cat([row.features for row in rows])
     labels = torch.cat([row.classes if payload is Prototypes else row.labels for row in rows])
     weight, bias = server["head.weight"], server["head.bias"]
@@ -300,7 +302,7 @@ def test_uploads_are_computed_by_the_trained_model_over_every_sample():
     for k, upload in uploads:
         setup = world.setups[k]
         put(setup.model, states[k], "model")
-        sent = part(upload, Representations)
+        sent = get_payload(upload, Representations)
         expect_same(sent.features, represent(setup.model, setup.train.images))
         expect_same(sent.labels, setup.train.labels)
         assert len(sent.labels) == SIZES[k]
@@ -324,7 +326,7 @@ def test_fixed_weights_stay_and_resampled_weights_change():
         weights = world.setups[0].trace.result().mixture
         assert torch.equal(before, weights) is stays
         assert (WEIGHTS in second[0]) is stays
-        encoding = part(uploads[0][1], Entangled).label_encoding
+        encoding = get_payload(uploads[0][1], Entangled).label_encoding
         for c in range(CLASSES):
             of_class = weights[world.setups[0].train.labels == c]
             assert float(encoding[c]) == pytest.approx(float(of_class.sum()), abs=1e-6)
@@ -366,7 +368,7 @@ def test_fedproto_predicts_the_nearest_known_prototype():
     put(setup.model, states[0], "model")
     features = represent(setup.model, images)
     anchors = Prototypes(torch.stack([features[3], features[1]]).clone(), torch.tensor([1, 3]))
-    received = world.method.receive(setup, states[0], (anchors,))
+    received = world.method.apply_broadcast(setup, states[0], (anchors,))
     scores = world.method.predict(setup, received, images)
     distance = ((features[:, None] - anchors.features) ** 2).mean(2)
     expect_close(scores[:, [1, 3]], -distance, atol=1e-5)
@@ -380,10 +382,10 @@ def test_fedproto_predicts_the_nearest_known_prototype():
 def facts_of(world, broadcast):
     """Sizes of the world, as somebody would type them into ``fedpriv cost``."""
     from fedpriv.models.build import count_parameters
-    from fedpriv.wire.sizes import Facts
+    from fedpriv.wire.sizes import FederationSizes
 
     known = {int(c) for setup in world.setups for c in setup.train.labels.unique()}
-    return Facts(
+    return FederationSizes(
         clients=len(SIZES),
         classes=CLASSES,
         width=WIDTH,
@@ -410,4 +412,4 @@ def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(na
     _, _, _, uploads = world.round(2, server, broadcast, states)
     rows = [row for k in range(len(SIZES)) for row in entries(broadcast, 2, k, "broadcast")]
     rows += [row for k, upload in uploads for row in entries(upload, 2, k, "upload")]
-    assert total(world.method.wire(facts_of(world, broadcast))) == count(rows)
+    assert total(world.method.message_sizes(facts_of(world, broadcast))) == count(rows)

@@ -19,8 +19,8 @@ from fedpriv.methods.shared.small_model import small_blueprint, small_scratch
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.payloads import Energy, LowRankModel, SampleCount, SmallModel, part
-from fedpriv.wire.sizes import Facts, total
+from fedpriv.wire.payloads import Energy, LowRankModel, SampleCount, SmallModel, get_payload
+from fedpriv.wire.sizes import FederationSizes, total
 
 
 def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
@@ -58,7 +58,7 @@ def test_the_small_model_is_never_the_private_models_module():
 def test_private_and_small_model_of_one_architecture_start_different(name):
     world = World(name)
     _, broadcast, states = world.start()
-    small = part(broadcast, SmallModel).state["extractor.0.weight"]
+    small = get_payload(broadcast, SmallModel).state["extractor.0.weight"]
     assert not torch.equal(small, states[0]["model.extractor.0.weight"])
 
 
@@ -66,14 +66,14 @@ def test_before_any_broadcast_a_client_holds_the_small_model_that_the_server_wil
     world = World("fedmrl")
     _, broadcast, states = world.start()
     for state in states:
-        for n, value in part(broadcast, SmallModel).state.items():
+        for n, value in get_payload(broadcast, SmallModel).state.items():
             expect_same(state[f"small.{n}"], value)
 
 
 @pytest.mark.parametrize("name", ["fedmrl", "fml", "fedapen"])
 def test_clients_upload_small_models_of_their_own(name):
     _, _, _, uploads = played(World(name), 1)
-    weights = [part(upload, SmallModel).state["head.weight"] for _, upload in uploads]
+    weights = [get_payload(upload, SmallModel).state["head.weight"] for _, upload in uploads]
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
@@ -89,7 +89,7 @@ def test_small_models_are_averaged_uniformly_or_by_counts():
     ):
         world = World(name, options)
         state, broadcast = world.method.server_step(world.server, {}, uploads, generator(0))
-        assert part(broadcast, SmallModel).state["w"].tolist() == [mean]
+        assert get_payload(broadcast, SmallModel).state["w"].tolist() == [mean]
         assert state["small.w"].tolist() == [mean]
 
 
@@ -111,7 +111,9 @@ def test_batch_norm_statistics_of_the_small_model_stay_with_the_client():
     _, _, states, uploads = played(world, 1)
     name = "small.extractor.bn1.running_mean"
     assert not torch.equal(states[0][name], torch.zeros_like(states[0][name]))
-    assert not any("running" in entry or "batches" in entry for _, u in uploads for entry in part(u, SmallModel).state)
+    assert not any(
+        "running" in entry or "batches" in entry for _, u in uploads for entry in get_payload(u, SmallModel).state
+    )
 
 
 # ---------------------------------------------------------------- mutual learning
@@ -185,7 +187,7 @@ def test_fml_without_mutual_terms_is_local_training():
 def test_fml_predicts_with_the_private_model_alone():
     world = World("fml")
     _, broadcast, states, _ = played(world)
-    assert world.method.receive(world.setups[0], states[0], broadcast) is states[0]
+    assert world.method.apply_broadcast(world.setups[0], states[0], broadcast) is states[0]
     other = states[0] | {name: value + 1 for name, value in states[0].items() if name.startswith("small.")}
     images = torch.rand(3, *SHAPE)
     predict = world.method.predict
@@ -217,7 +219,7 @@ def test_fedmrl_keeps_its_projector_between_rounds_and_uses_it():
     server, broadcast, first = world.start()
     server, broadcast, second, _ = world.round(1, server, broadcast, first)
     assert not torch.equal(first[0]["projector.weight"], second[0]["projector.weight"])
-    received = world.method.receive(world.setups[0], second[0], broadcast)
+    received = world.method.apply_broadcast(world.setups[0], second[0], broadcast)
     expect_same(received["projector.weight"], second[0]["projector.weight"])
     # The next round starts from it: with another projector the same step ends elsewhere.
     other = copies(second[0]) | {"projector.weight": first[0]["projector.weight"]}
@@ -250,7 +252,7 @@ def test_fedmrl_trains_all_three_parts():
     after, upload = world.method.client_step(world.setups[1], before[1], broadcast, generator(0))
     for name in ("model.head.weight", "small.head.weight", "small.extractor.0.weight", "projector.bias"):
         assert not torch.equal(before[1][name], after[name])
-    assert same(inner(after, "small"), dict(part(upload, SmallModel).state))
+    assert same(inner(after, "small"), dict(get_payload(upload, SmallModel).state))
 
 
 def test_fedmrl_refuses_a_small_representation_that_is_wider_than_the_private_one():
@@ -265,8 +267,8 @@ def test_fedmrl_refuses_a_small_representation_that_is_wider_than_the_private_on
 )
 def test_fedmrls_communication_is_that_of_table_11_of_fedre(shape, classes, scalars):
     blueprint = Blueprint("resnet18", shape, classes, 512)
-    facts = Facts(10, classes, 512, fedmrl.Options(small_model="cnn4"), blueprint=blueprint)
-    upload, broadcast, _ = fedmrl.METHOD.wire(facts)
+    facts = FederationSizes(10, classes, 512, fedmrl.Options(small_model="cnn4"), blueprint=blueprint)
+    upload, broadcast, _ = fedmrl.METHOD.message_sizes(facts)
     assert (upload.scalars, broadcast.scalars) == (10 * scalars, 10 * scalars)
 
 
@@ -325,7 +327,7 @@ def test_fedkds_share_of_energy_grows_by_the_published_schedule():
     server, broadcast, states = world.start()
     seen = []
     for number in range(1, 6):
-        seen.append(float(part(broadcast, Energy).share))
+        seen.append(float(get_payload(broadcast, Energy).share))
         server, broadcast, states, _ = world.round(number, server, broadcast, states)
     assert seen == pytest.approx([0.95, 0.962, 0.968, 0.974, 0.98])
 
@@ -334,9 +336,9 @@ def test_fedkd_clients_train_the_recovered_mentee_and_upload_it_compressed():
     world = World("fedkd", {"energy_start": 0.01}, max_steps=1, learning_rate=1e-6)
     server, broadcast, states = world.start()
     _, _, _, uploads = world.round(1, server, broadcast, states)
-    start = recover(part(broadcast, LowRankModel).factors)
+    start = recover(get_payload(broadcast, LowRankModel).factors)
     for _, upload in uploads:
-        factors = part(upload, LowRankModel).factors
+        factors = get_payload(upload, LowRankModel).factors
         found = recover(factors)
         assert sum(value.numel() for value in factors.values()) < sum(value.numel() for value in found.values())
         assert all(torch.allclose(found[name], value, atol=1e-4) for name, value in start.items())
@@ -347,11 +349,11 @@ def test_fedkds_server_averages_recovered_mentees_and_compresses_the_mean():
     server, _, _ = world.start()
     rows = [torch.outer(torch.arange(1.0, 7), torch.ones(5)), torch.outer(torch.ones(6), torch.arange(5.0))]
     uploads = [(k, (LowRankModel(compress({"w": row}, 0.999)),)) for k, row in enumerate(rows)]
-    assert part(uploads[0][1], LowRankModel).factors.keys() == {"w.u", "w.s", "w.v"}
+    assert get_payload(uploads[0][1], LowRankModel).factors.keys() == {"w.u", "w.s", "w.v"}
     state, broadcast = world.method.server_step(world.server, server, uploads, generator(0))
     mean = (rows[0] + rows[1]) / 2
     expect_close(state["small.w"], mean, atol=1e-5)
-    expect_close(recover(part(broadcast, LowRankModel).factors)["w"], mean, atol=1e-4)
+    expect_close(recover(get_payload(broadcast, LowRankModel).factors)["w"], mean, atol=1e-4)
     assert int(state["rounds-done"]) == 1
 
 
@@ -359,7 +361,7 @@ def test_fedkd_predicts_with_the_mentor_alone_and_keeps_its_bridge():
     world = World("fedkd")
     server, broadcast, first = world.start()
     _, broadcast, second, _ = world.round(1, server, broadcast, first)
-    assert world.method.receive(world.setups[0], second[0], broadcast) is second[0]
+    assert world.method.apply_broadcast(world.setups[0], second[0], broadcast) is second[0]
     assert not torch.equal(first[0]["bridge.weight"], second[0]["bridge.weight"])
     other = second[0] | {"bridge.weight": first[0]["bridge.weight"]}
     images = torch.rand(3, *SHAPE)
@@ -374,8 +376,8 @@ def test_fedkd_predicts_with_the_mentor_alone_and_keeps_its_bridge():
 
 def test_fedkds_communication_needs_the_size_of_a_compressed_model():
     with pytest.raises(UserError, match="--compressed-scalars"):
-        fedkd.METHOD.wire(Facts(10, 10, 512))
-    counts = total(fedkd.METHOD.wire(Facts(10, 10, 512, compressed_scalars=337_428)))
+        fedkd.METHOD.message_sizes(FederationSizes(10, 10, 512))
+    counts = total(fedkd.METHOD.message_sizes(FederationSizes(10, 10, 512, compressed_scalars=337_428)))
     assert counts["paper"].upload_scalars == counts["paper"].broadcast_scalars == 3_374_280
     assert counts["full"].broadcast_scalars == 3_374_290
 
@@ -431,11 +433,11 @@ def test_fedapen_learns_the_weight_on_its_set_after_aggregation():
     server, broadcast, states = world.start()
     setup = world.setups[0]
     # Nothing is learned from untrained models.
-    assert world.method.receive(setup, states[0], broadcast)["ensemble.weight"].tolist() == [0.5]
+    assert world.method.apply_broadcast(setup, states[0], broadcast)["ensemble.weight"].tolist() == [0.5]
     _, broadcast, states, _ = world.round(1, server, broadcast, states)
     assert states[0]["ensemble.weight"].tolist() == [0.5]
-    received = world.method.receive(setup, states[0], broadcast)
-    assert same(inner(received, "small"), dict(part(broadcast, SmallModel).state))
+    received = world.method.apply_broadcast(setup, states[0], broadcast)
+    assert same(inner(received, "small"), dict(get_payload(broadcast, SmallModel).state))
     chosen = states[0]["ensemble.set"]
     assert len(chosen) == round(0.5 * len(setup.train)) == len(chosen.unique())
     logits = [classify(model, setup.train.images[chosen]) for model in fedapen.load(setup, received)]
@@ -457,7 +459,7 @@ def test_fedapen_with_equal_weights_never_learns_them():
     for mixture, stays in (("equal", True), ("learned", False)):
         world = World("fedapen", {"mixture": mixture})
         _, broadcast, states, _ = played(world)
-        received = world.method.receive(world.setups[0], states[0], broadcast)
+        received = world.method.apply_broadcast(world.setups[0], states[0], broadcast)
         assert all((state["ensemble.weight"].tolist() == [0.5]) is stays for state in (states[0], received))
 
 

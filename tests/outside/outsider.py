@@ -19,7 +19,7 @@ from fedpriv.federation.defense import Defense
 from fedpriv.methods import fedproto
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import SIGNALS, VECTORS
-from fedpriv.wire.payloads import Payload, Prototypes, part, tensor
+from fedpriv.wire.payloads import Payload, Prototypes, get_payload, tensor
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Directions(
 def client_step(setup, state, broadcast, rng):
     """Train as in FedProto, and upload the directions of the prototypes."""
     state, upload = fedproto.client_step(setup, state, broadcast, rng)
-    means = part(upload, Prototypes)
+    means = get_payload(upload, Prototypes)
     return state, (Directions(normalize(means.features), means.classes),)
 
 
-def wire(facts):
+def message_sizes(facts):
     """Return FedProto's traffic under the names that the upload has here."""
-    items = fedproto.wire(facts)
+    items = fedproto.message_sizes(facts)
     return tuple(
         replace(i, name=i.name.replace("prototype", "direction")) if i.direction == "upload" else i for i in items
     )
@@ -53,7 +53,7 @@ FED_DIRECTION = replace(
     source="for tests",
     uploads=("direction",),
     client_step=client_step,
-    wire=wire,
+    message_sizes=message_sizes,
 )
 
 

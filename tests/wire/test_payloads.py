@@ -28,8 +28,8 @@ from fedpriv.wire.payloads import (
     Representations,
     SampleCount,
     SmallModel,
-    optional_part,
-    part,
+    find_payload,
+    get_payload,
 )
 
 STATE = {"weight": torch.randn(3, 5), "bias": torch.randn(3)}
@@ -131,10 +131,10 @@ def test_a_missing_or_cut_file_is_refused(tmp_path):
 
 def test_parts_are_found_by_type():
     message = (Model(STATE), SampleCount(torch.tensor([4])))
-    assert part(message, SampleCount) is message[1]
-    assert optional_part(message, Kernel) is None
+    assert get_payload(message, SampleCount) is message[1]
+    assert find_payload(message, Kernel) is None
     with pytest.raises(KeyError, match="no kernel among"):
-        part(message, Kernel)
+        get_payload(message, Kernel)
 
 
 def test_the_ledger_counts_by_habit_and_in_full():

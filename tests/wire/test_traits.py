@@ -14,7 +14,7 @@ from fedpriv.wire import kinds as sets
 from fedpriv.wire.kinds import Kinds, payload_kind
 from fedpriv.wire.ledger import entries
 from fedpriv.wire.message_files import load_message, save_message
-from fedpriv.wire.payload import DECLARED, TRAITS, Payload, optional_part, part, state, tensor
+from fedpriv.wire.payload import DECLARED, TRAITS, Payload, find_payload, get_payload, state, tensor
 from fedpriv.wire.payloads import KINDS, PAYLOADS, AngleMatrix, Entangled, Model, Prototypes, Representations
 
 COMPLETE = {"kind": "wish", "computed_from": "class", "space": "representation", "aggregation": "none", "once": False}
@@ -186,13 +186,13 @@ def example(made, sizes):
 def test_a_kind_of_the_same_traits_is_read_as_the_one_that_is_asked_for():
     made = declare(**COMPLETE)
     sent = made(torch.randn(2, 3), torch.tensor([4, 7]))
-    read = part((sent,), Prototypes)
+    read = get_payload((sent,), Prototypes)
     assert torch.equal(read.features, sent.features)
     assert read.classes.tolist() == [4, 7]
     assert read.counts is None
-    assert optional_part((sent,), Representations) is None
+    assert find_payload((sent,), Representations) is None
     own = Prototypes(torch.zeros(1, 3), torch.tensor([1]))
-    assert part((sent, own), Prototypes) is own
+    assert get_payload((sent, own), Prototypes) is own
 
 
 def test_hooks_of_angle_matrices():

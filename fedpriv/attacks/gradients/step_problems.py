@@ -23,7 +23,7 @@ from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS
-from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.public_loss import PublicLoss
 
 MATCHING = Needs(batch=True)
 """What matching gradients takes: how many images, at which learning rate."""
@@ -169,13 +169,13 @@ def _readouts(
     return found
 
 
-def _without_head(step: LocalStep, loss: KnownLoss) -> LocalStep:
+def _without_head(step: LocalStep, loss: PublicLoss) -> LocalStep:
     if not loss.head_apart:
         return step
     return replace(step, gradient={own: value for own, value in step.gradient.items() if not own.startswith(HEAD)})
 
 
-def misfit_of(loss: KnownLoss, steps: Sequence[LocalStep], read: Sequence[Read]) -> str:
+def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[Read]) -> str:
     """Return why the true images need not minimise what is compared, in words; empty where they do.
 
     Args:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedpriv.algebra.kernels import centred
 from fedpriv.attacks.observation import Observation
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Kernel, PublicImages, part
+from fedpriv.wire.payloads import Kernel, PublicImages, get_payload
 
 _TINY = 1e-9
 _SAME = 1e-4
@@ -72,8 +72,8 @@ def compare(
 
 
 def _of_client(seen: Observation, images: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    matrix = part(seen.upload, Kernel).matrix
-    asked = part(seen.broadcast, PublicImages).images[-len(matrix) :]
+    matrix = get_payload(seen.upload, Kernel).matrix
+    asked = get_payload(seen.broadcast, PublicImages).images[-len(matrix) :]
     return likeness(matrix, _classes_of(asked, images, labels), n_classes)
 
 

@@ -28,12 +28,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Scores
-from fedpriv.attacks.infer.membership_update import Judge, update_scores
+from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, TRAINED, VECTORS, WHOLE
-from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, optional_part
+from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """What candidates are compared with as it was uploaded."""
@@ -55,7 +55,7 @@ class MembershipInference(Inference):
 
     candidates: Annotated[int, Ge(1)] = 100
     score: Literal["distance", "cosine"] = "distance"
-    judge: Judge = "gradient"
+    judge: ClassEvaluator = "gradient"
 
     name = "membership"
     summary = "scores of candidate images: which ones the client trained on"
@@ -105,12 +105,12 @@ class MembershipInference(Inference):
             return update_scores(
                 observation, candidates.client, candidates.images, candidates.labels, knowledge, self.judge
             )
-        kernel = optional_part(observation.upload, Kernel) if kind is None or kind in KERNELS else None
+        kernel = find_payload(observation.upload, Kernel) if kind is None or kind in KERNELS else None
         if kernel is not None:
             return _from_kernel(kernel, observation, candidates)
         features = _represent(knowledge, candidates)
         rows, classes = _anchors(observation)
-        if optional_part(observation.upload, ClassLogits) is None:
+        if find_payload(observation.upload, ClassLogits) is None:
             return _by_nearness(features, candidates.labels, rows, classes, self.score)
         if candidates.client not in knowledge.heads:
             raise UserError(
@@ -166,7 +166,7 @@ def _nearest(distances: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
 
 
 def _from_kernel(kernel: Kernel, observation: Observation, candidates: Candidates) -> Tensor:
-    sent = optional_part(observation.broadcast, PublicImages)
+    sent = find_payload(observation.broadcast, PublicImages)
     if sent is None:
         raise UserError(f"broadcast of round {observation.round}: holds no public images; a kernel is about some")
     size = len(kernel.matrix)

@@ -34,7 +34,7 @@ from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.read.updates import Weights, read_update
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED
-from fedpriv.wire.payloads import AngleMatrix, Classifier, Payload, optional_part, part
+from fedpriv.wire.payloads import AngleMatrix, Classifier, Payload, find_payload, get_payload
 
 BATCH = 256
 """Candidates in a pass."""
@@ -42,7 +42,7 @@ BATCH = 256
 _GRADIENT_VALUES = 2**26
 """Values of candidates' gradients held at a time."""
 
-Judge = Literal["gradient", "loss"]
+ClassEvaluator = Literal["gradient", "loss"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,12 @@ class Training:
 
 
 def update_scores(
-    seen: Observation, client: int, images: Tensor, labels: Tensor, knowledge: Knowledge, judge: Judge = "gradient"
+    seen: Observation,
+    client: int,
+    images: Tensor,
+    labels: Tensor,
+    knowledge: Knowledge,
+    judge: ClassEvaluator = "gradient",
 ) -> Tensor:
     """Return the score of each candidate ``(n,)``, float64 on the CPU; higher for likelier members.
 
@@ -115,9 +120,9 @@ def update_scores(
 
 
 def _training(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
-    if optional_part(seen.upload, Classifier) is not None:
+    if find_payload(seen.upload, Classifier) is not None:
         return _of_classifier(seen, _representations(client, images, knowledge))
-    if optional_part(seen.upload, AngleMatrix) is not None:
+    if find_payload(seen.upload, AngleMatrix) is not None:
         return _of_angle_matrix(seen, _representations(client, images, knowledge), _head(client, knowledge))
     return _of_model(seen, client, images, knowledge)
 
@@ -136,14 +141,14 @@ def _head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
 
 
 def _answered(seen: Observation, kind: type[Payload]) -> None:
-    if optional_part(seen.broadcast, kind) is None:
+    if find_payload(seen.broadcast, kind) is None:
         raise UserError(f"broadcast of round {seen.round}: holds no {kind.kind} to compare the upload with")
 
 
 def _of_classifier(seen: Observation, features: Tensor) -> Training:
     _answered(seen, Classifier)
     before, after = (
-        {name: part(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
+        {name: get_payload(message, Classifier).state[name].double().cpu() for name in ("weight", "bias")}
         for message in (seen.broadcast, seen.upload)
     )
     return Training(before, after, features, lambda state, rows: rows @ state["weight"].T + state["bias"])
@@ -151,8 +156,8 @@ def _of_classifier(seen: Observation, features: Tensor) -> Training:
 
 def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Tensor]) -> Training:
     _answered(seen, AngleMatrix)
-    whole = dense(part(seen.broadcast, AngleMatrix).blocks.cpu()).double()
-    after = part(seen.upload, AngleMatrix).blocks.cpu().double()
+    whole = dense(get_payload(seen.broadcast, AngleMatrix).blocks.cpu()).double()
+    after = get_payload(seen.upload, AngleMatrix).blocks.cpu().double()
     before = diagonal_blocks(whole, len(after))
     beside = whole - dense(before)  # what is not uploaded is unknown, not zero: the client had it from the broadcast
     weight, bias = (value.double().cpu() for value in head)

@@ -33,7 +33,7 @@ from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_OUTPUTS, HEADS, KERNELS, VECTORS
-from fedpriv.wire.payloads import Kernel, optional_part
+from fedpriv.wire.payloads import Kernel, find_payload
 
 Property = Literal["holds", "majority", "share"]
 
@@ -251,7 +251,7 @@ class PropertyInference(Inference):
     def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
         """Return what kernels tell beside one another, by client; empty where the uploads are none."""
         uploads, knowledge = problem.uploads, problem.knowledge
-        if not all(optional_part(seen.upload, Kernel) is not None for seen in uploads.values()):
+        if not all(find_payload(seen.upload, Kernel) is not None for seen in uploads.values()):
             return {}
         if self.colludes:
             raise UserError("property: kernels are compared with one another, nothing is learned; drop known=others")

@@ -14,7 +14,7 @@ from fedpriv.attacks.observation import Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.disclosed_labels import held_classes
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes, optional_part
+from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes, find_payload
 
 _TINY = 1e-12
 
@@ -48,16 +48,16 @@ def describe(observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
 
 
 def _numbers(observation: Observation, classes: Tensor) -> list[Tensor] | None:
-    head = optional_part(observation.broadcast, Classifier)
+    head = find_payload(observation.broadcast, Classifier)
     upload = observation.upload
-    if (means := optional_part(upload, Prototypes)) is not None:
+    if (means := find_payload(upload, Prototypes)) is not None:
         return _of_prototypes(means.features.cpu()[means.classes.cpu().argsort()], classes, head)
-    if (outputs := optional_part(upload, ClassLogits)) is not None:
+    if (outputs := find_payload(upload, ClassLogits)) is not None:
         return _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
-    if (mixed := optional_part(upload, Entangled)) is not None:
+    if (mixed := find_payload(upload, Entangled)) is not None:
         weights = mixed.label_encoding.cpu()[classes]
         return [weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
-    sent = optional_part(upload, Classifier)
+    sent = find_payload(upload, Classifier)
     return None if sent is None or head is None else _of_update(sent, head)
 
 

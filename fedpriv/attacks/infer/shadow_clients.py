@@ -24,7 +24,7 @@ from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
-from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Message, Payload, Prototypes, optional_part
+from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Message, Payload, Prototypes, find_payload
 
 _CONCENTRATIONS = (0.1, 0.3, 1.0)
 _BATCH, _RATE = 16, 2e-3
@@ -116,7 +116,7 @@ def _width(like: Observation) -> int:
 
 
 def _take_head(model: SplitModel, like: Observation) -> None:
-    sent = optional_part(like.broadcast, Classifier)
+    sent = find_payload(like.broadcast, Classifier)
     if sent is not None:
         with torch.no_grad():
             model.head.weight.copy_(sent.state["weight"])
@@ -124,7 +124,7 @@ def _take_head(model: SplitModel, like: Observation) -> None:
 
 
 def _loss(like: Observation, n_classes: int, device: torch.device) -> Callable[[SplitModel, Tensor, Tensor], Tensor]:
-    means, outputs = optional_part(like.broadcast, Prototypes), optional_part(like.broadcast, ClassLogits)
+    means, outputs = find_payload(like.broadcast, Prototypes), find_payload(like.broadcast, ClassLogits)
     pulls: list[tuple[Tensor, Tensor, bool | None]] = []
     if means is not None:
         pulls.append((*_table(means.features, means.classes, n_classes, device), None))

@@ -29,7 +29,7 @@ from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import SEPARATE
-from fedpriv.wire.payloads import Prototypes, optional_part
+from fedpriv.wire.payloads import Prototypes, find_payload
 
 LEAST_IMAGES = 16
 """Images of its own below which an attacker has nothing to train on."""
@@ -198,5 +198,5 @@ def class_groups(labels: Tensor, number: int, rng: torch.Generator) -> list[Tens
 
 def _is_mean(observations: Sequence[Observation], target: TargetId) -> bool:
     """Whether a target may be a mean of several images' representations."""
-    means = optional_part(observation_of(observations, target).upload, Prototypes)
+    means = find_payload(observation_of(observations, target).upload, Prototypes)
     return means is not None and (means.counts is None or int(means.counts[target.index]) > 1)

@@ -29,7 +29,7 @@ from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
 from fedpriv.wire.kinds import CLASS_MEANS
-from fedpriv.wire.payloads import Prototypes, optional_part
+from fedpriv.wire.payloads import Prototypes, find_payload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ class _Attempt:
 
 def uploaded_count(observations: Sequence[Observation], target: TargetId) -> int | None:
     """Return how many images a prototype says it is a mean of, at least one; None where the upload hides it."""
-    means = optional_part(observation_of(observations, target).upload, Prototypes)
+    means = find_payload(observation_of(observations, target).upload, Prototypes)
     if means is None or means.counts is None:
         return None
     return max(1, int(means.counts[target.index]))

@@ -24,7 +24,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.payloads import Classifier, Prototypes, Representations, optional_part
+from fedpriv.wire.payloads import Classifier, Prototypes, Representations, find_payload
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def find_anchors(observations: Sequence[Observation], client: int, round_: int) 
     for seen in observations:
         if (seen.round, seen.client) != (round_, client):
             continue
-        head = optional_part(seen.upload, Classifier) or optional_part(seen.broadcast, Classifier)
-        means = optional_part(seen.upload, Prototypes)
-        raw = optional_part(seen.upload, Representations)
+        head = find_payload(seen.upload, Classifier) or find_payload(seen.broadcast, Classifier)
+        means = find_payload(seen.upload, Prototypes)
+        raw = find_payload(seen.upload, Representations)
         if means is None and raw is not None:
             classes = raw.labels.unique()
             means = Prototypes(torch.stack([raw.features[raw.labels == c].mean(0) for c in classes]), classes)
-        means = means or optional_part(seen.broadcast, Prototypes)
+        means = means or find_payload(seen.broadcast, Prototypes)
         if head is None and (means is None or not len(means.classes)):
             break
         return Anchors(

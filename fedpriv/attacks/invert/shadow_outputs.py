@@ -26,7 +26,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.payloads import ClassLogits, optional_part
+from fedpriv.wire.payloads import ClassLogits, find_payload
 
 WIDTH = 64
 """Length of the substitute's representations; the client's own is not known and does not matter."""
@@ -59,7 +59,7 @@ def shadow_model(
         UserError: when the client sent no class outputs.
     """
     how = training or ShadowTraining()
-    sent = optional_part(observation_of(observations, TargetId(round_, client)).upload, ClassLogits)
+    sent = find_payload(observation_of(observations, TargetId(round_, client)).upload, ClassLogits)
     if sent is None:
         raise UserError(f"knowledge extractor=shadow: client {client} sent no class outputs in round {round_}")
     images, labels = own.images, own.labels.to(own.images.device)

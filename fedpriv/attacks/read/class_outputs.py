@@ -10,7 +10,7 @@ from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.util.errors import UserError
-from fedpriv.wire.payloads import ClassLogits, optional_part
+from fedpriv.wire.payloads import ClassLogits, find_payload
 
 _TINY = 1e-12
 
@@ -45,7 +45,7 @@ def uploaded_output(observations: Sequence[Observation], target: TargetId) -> tu
     Raises:
         UserError: when the upload holds no class outputs, or not so many.
     """
-    sent = optional_part(observation_of(observations, target).upload, ClassLogits)
+    sent = find_payload(observation_of(observations, target).upload, ClassLogits)
     where = f"upload of client {target.client} in round {target.round}"
     if sent is None:
         raise UserError(f"{where} holds no class outputs")

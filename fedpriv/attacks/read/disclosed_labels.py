@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedpriv.wire.payloads import Entangled, Message, optional_part
+from fedpriv.wire.payloads import Entangled, Message, find_payload
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def said(messages: Iterable[Message]) -> Said:
         found, named = class_counts(message), held_classes(message)
         counts = counts if found is None else found
         newest = newest if named is None else named
-        if named is not None and optional_part(message, Entangled) is not None:
+        if named is not None and find_payload(message, Entangled) is not None:
             mixed |= set(named)
     if counts is not None:
         return Said(tuple(sorted(label for label, count in counts.items() if count > 0)), counts)

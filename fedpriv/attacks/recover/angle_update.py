@@ -23,7 +23,7 @@ from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import MAPPINGS
-from fedpriv.wire.payloads import AngleMatrix, optional_part
+from fedpriv.wire.payloads import AngleMatrix, find_payload
 
 WELL_POSED = 1e3
 """Condition number up to which the linear answer is kept."""
@@ -101,7 +101,7 @@ def angle_gradient(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor
     Raises:
         UserError: when a message holds no angle matrix.
     """
-    sent, received = optional_part(seen.broadcast, AngleMatrix), optional_part(seen.upload, AngleMatrix)
+    sent, received = find_payload(seen.broadcast, AngleMatrix), find_payload(seen.upload, AngleMatrix)
     if sent is None or received is None:
         side = "broadcast" if sent is None else "upload"
         raise UserError(f"{side} of client {seen.client} in round {seen.round}: holds no angle matrix")

@@ -22,7 +22,7 @@ from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.attacks.recover.unmixing import Family
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import SEPARATE
-from fedpriv.wire.payloads import Message, Prototypes, Representations, optional_part
+from fedpriv.wire.payloads import Message, Prototypes, Representations, find_payload
 
 Rows = Representations | Prototypes
 
@@ -107,7 +107,7 @@ def average_rows(
 
 
 def _rows(seen: Observation) -> Rows:
-    found = optional_part(seen.upload, Representations) or optional_part(seen.upload, Prototypes)
+    found = find_payload(seen.upload, Representations) or find_payload(seen.upload, Prototypes)
     if found is not None:
         return found
     raise UserError(
@@ -119,9 +119,9 @@ def _rows(seen: Observation) -> Rows:
 def _same_rows(upload: Message, newest: Rows) -> Tensor | None:
     """Return another round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
     if isinstance(newest, Representations):
-        raw = optional_part(upload, Representations)
+        raw = find_payload(upload, Representations)
         return raw.features if raw is not None and torch.equal(raw.labels, newest.labels) else None
-    means = optional_part(upload, Prototypes)
+    means = find_payload(upload, Prototypes)
     if means is None or not len(means.classes):
         return None
     match = newest.classes[:, None] == means.classes[None]

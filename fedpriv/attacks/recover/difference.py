@@ -28,7 +28,7 @@ from fedpriv.attacks.recover.differencing import (
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
-from fedpriv.wire.payloads import Entangled, Prototypes, optional_part
+from fedpriv.wire.payloads import Entangled, Prototypes, find_payload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +77,13 @@ class Differencing(RecoverThenInvert):
         if before is None:
             return None
         usual = usual_drift(_earlier_pairs(observations, target.client, before.round))
-        means = [optional_part(seen.upload, Prototypes) for seen in (before, after)]
+        means = [find_payload(seen.upload, Prototypes) for seen in (before, after)]
         if means[0] is not None and means[1] is not None:
             label = int(means[1].classes[target.index])
             if self.momentum is not None:
                 return newest_of_running_mean(means[0], means[1], label, self.momentum, usual)
             return change_of_class(means[0], means[1], label, usual)
-        mixed = [optional_part(seen.upload, Entangled) for seen in (before, after)]
+        mixed = [find_payload(seen.upload, Entangled) for seen in (before, after)]
         return None if mixed[0] is None or mixed[1] is None else change_of_mixture(mixed[0], mixed[1], usual)
 
     def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
@@ -111,7 +111,7 @@ def _earlier_pairs(
 ) -> list[tuple[Prototypes | Entangled, Prototypes | Entangled]]:
     """Return a client's uploads up to a round, each with the one before."""
     own = sorted((seen for seen in observations if seen.client == client and seen.round <= last), key=lambda o: o.round)
-    sent = [optional_part(seen.upload, Prototypes) or optional_part(seen.upload, Entangled) for seen in own]
+    sent = [find_payload(seen.upload, Prototypes) or find_payload(seen.upload, Entangled) for seen in own]
     return [(a, b) for a, b in pairwise(sent) if a is not None and b is not None]
 
 
@@ -131,7 +131,7 @@ def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
         f"attack 'difference': no change found in the upload{which} of client {target.client} between rounds "
         f"{before.round} and {target.round}"
     )
-    means = optional_part(before.upload, Prototypes)
+    means = find_payload(before.upload, Prototypes)
     if means is not None and means.counts is None:
         return text + ", which carries no counts; where prototypes are running means, pass --attack-option momentum=M"
     return (

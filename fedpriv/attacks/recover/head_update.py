@@ -26,7 +26,7 @@ from fedpriv.attacks.recover.closed_form import (
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import HEADS
-from fedpriv.wire.payloads import Classifier, Message, optional_part
+from fedpriv.wire.payloads import Classifier, Message, find_payload
 
 HALF_AN_IMAGE = 0.5
 """A class is taken to be there when the update speaks of at least so many of its images."""
@@ -122,7 +122,7 @@ def _change(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor, tuple
 
 
 def _head(message: Message, where: str) -> Head:
-    sent = optional_part(message, Classifier)
+    sent = find_payload(message, Classifier)
     if sent is None:
         raise UserError(f"{where}: holds no classifier; an update cannot be formed")
     if not {"weight", "bias"} <= sent.state.keys():

@@ -17,7 +17,7 @@ from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as
 from fedpriv.attacks.recover.unmixing import Family, Unmixed, stack_rounds, unmix
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
-from fedpriv.wire.payloads import Entangled, part
+from fedpriv.wire.payloads import Entangled, get_payload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class UnmixedInversion(RecoverThenInvert):
 def unmix_client(observations: Sequence[Observation], client: int, family: Family) -> tuple[Unmixed, Tensor]:
     """Unmix one client's uploads; return the estimate and the classes ``(m,)`` of its rows."""
     own = sorted((o for o in observations if o.client == client), key=lambda o: o.round)
-    uploads = [part(o.upload, Entangled) for o in own]
+    uploads = [get_payload(o.upload, Entangled) for o in own]
     features, weights, classes = stack_rounds([u.feature for u in uploads], [u.label_encoding for u in uploads])
     return unmix(features, weights, family), classes
 

@@ -21,7 +21,7 @@ from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as
 from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean, prior_of_images, prior_of_others
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
-from fedpriv.wire.payloads import Classifier, Entangled, optional_part, part
+from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
 
 Source = Literal["auto", "images", "uploads"]
 
@@ -116,8 +116,8 @@ class PriorUnmixing(RecoverThenInvert):
                 f"attack 'unmix-prior': no other client uploaded in round {target.round}, so there is nothing to make a "
                 "prior of; grant attacker_data=same_domain"
             )
-        head = optional_part(own.broadcast, Classifier)
-        uploads = [part(other.upload, Entangled) for other in others]
+        head = find_payload(own.broadcast, Classifier)
+        uploads = [get_payload(other.upload, Entangled) for other in others]
         return prior_of_others(
             torch.stack([upload.feature.cpu() for upload in uploads]),
             torch.stack([upload.label_encoding.cpu() for upload in uploads]),
@@ -131,7 +131,7 @@ def _mixture(observations: Sequence[Observation], target: TargetId) -> tuple[Ent
     Raises:
         UserError: when the target's class is not among them.
     """
-    sent = part(observation_of(observations, target).upload, Entangled)
+    sent = get_payload(observation_of(observations, target).upload, Entangled)
     held = (sent.label_encoding.abs() > 0).nonzero().squeeze(1)
     if target.label not in held.tolist():
         raise UserError(

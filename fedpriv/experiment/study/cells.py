@@ -279,7 +279,7 @@ def _is_of_use(study: Study, attack: str) -> bool:
 
     methods = [METHODS.load(entry.name) for entry in study.methods]
     mixing = any(choice.name == "entangle" for entry in all_defenses(study) for choice in entry.choices)
-    kinds = {kind for method in methods for kind in (*method.uploads, *(method.accepts if mixing else ()))}
+    kinds = {kind for method in methods for kind in (*method.uploads, *(method.accepted_substitutes if mixing else ()))}
     return bool(kinds & set(targets_of(attack)))
 
 

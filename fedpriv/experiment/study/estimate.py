@@ -124,14 +124,14 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
 
     from fedpriv.defenses import build_defenses
     from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.defense import Shield
+    from fedpriv.federation.defense import DefensePipeline
     from fedpriv.federation.engines.local import run_clients
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.wire.ledger import count
 
     defenses = build_defenses(cell.config.defenses)
-    period = Shield(defenses).period()
+    period = DefensePipeline(defenses).period()
     uploads = max([1, *(made.needs.min_rounds for plan in cell.plans for made in plan.attacks.values())])
     rounds = min(cell.config.rounds, max(2, period * uploads))
     config = replace(cell.config, rounds=rounds, keep=(), capture="all")

@@ -12,7 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
-from fedpriv.experiment.execution import Ground, attack_all, prepare_ground
+from fedpriv.experiment.execution import AttackContext, attack_all, prepare_ground
 from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, named_config, refuse_unknown, texts
 from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.plan import (
@@ -314,7 +314,7 @@ def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
     return named_config(method, values, asked.plan.seed)
 
 
-def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notices) -> tuple[Ground, AttackPlan]:
+def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notices) -> tuple[AttackContext, AttackPlan]:
     """Return the ground for a plan, and the plan without the inference that the run leaves nothing to.
 
     Raises:

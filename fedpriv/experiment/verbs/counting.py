@@ -16,7 +16,7 @@ from fedpriv.models import default_width, family
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.pairs import mapping
-from fedpriv.wire.sizes import Facts
+from fedpriv.wire.sizes import FederationSizes
 
 DATA_SETTINGS = (
     *("alpha", "classes_per_client", "data_dir", "dataset", "download", "imbalance", "partition", "per_class", "seed"),
@@ -121,7 +121,7 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     return Traffic(where, rows)
 
 
-def _sizes(given: Mapping[str, Any]) -> tuple[Facts, dict[str, Any], bool]:
+def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool]:
     """Return the sizes, the same for people and machines, and whether architectures differ."""
     where: dict[str, Any] = {}
     models: str | None = given.get("models")
@@ -140,7 +140,7 @@ def _sizes(given: Mapping[str, Any]) -> tuple[Facts, dict[str, Any], bool]:
         sizes = {name: given[name] for name in ("classes", "pairs", "samples") if given.get(name) is not None}
     if given.get("width") is None and models is None:
         raise UserError(f"the representation width is not known: pass {argument('width')} or {argument('models')}")
-    facts = Facts(
+    facts = FederationSizes(
         clients=clients,
         classes=sizes["classes"],
         width=given.get("width") or default_width(str(models), image_shape),
@@ -177,7 +177,7 @@ def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
         raise UserError(f"{stated}: {reason}, and data gives these sizes itself; {remedy}")
 
 
-def _row(method: Method, facts: Facts, options: dict[str, Any], mixed: bool) -> dict[str, Any]:
+def _row(method: Method, facts: FederationSizes, options: dict[str, Any], mixed: bool) -> dict[str, Any]:
     try:
         return {"method": method.name, "communication": communication(method, facts, options, mixed=mixed)}
     except UserError as error:

@@ -30,7 +30,7 @@ from fedpriv.federation.method import ClientSetup, ServerSetup
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Coefficient
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.sizes import FederationSizes, Item
 
 LEAST_IMAGES = 4
 """Centred kernels of two inputs are all proportional to each other; with a few more, alignment says something."""
@@ -138,18 +138,18 @@ def aligned_loss(setup: ClientSetup, images: Tensor, reference: Tensor, weight: 
     return loss
 
 
-def rad_images(facts: Facts) -> int:
+def rad_images(facts: FederationSizes) -> int:
     """Return the number L of public images in a round."""
     available = int(facts.need("public", "--public"))
     return available if facts.options is None else min(facts.options.rad_size, available)
 
 
-def images_item(facts: Facts, images: int) -> Item:
+def images_item(facts: FederationSizes, images: int) -> Item:
     """Return that many public images for every client."""
     channels, height, width = facts.need("blueprint", "--model and --image-size").image_shape
     return Item("broadcast", "public-images.images", facts.clients * images * channels * height * width)
 
 
-def coefficient_item(facts: Facts) -> Item:
+def coefficient_item(facts: FederationSizes) -> Item:
     """Return eta for every client."""
     return Item("broadcast", "coefficient.value", facts.clients, in_paper_count=False)

@@ -20,8 +20,8 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, State
 from fedpriv.federation.states import outer, parameters, put, take
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
-from fedpriv.wire.payloads import Generator, LabelCounts, Message, optional_part, part
-from fedpriv.wire.sizes import INTEGER, Facts, Item
+from fedpriv.wire.payloads import Generator, LabelCounts, Message, find_payload, get_payload
+from fedpriv.wire.sizes import INTEGER, FederationSizes, Item
 
 REPORTED, LABELS, GENERATOR = "fedgen.reported", "labels", "generator"
 
@@ -107,12 +107,12 @@ def train_with_generator(setup: ClientSetup, state: State, broadcast: Message, r
     options: Options = setup.options
     model = setup.model
     put(model, state, "model")
-    sent = optional_part(broadcast, Generator)
+    sent = find_payload(broadcast, Generator)
     generator = None
     if sent is not None:
         generator = make_generator(setup, 0, setup.train.labels.device)
         put(generator, outer(dict(sent.state), GENERATOR), GENERATOR)
-        histogram = part(broadcast, LabelCounts).counts
+        histogram = get_payload(broadcast, LabelCounts).counts
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         value = cross_entropy(model(images), labels)
@@ -154,7 +154,7 @@ def server_step(
     """Add newly sent histograms; train the generator on the averaged head, weight ``(C, d)`` and bias ``(C,)``."""
     histogram = state[LABELS]
     for _, upload in uploads:
-        sent = optional_part(upload, LabelCounts)
+        sent = find_payload(upload, LabelCounts)
         histogram = histogram if sent is None else histogram + sent.counts
     generator = make_generator(setup, 0, setup.device)
     put(generator, state, GENERATOR)
@@ -186,7 +186,7 @@ def generator_scalars(n_classes: int, width: int, options: Options) -> int:
     return first + 2 * options.hidden + options.hidden * width + width
 
 
-def broadcast_items(facts: Facts) -> tuple[Item, ...]:
+def broadcast_items(facts: FederationSizes) -> tuple[Item, ...]:
     """Return a generator and the label histogram per client."""
     generator = generator_scalars(facts.classes, facts.width, facts.options or Options())
     histogram = facts.clients * facts.classes

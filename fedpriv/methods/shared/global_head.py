@@ -21,8 +21,8 @@ from fedpriv.federation.method import ClientSetup, ServerSetup, State
 from fedpriv.federation.states import inner, outer, put, take
 from fedpriv.methods.shared.personal_model import draw_seed
 from fedpriv.models.build import build_model
-from fedpriv.wire.payloads import Classifier, Entangled, Message, Prototypes, Representations, optional_part, part
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Classifier, Entangled, Message, Prototypes, Representations, find_payload, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,20 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     return head, (Classifier(inner(head, "head")),)
 
 
-def receive(setup: ClientSetup, state: State, broadcast: Message) -> State:
+def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Replace the client's head by the broadcast one."""
-    head = part(broadcast, Classifier).state
+    head = get_payload(broadcast, Classifier).state
     return state | outer({name: value.clone() for name, value in head.items()}, "model.head")
 
 
 def train_locally(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> State:
     """Receive the head, train the whole model by cross-entropy; leaves the result in ``setup.model`` too."""
-    put(setup.model, receive(setup, state, broadcast), "model")
+    put(setup.model, apply_broadcast(setup, state, broadcast), "model")
     train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
     return take(setup.model, "model")
 
 
-def broadcast_item(facts: Facts) -> Item:
+def broadcast_item(facts: FederationSizes) -> Item:
     """Return one head per client."""
     return Item("broadcast", "classifier.state", facts.clients * facts.head_scalars)
 
@@ -74,7 +74,7 @@ def uploaded_rows(uploads: Sequence[tuple[int, Message]], n_classes: int) -> tup
     features: list[Tensor] = []
     targets: list[Tensor] = []
     for _, upload in uploads:
-        mixed, prototypes = optional_part(upload, Entangled), optional_part(upload, Prototypes)
+        mixed, prototypes = find_payload(upload, Entangled), find_payload(upload, Prototypes)
         if mixed is not None:
             features.append(mixed.feature[None])
             targets.append(mixed.label_encoding[None])
@@ -82,7 +82,7 @@ def uploaded_rows(uploads: Sequence[tuple[int, Message]], n_classes: int) -> tup
             features.append(prototypes.features)
             targets.append(prototypes.classes)
         else:
-            rows = part(upload, Representations)
+            rows = get_payload(upload, Representations)
             features.append(rows.features)
             targets.append(rows.labels)
     if any(target.dim() == 2 for target in targets):

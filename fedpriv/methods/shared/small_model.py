@@ -26,8 +26,8 @@ from fedpriv.models.cnn import LEAST_SIDE
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.payloads import Message, SmallModel, part
-from fedpriv.wire.sizes import Facts, Item
+from fedpriv.wire.payloads import Message, SmallModel, get_payload
+from fedpriv.wire.sizes import FederationSizes, Item
 
 AUTO = "auto"
 
@@ -81,12 +81,12 @@ def received(state: State, weights: Mapping[str, Tensor]) -> State:
 
 def receive_small(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Replace the small model's parameters by the broadcast ones."""
-    return received(state, part(broadcast, SmallModel).state)
+    return received(state, get_payload(broadcast, SmallModel).state)
 
 
 def uploaded(uploads: Sequence[tuple[int, Message]]) -> list[Mapping[str, Tensor]]:
     """Return the small models of a round."""
-    return [part(upload, SmallModel).state for _, upload in uploads]
+    return [get_payload(upload, SmallModel).state for _, upload in uploads]
 
 
 def broadcast_small(weights: State) -> tuple[State, Message]:
@@ -110,7 +110,7 @@ def check_small(plan: Plan, name: str, width: int | None = None) -> None:
         )
 
 
-def small_items(facts: Facts, name: str, width: int | None = None) -> tuple[Item, Item]:
+def small_items(facts: FederationSizes, name: str, width: int | None = None) -> tuple[Item, Item]:
     """Return one small model each way per client."""
     blueprint = small_blueprint(facts.need("blueprint", "--model"), name, width)
     head = blueprint.width * blueprint.n_classes + blueprint.n_classes

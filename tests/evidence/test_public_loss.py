@@ -27,7 +27,7 @@ from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.registry import resolve
 from fedpriv.wire.kinds import NETWORKS
-from fedpriv.wire.public_loss import KnownLoss
+from fedpriv.wire.public_loss import PublicLoss
 
 CPU = torch.device("cpu")
 CARD = KnowledgeCard()
@@ -135,7 +135,7 @@ def test_a_strong_proximal_term_is_followed(world):
 )
 def test_what_nobody_follows_is_named(method, options, reason):
     found = resolve("method", method, METHODS)
-    assert reason in found.known_loss(found.options(**options), 2).besides
+    assert reason in found.public_loss(found.options(**options), 2).besides
 
 
 def test_momentum_and_weight_decay_are_named(tmp_path):
@@ -149,7 +149,7 @@ def test_momentum_and_weight_decay_are_named(tmp_path):
         said = attack.caveat(asked)
         assert "weight decay" in said
         assert "momentum" in said
-        plain = dataclasses.replace(evidence.knowledge, loss=KnownLoss())
+        plain = dataclasses.replace(evidence.knowledge, loss=PublicLoss())
         assert attack.caveat(dataclasses.replace(asked, knowledge=plain)) == ""
 
 
