@@ -119,7 +119,8 @@ class ProtectionPlan:
         nothing.
         mixing: defenses so far that let one image into the gradient of another.
         private_gradients: name of the defense that made the gradients differentially private, or empty.
-        sensitivity_unknown_after: defenses so far behind which it is not known any more how much of an upload is one image's.
+        sensitivity_unknown_after: applied defenses behind which it is not known any more how much of an upload is one
+            image's.
         false_labels: name of the defense that made label encodings say something else than the mixture, or empty.
     """
 

@@ -259,4 +259,6 @@ def refuse_no_method(name: str, found: object) -> None:
     kinds = [payload_kind(kind) for kind in (*found.uploads, *found.broadcasts, *found.accepted_substitutes)]
     alone = [kind.kind for kind in kinds[: len(found.uploads)] if kind.aggregation == "none"]
     if found.linear_aggregation and alone:
-        raise UserError(f"additive=True, but uploads of {', '.join(alone)} are not added up (aggregation='none')")
+        raise UserError(
+            f"linear_aggregation=True, but uploads of {', '.join(alone)} are not added up (aggregation='none')"
+        )
