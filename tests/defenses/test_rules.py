@@ -106,13 +106,13 @@ def test_sign_sends_one_magnitude_a_tensor():
     shield = DefensePipeline(build("sign"))
     sent = shield.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
     assert get_payload(sent, Model).state["w"].tolist() == [3.0, -1.0, 1.0, 3.0]
-    assert [row.bytes for row in shield.message_sizes(entries(sent, 1, 0, "upload"))] == [1, 4]
+    assert [row.bytes for row in shield.wire_entries(entries(sent, 1, 0, "upload"))] == [1, 4]
 
 
 def test_pruned_and_quantised_uploads_cost_values_places_and_a_scale():
     shield = DefensePipeline(build("prune:keep=0.25", "quantise:bits=4"))
     entry = replace(entries(CASES["entangled"][0], 1, 0, "upload")[0], shape=(4096,))
-    assert {row.name.partition(".")[2]: row.bytes for row in shield.message_sizes([entry])} == {
+    assert {row.name.partition(".")[2]: row.bytes for row in shield.wire_entries([entry])} == {
         "feature": 1024 // 2,
         "feature#scale": 4,
         "feature#places": 4096 // 8,
