@@ -77,7 +77,7 @@ def test_what_was_added_or_removed_comes_out(seed, size, number):
         return
     small = size + min(number, 0)
     before, after = (rows[:small], rows[:most]) if number > 0 else (rows[:size], rows[:small])
-    found = change_of_class(*(means_of(get_payload, labels[: len(get_payload)]) for part in (before, after)), 0)
+    found = change_of_class(*(means_of(some, labels[: len(some)]) for some in (before, after)), 0)
     assert found.number == number
     changed = rows[small:most] if number > 0 else rows[small:size]
     torch.testing.assert_close(found.vector, changed.mean(0), rtol=1e-3, atol=1e-3)

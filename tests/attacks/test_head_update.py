@@ -194,7 +194,7 @@ def test_the_attack_returns_image_feature_and_label_of_each_target():
 
 def test_what_is_missing_is_named():
     step = seen(images_behind(0, 1), torch.tensor([0]))
-    with pytest.raises(UserError, match="batch=known"):
+    with pytest.raises(UserError, match=r"needs the batch facts.*knowledge=\{'batch': 'known'\}"):
         HeadUpdate()(
             (step,),
             knowledge(1, card=KnowledgeCard(batch=False)),

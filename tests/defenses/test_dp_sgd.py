@@ -216,7 +216,7 @@ def test_what_the_guarantee_does_not_cover_is_said():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"outside": "a running mean"}, "a running mean"),
+        ({"non_sgd_computation": "a running mean"}, "a running mean"),
         ({"mixing": ("mixup",)}, "mixup"),
         ({"private_gradients": "dp-sgd"}, "twice"),
         ({"trained": (Blueprint("resnet18", SHAPE, CLASSES, 32),)}, "norm=group"),
