@@ -84,7 +84,7 @@ def one_to_one(errors: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonSet:
     """Non-members for T2, as many as the target has members.
 
     Attributes:
@@ -96,7 +96,7 @@ class Comparison:
     labels: Literal["same", "any", "none"]
 
 
-def comparison(truth: Truth, *parts: int | str) -> Comparison:
+def comparison(truth: Truth, *parts: int | str) -> ComparisonSet:
     """Draw the comparison set of T2 by the seed ``parts``: same classes where the pool has enough, else any class."""
     rng = generator(*parts)
     order = torch.randperm(len(truth.nonmember_labels), generator=rng)
@@ -108,10 +108,10 @@ def comparison(truth: Truth, *parts: int | str) -> Comparison:
             break
         chosen.append(of_class[: int(count)])
     else:
-        return Comparison(torch.cat(chosen), "same")
+        return ComparisonSet(torch.cat(chosen), "same")
     if len(order) >= truth.n_c:
-        return Comparison(order[: truth.n_c], "any")
-    return Comparison(None, "none")
+        return ComparisonSet(order[: truth.n_c], "any")
+    return ComparisonSet(None, "none")
 
 
 def score_guesses(guesses: Tensor, truth: Truth, others: Tensor | None) -> TargetScore:

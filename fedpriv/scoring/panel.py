@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.evidence.truth import Truth
-from fedpriv.scoring.definitions import Comparison, TargetScore, score_guesses
+from fedpriv.scoring.definitions import ComparisonSet, TargetScore, score_guesses
 from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.leakage import ImageMeasure, ssim, ssim_unavailable
 
@@ -72,7 +72,7 @@ def _own_number(row: Tensor, n_members: int) -> int:
     return max(min(n_members, len(row)), 1 + max(first_shown.values()))
 
 
-def measure(guesses: Sequence[Tensor], truths: Sequence[Truth], comparisons: Sequence[Comparison]) -> ScoredGuesses:
+def measure(guesses: Sequence[Tensor], truths: Sequence[Truth], comparisons: Sequence[ComparisonSet]) -> ScoredGuesses:
     """Score per-target guesses ``(M, c, h, w)``."""
     scores = tuple(
         score_guesses(shots, truth, beside.index)

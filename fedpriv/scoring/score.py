@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fedpriv.attacks.observation import Reconstruction
-from fedpriv.evidence.truth import Truth
+from fedpriv.evidence.truth import Truth, stratum
+from fedpriv.scoring import effects
 from fedpriv.scoring.definitions import TEXTS, comparison
 from fedpriv.scoring.floors import FLOORS, PERMUTED, guess
 from fedpriv.scoring.identification import control_of, identification, identify_features
@@ -110,6 +111,7 @@ def score(
         advantage_db=Advantage(
             **dict(means.finite(advantage, "advantage")), best_floor=best, share_3db=float((advantage >= 3).mean())
         ),
+        comparisons=means.compare(advantage, "images", best, effects.DECIBELS, [stratum(one.n_c) for one in truths]),
         targets=rows,
         strata=strata_part(truths, attack, floors[best], means),
         definitions=definitions_part(attack, floors, beside, means),

@@ -11,11 +11,11 @@ import numpy as np
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import STRATA, Truth, stratum
-from fedpriv.scoring.definitions import TEXTS, Comparison
+from fedpriv.scoring.definitions import TEXTS, ComparisonSet
 from fedpriv.scoring.floors import PERMUTED, floor_words
-from fedpriv.scoring.intervals import Values, bootstrap_mean, finite_summary, summary
+from fedpriv.scoring.intervals import Values, bootstrap_mean, compare, finite_summary, summary
 from fedpriv.scoring.panel import ScoredGuesses
-from fedpriv.scoring.records import Estimate, FiniteSummary, Summary
+from fedpriv.scoring.records import Comparison, Estimate, FiniteSummary, Measure, Summary
 from fedpriv.scoring.records.reconstruction import (
     ControlResult,
     Definition,
@@ -52,6 +52,34 @@ class Means:
         chosen = values[list(keep)]
         interval = bootstrap_mean(chosen, [self.clients[i] for i in keep], self._rng(*purpose))
         return Estimate(mean=float(chosen.mean()) if len(chosen) else None, ci95=interval, n=len(chosen))
+
+    def compare(
+        self, values: Values, measure: Measure, against: str, least: float, strata: Sequence[str] = ()
+    ) -> tuple[Comparison, ...]:
+        """Compare with a guess over all targets, and over those of each stratum where there are several strata.
+
+        Args:
+            values: ``(T,)`` differences, positive where the attack is better.
+            measure: the quantity compared.
+            against: the guess by name.
+            least: the least effect that counts.
+            strata: the T targets' strata.
+        """
+        apart = list(dict.fromkeys(strata))
+        rows = {"all": list(range(len(values)))}
+        if len(apart) > 1:
+            rows |= {name: [row for row, own in enumerate(strata) if own == name] for name in STRATA if name in apart}
+        return tuple(
+            compare(
+                values[chosen],
+                [self.clients[row] for row in chosen],
+                measure=measure,
+                against=against,
+                least=least,
+                stratum=name,
+            )
+            for name, chosen in rows.items()
+        )
 
     def _rng(self, *purpose: str) -> np.random.Generator:
         return np.random.default_rng(derive_seed(self.seed, "bootstrap", *purpose))
@@ -117,7 +145,7 @@ def strata_part(
 
 
 def definitions_part(
-    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], beside: Sequence[Comparison], means: Means
+    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], beside: Sequence[ComparisonSet], means: Means
 ) -> dict[str, Definition]:
     """Return ``definitions``: every way of counting a hit, each with floors under the same rule."""
     several = max(len(shots) for shots in attack.guesses) > 1

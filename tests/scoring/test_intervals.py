@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.scoring.intervals import bootstrap_mean, summary
+from fedpriv.scoring.intervals import bootstrap_mean, cluster_error, compare, summary
 
 
 def rng(seed=0):
@@ -66,3 +66,22 @@ def test_coverage_is_about_what_it_says():
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match="2 values but 3"):
         bootstrap_mean([1.0, 2.0], [0, 1, 2], rng())
+
+
+def test_cluster_error_of_a_hand_made_case():
+    # Mean 2; residual sums of the clusters -3, 1 and 2: (9 + 1 + 4) * 3/2 / 5**2.
+    error, clusters = cluster_error(np.array([0.0, 1.0, 3.0, 3.0, 3.0]), [0, 0, 1, 2, 2])
+    assert clusters == 3
+    assert error == pytest.approx((14 * 1.5) ** 0.5 / 5)
+
+
+def test_a_comparison_has_the_interval_of_students_t():
+    found = compare([1.0, 2.0, 3.0], [0, 1, 2], measure="images", against="mean_image", least=0.5)
+    half = 4.302652729911275 / 3**0.5  # t of two degrees of freedom at 97.5 %
+    assert found.ci95 == pytest.approx((2 - half, 2 + half))
+    assert found.p_value == pytest.approx(0.5 - 1.5 * 3**0.5 / 2 / (2 + 1.5**2 * 3) ** 0.5)  # t of two in closed form
+
+
+def test_one_cluster_compares_without_an_interval():
+    found = compare([1.0, 2.0], [4, 4], measure="images", against="mean_image", least=0.5)
+    assert (found.mean, found.ci95, found.p_value, found.n_clients) == (1.5, None, None, 1)

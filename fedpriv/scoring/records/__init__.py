@@ -7,7 +7,16 @@ from typing import Annotated
 from pydantic import Field
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.scoring.records.base import RECORD_VERSION, SCORING_VERSION, Estimate, FiniteSummary, Interval, Summary
+from fedpriv.scoring.records.base import (
+    RECORD_VERSION,
+    SCORING_VERSION,
+    Comparison,
+    Estimate,
+    FiniteSummary,
+    Interval,
+    Measure,
+    Summary,
+)
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
 from fedpriv.scoring.records.made import About, Labels, Provenance
 from fedpriv.scoring.records.reconstruction import Metrics, ReconstructionRecord
@@ -17,12 +26,14 @@ __all__ = [
     "SCORING_VERSION",
     "About",
     "AnyRecord",
+    "Comparison",
     "Estimate",
     "FiniteSummary",
     "InferenceResult",
     "Interval",
     "KnowledgeCard",
     "Labels",
+    "Measure",
     "MembershipRecord",
     "Metrics",
     "PropertyRecord",

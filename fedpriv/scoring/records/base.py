@@ -6,11 +6,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-RECORD_VERSION: Literal[2] = 2
-"""Of the format of all records. 1 were dictionaries without ``kind``."""
+RECORD_VERSION: Literal[3] = 3
+"""Of the format of all records. 1 were dictionaries without ``kind``; 2 had no comparisons."""
 
-SCORING_VERSION = 1
+SCORING_VERSION = 2
 """Of what the numbers in a record mean. It changes with a metric, a floor, an interval or a verdict."""
+
+Measure = Literal["images", "identified", "vectors", "vectors_identified", "classes", "membership", "property"]
+"""Quantities compared with a guess: PSNR of images, images told from decoys, the error of recovered vectors, vectors
+told from the client's others, classes recognised, areas under the curve of membership and of a property."""
 
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % bootstrap interval."""
@@ -60,3 +64,25 @@ class FiniteSummary(Summary):
     median: FiniteFloat
     per_target: tuple[FiniteFloat, ...]
     sum: FiniteFloat
+
+
+class Comparison(Estimate):
+    """A paired difference, target by target, between an attack and the strongest guess; positive where the attack is better.
+
+    Every claim that a page makes rests on one of these, so that a page knows how many it makes.
+
+    Attributes:
+        measure: the quantity compared.
+        stratum: targets by how many images went into each, or ``all``.
+        against: the guess by name.
+        n_clients: independent units over which the interval goes.
+        least: the least effect that counts, in the unit of the mean.
+        p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
+    """
+
+    measure: Measure
+    stratum: str
+    against: str
+    n_clients: int
+    least: FiniteFloat
+    p_value: FiniteFloat | None

@@ -63,7 +63,7 @@ class Identity(Record):
         stage: that was attacked, or None.
     """
 
-    version: Literal[2] = RECORD_VERSION
+    version: Literal[3] = RECORD_VERSION
     target: str
     attack: str
     attack_version: int = 1

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import FiniteFloat
 
 from fedpriv.attacks.observation import Cost
-from fedpriv.scoring.records.base import SCORING_VERSION, Estimate, FiniteSummary, Record, Summary
+from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Estimate, FiniteSummary, Record, Summary
 from fedpriv.scoring.records.made import Budget, Identity
 
 
@@ -232,6 +232,7 @@ class ReconstructionRecord(Identity):
         metrics: of the attack.
         floors, floor_details: means, and all of it, of blind guesses and the control by name.
         advantage_db: above the strongest of them.
+        comparisons: with the strongest guess, by measure and stratum; what verdicts rest on.
         targets: one a target.
         strata: by how many images went into a target; empty ones are left out.
         definitions: every way of counting a hit: T1, T2, T3, and T5 where there are several guesses.
@@ -252,6 +253,7 @@ class ReconstructionRecord(Identity):
     floors: Mapping[str, FloorMeans]
     floor_details: Mapping[str, FloorMeasures]
     advantage_db: Advantage
+    comparisons: tuple[Comparison, ...]
     targets: tuple[Target, ...]
     strata: Mapping[str, Stratum]
     definitions: Mapping[str, Definition]
