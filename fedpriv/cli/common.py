@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import rich_click as click
 
+from fedpriv.util.arguments import Spelling
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.listener import Listener, Report
 
@@ -96,18 +97,38 @@ def device_option(command: F) -> F:
     return option(command)
 
 
-_FLAGS = {"attacks": "--attack", "stages": "--stage", "methods": "--method", "study": "STUDY.toml"}
-"""Arguments of verbs whose flags are called otherwise."""
+_COMMANDS = {"catalogue": "list", "estimate": "audit --dry-run"}
+"""Verbs whose commands are called otherwise."""
 
 
-def flag(name: str, *value: Any) -> str:
-    """Return how the command line spells an argument of a verb, with what was given where that is passed.
+class Flags(Spelling):
+    """Spells verbs as commands, and arguments as the flags of the command that runs."""
 
-    >>> flag("rounds_seen", 3), flag("resume"), flag("knowledge", {"labels": "given"})
-    ('--rounds-seen 3', '--resume', '--knowledge labels=given')
-    """
-    spelled = _FLAGS.get(name) or "--" + name.replace("_", "-")
-    return " ".join([spelled, *(_typed(given) for given in value)])
+    def argument(self, name: str, *value: Any) -> str:
+        """Return the flag of an argument, once for each value where it takes several.
+
+        >>> Flags().argument("rounds_seen", 3), Flags().argument("knowledge", {"labels": "given"})
+        ('--rounds-seen 3', '--knowledge labels=given')
+        """
+        context = click.get_current_context(silent=True)
+        known = {} if context is None else {str(own.name): own for own in context.command.params}
+        own = known.get(name)
+        spelled = "--" + name.replace("_", "-")
+        if own is not None and spelled not in (*own.opts, *own.secondary_opts):
+            spelled = own.opts[0] if isinstance(own, click.Option) else str(own.metavar or own.name).strip("[]")
+        if own is not None and own.multiple and value and isinstance(value[0], (list, tuple, Mapping)):
+            several = value[0].items() if isinstance(value[0], Mapping) else value[0]
+            return " ".join(f"{spelled} {_typed(dict([one]) if isinstance(one, tuple) else one)}" for one in several)
+        return " ".join([spelled, *map(_typed, value)])
+
+    def call(self, verb: str, *given: Any, **named: Any) -> str:
+        """Return a command.
+
+        >>> Flags().call("train", resume=True, out="runs/a"), Flags().call("catalogue", "targets")
+        ('fedpriv train --resume --out runs/a', 'fedpriv list targets')
+        """
+        flags = ["--" + name + ("" if value is True else f" {_typed(value)}") for name, value in named.items()]
+        return " ".join(["fedpriv", _COMMANDS.get(verb, verb), *map(_typed, given), *flags])
 
 
 def _typed(value: Any) -> str:

@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> int:
     if not arguments:
         arguments = ["--help"]
     try:
-        with spelled(common.flag):
+        with spelled(common.Flags()):
             result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)

@@ -10,6 +10,7 @@ from fedpriv.federation.local_training import batch_sizes, has_batch_norm
 from fedpriv.federation.method import Method, State, own_architecture
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, NETWORKS
 from fedpriv.wire.payloads import Message, Model
@@ -30,8 +31,9 @@ def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> N
     """
     if kind in NETWORKS and method.shared is own_architecture and len(set(architectures)) > 1:
         raise UserError(
-            f"--target {kind}: clients of {method.name!r} upload models of different architectures "
-            f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: --models NAME"
+            f"{argument('target', kind)}: clients of {method.name!r} upload models of different architectures "
+            f"({', '.join(sorted(set(architectures)))}), and attacks take one; train with one of them: "
+            f"{argument('models', min(architectures))}"
         )
 
 
@@ -61,7 +63,8 @@ def _start(run: RunDirectory, federation: Federation, seen: Observation) -> Mess
     if seen.client not in run.captured_rounds().get(before[-1], ()):
         raise UserError(
             f"{run.path}: clients of {federation.method.name!r} go on from their own weights, which the server knows from "
-            f"the upload before; that of round {before[-1]} is not stored: attack round 1, or train with --capture all"
+            f"the upload before; that of round {before[-1]} is not stored: attack round 1, or train "
+            f"with {argument('capture', 'all')}"
         )
     last = NETWORKS.first(run.message(run.upload_path(before[-1], seen.client)))
     return () if last is None else (last,)
@@ -84,7 +87,7 @@ def _state_at_end(run: RunDirectory, federation: Federation, client: int, round_
         there = ", ".join(str(number) for number in run.checkpointed_rounds()) or "none"
         raise UserError(
             f"{run.path}: a white-box extractor of round {round_} needs its checkpoint; kept: {there} "
-            f"(train with --keep {round_})"
+            f"(train with {argument('keep', [round_])})"
         )
     return run.client_state(round_, client)
 
@@ -110,6 +113,6 @@ def _kept(run: RunDirectory, number: int, round_: int, client: int) -> State:
         there = ", ".join(str(kept) for kept in run.checkpointed_rounds()) or "none"
         raise UserError(
             f"{run.path}: a white-box extractor for the update of round {round_} needs the checkpoint of round "
-            f"{number}; kept: {there} (train with --keep {number})"
+            f"{number}; kept: {there} (train with {argument('keep', [number])})"
         )
     return run.client_state(number, client)

@@ -81,7 +81,9 @@ def gather(
         raise UserError(f"{run.path}: clients of {federation.method.name!r} upload no {kind!r}; they upload: {sent}")
     rounds = run.captured_rounds()
     if not rounds:
-        raise UserError(f"{run.path}: the run stored no uploads; train it again with --capture all, last or auto")
+        raise UserError(
+            f"{run.path}: the run stored no uploads; train it again with {argument('capture')} all, last or auto"
+        )
     last = max(rounds) if round_ is None else round_
     if last not in rounds:
         there = ", ".join(str(number) for number in rounds)
@@ -90,7 +92,7 @@ def gather(
     if len(seen) < card.rounds_seen:
         raise UserError(
             f"{run.path}: {argument('rounds_seen', card.rounds_seen)}, but only {len(seen)} round(s) up to round {last} are "
-            "stored; train with --capture all"
+            f"stored; train with {argument('capture', 'all')}"
         )
     observations: tuple[Observation, ...] = tuple(
         Observation(number, client, run.message(run.upload_path(number, client)), broadcast)

@@ -22,6 +22,7 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
@@ -58,7 +59,8 @@ def build_knowledge(
         refuse_foreign(card, run.config)
     if card.attacker_data == "same_domain" and federation.server.public is None:
         raise UserError(
-            f"knowledge attacker_data=same_domain: {run.path} set no public images aside; train it with --public N"
+            f"{argument('knowledge', {'attacker_data': 'same_domain'})}: {run.path} set no public images aside; "
+            f"train it with {argument('public')} N"
         )
     first = federation.clients[0]
     weighty, updates = kind in NETWORKS, kind in NETWORKS | LAYERS

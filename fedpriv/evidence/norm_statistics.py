@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import Observation, Statistics
 from fedpriv.attacks.read.updates import read_update
 from fedpriv.federation.method import ClientSetup, GuardedTraining
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
 
@@ -29,8 +30,9 @@ def running_statistics(run: RunDirectory, model: nn.Module, kind: str, client: i
     """
     if round_ not in run.checkpointed_rounds():
         raise UserError(
-            f"{run.path}: knowledge batch_norm=running: the client's running statistics of round {round_} are in a "
-            f"checkpoint that was not kept; pass --knowledge batch_norm=none, or train with --keep {round_}"
+            f"{run.path}: {argument('knowledge', {'batch_norm': 'running'})}: the client's running statistics of round "
+            f"{round_} are in a checkpoint that was not kept; pass {argument('knowledge', {'batch_norm': 'none'})}, or "
+            f"train with {argument('keep', [round_])}"
         )
     state = run.client_state(round_, client)
     prefix = "small" if payload_kind(kind).network == "small" else "model"
@@ -52,15 +54,14 @@ def exact_statistics(setup: ClientSetup, steps: Sequence[Tensor], model: nn.Modu
     Raises:
         UserError: when there were several steps, so no one batch, or a defense changed what the step trained on.
     """
+    where = argument("knowledge", {"batch_norm": "exact"})
     if len(steps) != 1:
         raise UserError(
-            f"knowledge batch_norm=exact: client {seen.client} took {len(steps)} steps in round {seen.round}; statistics "
-            "of the very batch are those of one step (train with --local-steps 1), else use running or none"
+            f"{where}: client {seen.client} took {len(steps)} steps in round {seen.round}; statistics of the very batch are "
+            f"those of one step (train with {argument('local_steps', 1)}), else use running or none"
         )
     if isinstance(setup.training, GuardedTraining) and setup.training.guards:
-        raise UserError(
-            "knowledge batch_norm=exact: a defense of local training may change the batch; use running or none"
-        )
+        raise UserError(f"{where}: a defense of local training may change the batch; use running or none")
     copied = copy.deepcopy(model).train()
     device = next(copied.parameters()).device
     weights = read_update(seen, {name: value.shape for name, value in copied.named_parameters()}, device).before

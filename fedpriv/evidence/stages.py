@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.wire.kinds import LAYERS, WHOLE
 
@@ -55,7 +56,8 @@ def planned_rounds(stages: Sequence[Stage], rounds: int) -> dict[Stage, int]:
     found = {stage: stage_round(stage, rounds) for stage in STAGES}
     if len(set(found.values())) < len(found) and tuple(stages) != ("converged",):
         raise UserError(
-            f"--stage {','.join(stages)}: {rounds} round(s) have no stages; train for at least 3 (--rounds 3)"
+            f"{argument('stages', list(stages))}: {rounds} round(s) have no stages; train for at least 3: "
+            f"{argument('rounds', 3)}"
         )
     return {stage: found[stage] for stage in stages}
 
@@ -91,10 +93,10 @@ def kept_rounds(run: RunDirectory, kind: str, stages: Sequence[Stage]) -> dict[S
         low, high = (share * rounds for share in _WINDOWS[stage])
         near = [n for n in range(1, rounds + 1) if low <= n <= max(high, planned[stage]) and usable(n)]
         if not near:
-            flags = " ".join(f"--keep {number}" for number in rounds_to_keep(kind, sorted(planned.values())))
+            needed = argument("keep", list(rounds_to_keep(kind, sorted(planned.values()))))
             raise UserError(
                 f"{run.path}: nothing of the {stage} stage (round {planned[stage]} of {rounds}) was kept; checkpoints: "
-                f"{_listed(kept - {0})}; uploads: {_listed(stored)}; train with {flags}"
+                f"{_listed(kept - {0})}; uploads: {_listed(stored)}; train with {needed}"
             )
         found[stage] = min(near, key=lambda n: (abs(n - planned[stage]), n))
     return found

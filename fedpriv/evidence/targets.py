@@ -9,6 +9,7 @@ import torch
 
 from fedpriv.attacks.observation import Observation, TargetId
 from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.payloads import Entangled, get_payload
@@ -34,7 +35,7 @@ def choose_targets(
         UserError: when ``number`` is less than one.
     """
     if number < 1:
-        raise UserError(f"--targets {number}: expected at least 1")
+        raise UserError(f"{argument('targets', number)}: expected at least 1")
     rng = np.random.default_rng(derive_seed(seed, "targets", kind))
     allowed = None if select is None else set(select(list_targets(observations, kind)))
     queues = [[all_[i] for i in rng.permutation(len(all_))] for all_ in (list_targets([o], kind) for o in observations)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util.arguments import argument
+from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.pairs import mapping
 
@@ -137,11 +137,11 @@ def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
     target = target_name(target)
     where = argument("target", target)
     if why := told_in_clear(target):
-        raise UserError(f"{where}: {why}; see: fedpriv list targets")
+        raise UserError(f"{where}: {why}; see: {call('catalogue', 'targets')}")
     chosen = tuple(dict.fromkeys(ATTACKS.own_name(name) for name in attacks))
     fitting = attacks_for(target)
     if not fitting:
-        raise UserError(f"{where}: no attack on this kind of upload yet; see: fedpriv list targets")
+        raise UserError(f"{where}: no attack on this kind of upload yet; see: {call('catalogue', 'targets')}")
     for name in chosen:
         if name not in fitting:
             raise UserError(

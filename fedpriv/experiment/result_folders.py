@@ -9,6 +9,7 @@ from typing import Literal
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.study_report import is_study
 from fedpriv.scoring.storage import holds_scores, is_attack_directory
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
 
@@ -29,7 +30,7 @@ def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], l
     seen: set[Path] = set()
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path}: no such folder; expected one made by fedpriv attack or fedpriv train")
+            raise UserError(f"{path}: no such folder; expected one that attack, train or audit made")
         kinds = [(place, kind) for place in _inside(path) if (kind := _kind(place)) is not None]
         if not kinds:
             strangers.append(
@@ -85,7 +86,9 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
         wanted = read_json(suite / "request.json").get("results", [])
         missing = [name for name in wanted if _kind(suite / name) is None]
         if missing:
-            lines.append(f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with --resume")
+            lines.append(
+                f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with {argument('resume')}"
+            )
     return lines
 
 

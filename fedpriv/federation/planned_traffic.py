@@ -14,6 +14,7 @@ from fedpriv.federation.method import Method
 from fedpriv.models import family
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters
 from fedpriv.models.split import Blueprint
+from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.wire.sizes import FederationSizes, total
@@ -77,7 +78,9 @@ def communication(
         UserError: when an option is wrong, or a size that it depends on is not known.
     """
     if mixed and method.homogeneous:
-        raise UserError(f"method {method.name!r} needs one architecture for all clients: pass one --model")
+        raise UserError(
+            f"method {method.name!r} needs one architecture for all clients: pass one in {argument('models')}"
+        )
     parsed: Any = parse(method.options, options, f"options of {method.name}")
     counts = total(method.message_sizes(replace(facts, options=parsed)))
     return {kind: {f"{key}_per_round": value for key, value in asdict(own).items()} for kind, own in counts.items()}

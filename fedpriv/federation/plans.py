@@ -9,6 +9,7 @@ from fedpriv.federation.defense import ProtectionPlan
 from fedpriv.federation.local_training import has_batch_norm, steps
 from fedpriv.federation.method import ClientSetup, Method, Plan
 from fedpriv.federation.run_directory import RunConfig
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 
@@ -45,11 +46,11 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
     names = sorted({setup.blueprint.name for setup in setups})
     if method.homogeneous and len(names) > 1:
         raise UserError(
-            f"method {method.name!r} needs one architecture for all clients, but --models gives {', '.join(names)}; "
-            f"pass one model, for example --models {names[0]}"
+            f"method {method.name!r} needs one architecture for all clients, but {argument('models')} gives "
+            f"{', '.join(names)}; pass one model, for example {argument('models', names[0])}"
         )
     if method.needs_public and not has_public:
-        raise UserError(f"method {method.name!r} needs public images; set some aside with --public N")
+        raise UserError(f"method {method.name!r} needs public images; set some aside with {argument('public')} N")
     for setup in setups:
         if len(setup.train) < 2 and has_batch_norm(setup.model):
             raise UserError(

@@ -25,6 +25,7 @@ from fedpriv.federation.trace import Trace
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, blaming
 from fedpriv.util.registry import is_reference
@@ -338,7 +339,7 @@ def _refuse_non_finite(result: ClientResult, round_: int) -> None:
         if name is not None:
             raise UserError(
                 f"round {round_}, client {result.client}: {payload.kind}.{name} became NaN or infinite; "
-                "training diverged, try a smaller --lr"
+                f"training diverged, try a smaller {argument('lr')}"
             )
 
 

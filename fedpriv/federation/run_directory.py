@@ -36,6 +36,7 @@ from safetensors.torch import load_file, save_file
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
 from fedpriv.util import ownership
+from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import append_lines, digest, read_json, read_lines, write_json, write_text
@@ -153,7 +154,9 @@ class RunDirectory:
             UserError: when something is there already.
         """
         if (path.exists() and not path.is_dir()) or occupied(path):
-            raise UserError(f"{path}: already exists; choose another --out, or --force to replace it")
+            raise UserError(
+                f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
+            )
         ownership.mark(path, "run")
         write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
@@ -167,7 +170,7 @@ class RunDirectory:
         """
         run = cls(path)
         if not path.is_dir():
-            raise UserError(f"{path}: no such run directory; make one with: fedpriv train --out {path}")
+            raise UserError(f"{path}: no such run directory; make one with: {call('train', out=str(path))}")
         if not (path / "config.json").is_file():
             raise UserError(f"{path}: not a run directory (config.json is missing)")
         _ = run.config
@@ -204,7 +207,7 @@ class RunDirectory:
             done, rounds = self.newest_checkpoint() or 0, self.config.rounds
             raise UserError(
                 f"{self.path}: unfinished run ({done} of {rounds} rounds); "
-                f"finish it with: fedpriv train --resume --out {self.path}"
+                f"finish it with: {call('train', resume=True, out=str(self.path))}"
             )
 
     # ------------------------------------------------------------ lines
@@ -278,7 +281,7 @@ class RunDirectory:
         """
         name, noted = str(path.relative_to(self.path)), self._digests
         if name not in noted:
-            raise UserError(f"{path}: the run stored no such message; see --capture of fedpriv train")
+            raise UserError(f"{path}: the run stored no such message; see {argument('capture')} of training")
         if not path.is_file():
             raise UserError(f"{path}: missing, though captures.jsonl lists it")
         if digest(path) != noted[name]:

@@ -145,7 +145,7 @@ def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
 
     The first broadcast is empty. With ``collect = "training"`` a class is missing whose samples were in no batch.
     """
-    pairs = facts.need("pairs", "--pairs")
+    pairs = facts.need("pairs")
     known = facts.clients * (facts.known_classes or facts.classes)
     return (
         Item("upload", "logits.values", pairs * facts.classes),

@@ -47,7 +47,7 @@ def server_step(
 
 def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return every training representation with its label, and a head per client."""
-    samples = facts.need("samples", "--samples")
+    samples = facts.need("samples")
     return (
         Item("upload", "representation.features", samples * facts.width),
         labels("representation.labels", samples),

@@ -59,7 +59,7 @@ def server_step(
 
 def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return a model each way per client, and the number of samples."""
-    model = facts.clients * facts.need("model_scalars", "--model or --model-scalars")
+    model = facts.clients * facts.need("model_scalars", "models", "model_scalars")
     return (
         Item("upload", "model.state", model),
         labels("sample-count.count", facts.clients),

@@ -48,7 +48,7 @@ def server_step(
 
 def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one prototype for every (client, class) pair, and a head per client."""
-    pairs = facts.need("pairs", "--pairs")
+    pairs = facts.need("pairs")
     return (
         Item("upload", "prototype.features", pairs * facts.width),
         labels("prototype.classes", pairs),

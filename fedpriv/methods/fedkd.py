@@ -176,7 +176,7 @@ def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     What a compressed model weighs depends on its weights, and differs a little from client to client; here all weigh
     the same.
     """
-    compressed = facts.clients * facts.need("compressed_scalars", "--compressed-scalars")
+    compressed = facts.clients * facts.need("compressed_scalars")
     return (
         Item("upload", "low-rank-model.factors", compressed),
         Item("broadcast", "low-rank-model.factors", compressed),

@@ -131,7 +131,7 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
 
 def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one prototype for every (client, class) pair, and every known class's to every client."""
-    pairs = facts.need("pairs", "--pairs")
+    pairs = facts.need("pairs")
     known = facts.clients * (facts.known_classes or facts.classes)
     sent = [Item("upload", "prototype.features", pairs * facts.width), labels("prototype.classes", pairs)]
     if facts.options is not None and facts.options.averaging == "counts":

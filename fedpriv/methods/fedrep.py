@@ -115,7 +115,7 @@ def server_step(
 
 def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return an extractor each way per client, and the number of samples."""
-    base = facts.clients * (facts.need("model_scalars", "--model or --model-scalars") - facts.head_scalars)
+    base = facts.clients * (facts.need("model_scalars", "models", "model_scalars") - facts.head_scalars)
     return (
         Item("upload", "extractor.state", base),
         labels("sample-count.count", facts.clients),

@@ -145,7 +145,7 @@ def server_step(
 
 def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
     """Return one prototype for every (client, class) pair, and every class's to every client."""
-    pairs, sent = facts.need("pairs", "--pairs"), facts.clients * facts.classes
+    pairs, sent = facts.need("pairs"), facts.clients * facts.classes
     return (
         Item("upload", "prototype.features", pairs * facts.width),
         labels("prototype.classes", pairs),

@@ -139,8 +139,8 @@ def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
 
     Q depends on the prototypes: at least the number of classes held, at most half the pairs beyond single holders.
     """
-    pairs = facts.need("pairs", "--pairs")
-    sent = facts.clients * facts.need("clusters", "--clusters")
+    pairs = facts.need("pairs")
+    sent = facts.clients * facts.need("clusters")
     return (
         Item("upload", "prototype.features", pairs * facts.width),
         labels("prototype.classes", pairs),

@@ -1,28 +1,38 @@
-"""How messages spell the arguments of the public verbs: as Python's keywords, or on the command line as its flags."""
+"""How messages spell public verbs and their arguments: as Python has them, or on the command line as commands and flags."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Final
-
-Spelling = Callable[..., str]
-"""Called with the name of an argument, and with what was given where the message shows it."""
 
 _NOTHING: Final = object()
 
 
-def in_python(name: str, value: Any = _NOTHING) -> str:
-    """Return an argument as a Python call has it.
+class Spelling:
+    """Spells verbs and arguments as Python has them."""
 
-    >>> in_python("rounds_seen"), in_python("rounds_seen", 3), in_python("target", "prototype")
-    ('rounds_seen', 'rounds_seen=3', "target='prototype'")
-    """
-    return name if value is _NOTHING else f"{name}={value!r}"
+    def argument(self, name: str, value: Any = _NOTHING) -> str:
+        """Return an argument as a Python call has it.
+
+        >>> Spelling().argument("rounds_seen"), Spelling().argument("target", "prototype")
+        ('rounds_seen', "target='prototype'")
+        """
+        return name if value is _NOTHING else f"{name}={value!r}"
+
+    def call(self, verb: str, *given: Any, **named: Any) -> str:
+        """Return a call of a verb.
+
+        >>> Spelling().call("train", out="runs/a", resume=True)
+        "fedpriv.train(out='runs/a', resume=True)"
+        """
+        return (
+            f"fedpriv.{verb}({', '.join([*map(repr, given), *(f'{name}={value!r}' for name, value in named.items())])})"
+        )
 
 
-_spelling: ContextVar[Spelling] = ContextVar("spelling", default=in_python)
+_spelling: ContextVar[Spelling] = ContextVar("spelling", default=Spelling())  # noqa: B039  # it has no state
 
 
 def argument(name: str, *value: Any) -> str:
@@ -32,12 +42,23 @@ def argument(name: str, *value: Any) -> str:
         name: the keyword of the verb.
         value: at most one.
     """
-    return _spelling.get()(name, *value)
+    return _spelling.get().argument(name, *value)
+
+
+def call(verb: str, *given: Any, **named: Any) -> str:
+    """Return a call of a verb, as whoever reads the message would write it.
+
+    Args:
+        verb: its name.
+        given: arguments by position.
+        named: arguments by name.
+    """
+    return _spelling.get().call(verb, *given, **named)
 
 
 @contextlib.contextmanager
 def spelled(spelling: Spelling) -> Iterator[None]:
-    """Spell arguments in another way within the block: the command line, as flags."""
+    """Spell verbs and arguments in another way within the block."""
     before = _spelling.set(spelling)
     try:
         yield

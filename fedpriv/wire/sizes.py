@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.models.split import Blueprint
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import Count, Direction
 
@@ -61,21 +62,22 @@ class FederationSizes:
         """Return the parameters of all participants' models together."""
         if self.all_model_scalars is not None:
             return self.all_model_scalars
-        return self.clients * int(self.need("model_scalars", "--model or --model-scalars"))
+        return self.clients * int(self.need("model_scalars", "models", "model_scalars"))
 
-    def need(self, name: str, flag: str) -> Any:
+    def need(self, name: str, *arguments: str) -> Any:
         """Return a fact that a method cannot do without.
 
         Args:
             name: the attribute.
-            flag: the flag that gives it.
+            arguments: of :func:`fedpriv.cost` that give it; itself where none is named.
 
         Raises:
-            UserError: when it is unknown, naming the flag.
+            UserError: when it is unknown, naming the arguments.
         """
         value = getattr(self, name)
         if value is None:
-            raise UserError(f"this method's communication depends on {name.replace('_', ' ')}: pass {flag}")
+            given = " or ".join(argument(one) for one in arguments or (name,))
+            raise UserError(f"this method's communication depends on {name.replace('_', ' ')}: pass {given}")
         return value
 
 

@@ -247,7 +247,7 @@ control = false
     assert code == 1
     wild, tame = json.loads(out)["cells"]
     assert (wild["status"], tame["status"]) == ("failed", "done")
-    assert "training diverged, try a smaller --lr" in wild["error"]
+    assert "training diverged, try a smaller lr" in wild["error"]
     assert wild["attacks"][0]["status"] == "pending"
     assert "wild--none--s0: failed: " in err
     assert (tmp_path / "out" / "report.html").is_file()

@@ -68,7 +68,7 @@ def test_impossible_options_are_refused(options, message):
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits"}))
 def test_a_source_on_disk_needs_a_folder_that_is_there(name, tmp_path):
-    refused(name, "needs --data-dir")
+    refused(name, "needs data_dir")
     message = refused(name, "not found: looked for", data_dir=tmp_path / "nowhere")
     assert str(tmp_path / "nowhere") in message
     assert "download" in message
@@ -153,7 +153,7 @@ def test_per_class_counts_over_the_merged_set(tmp_path):
 
 
 def test_missing_idx_set_says_where_and_how(tmp_path):
-    message = refused("fashion-mnist", "--download fetches it", data_dir=tmp_path)
+    message = refused("fashion-mnist", "download fetches it", data_dir=tmp_path)
     assert str(tmp_path / "FashionMNIST" / "raw") in message
 
 
@@ -167,7 +167,7 @@ def test_truncated_idx_file_is_one_line(tmp_path):
 def test_missing_idx_file_is_one_line(tmp_path):
     idx_set(tmp_path / "MNIST" / "raw")
     (tmp_path / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
-    refused("mnist", "incomplete or damaged.*--download", data_dir=tmp_path)
+    refused("mnist", "incomplete or damaged.*download", data_dir=tmp_path)
 
 
 def test_labels_that_do_not_fit_the_images_are_refused(tmp_path):
@@ -194,7 +194,7 @@ def test_download_unpacks_archives_and_failure_is_one_line(tmp_path, monkeypatch
         source.with_suffix("").write_bytes(gzip.decompress(source.read_bytes()))
 
     monkeypatch.setattr(mnist, "download_and_extract_archive", unpack)
-    refused("mnist", "--download", data_dir=tmp_path)
+    refused("mnist", "download", data_dir=tmp_path)
     assert len(load_dataset("mnist", SourceOptions(tmp_path, download=True)).samples) == 10
 
     def no_network(self):
@@ -312,7 +312,7 @@ def test_tiny_imagenet_that_is_incomplete_says_what_is_missing(tiny):
 
 
 def test_tiny_imagenet_cannot_be_downloaded_and_says_so(tmp_path):
-    refused("tiny-imagenet", "--download cannot fetch it: unpack http", data_dir=tmp_path, download=True)
+    refused("tiny-imagenet", "download cannot fetch it: unpack http", data_dir=tmp_path, download=True)
 
 
 # -------------------------------------------------------------------------------------------------------------- folder
@@ -347,7 +347,7 @@ def test_folder_of_class_folders_alone_is_grey_where_its_files_are(tmp_path):
 def test_mixed_sizes_are_refused_or_brought_to_one_size(tmp_path):
     flat_image(tmp_path / "a" / "1.png", 1)
     flat_image(tmp_path / "a" / "2.png", 2, size=(9, 4))
-    message = refused("folder", "2.png is 9x4 pixels but .*1.png is 5x5; --image-size", data_dir=tmp_path)
+    message = refused("folder", "2.png is 9x4 pixels but .*1.png is 5x5; image_size", data_dir=tmp_path)
     assert str(tmp_path) in message
     dataset = load_dataset("folder", SourceOptions(tmp_path, image_size=6))
     assert dataset.image_shape == (3, 6, 6)

@@ -80,7 +80,7 @@ def test_initial_weights_are_those_that_the_server_drew(stored):
 
 def test_a_round_whose_start_was_not_stored_is_refused(tmp_path):
     directory, federation = trained(tmp_path, capture="last")
-    with pytest.raises(UserError, match=r"that of round 2 is not stored.*--capture all"):
+    with pytest.raises(UserError, match=r"that of round 2 is not stored.*capture='all'"):
         gather(directory, federation, "model", CARD, n_targets=2, seed=0)
 
 

@@ -3,10 +3,12 @@
 import re
 from types import SimpleNamespace
 
+import click
 import pytest
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.cli.common import flag
+from fedpriv.cli.attack import attack
+from fedpriv.cli.common import Flags
 from fedpriv.evidence.stages import STAGES, kept_rounds, planned_rounds, rounds_to_keep, stage_round
 from fedpriv.experiment.plan import (
     AttackPlan,
@@ -24,7 +26,7 @@ from fedpriv.util.errors import UserError
 @pytest.fixture(autouse=True)
 def _command_line():
     """Messages as the command line spells them; how Python does is in test_public."""
-    with spelled(flag):
+    with spelled(Flags()), click.Context(attack).scope():
         yield
 
 

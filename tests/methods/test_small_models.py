@@ -375,7 +375,7 @@ def test_fedkd_predicts_with_the_mentor_alone_and_keeps_its_bridge():
 
 
 def test_fedkds_communication_needs_the_size_of_a_compressed_model():
-    with pytest.raises(UserError, match="--compressed-scalars"):
+    with pytest.raises(UserError, match="compressed_scalars"):
         fedkd.METHOD.message_sizes(FederationSizes(10, 10, 512))
     counts = total(fedkd.METHOD.message_sizes(FederationSizes(10, 10, 512, compressed_scalars=337_428)))
     assert counts["paper"].upload_scalars == counts["paper"].broadcast_scalars == 3_374_280

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedpriv.datasets.sources.image_files import LabelledFile, images_in, read_dataset, subfolders
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 LAYOUT = "train/ and test/ with one folder per class, or one folder per class"
@@ -25,14 +26,17 @@ def load_folder(options: SourceOptions) -> Dataset:
     root = options.folder("folder", LAYOUT)
     if not root.is_dir():
         raise UserError(
-            f"image folder not found: looked for {root}; it cannot be downloaded: give --data-dir", keys=("data_dir",)
+            f"image folder not found: looked for {root}; it cannot be downloaded: give {argument('data_dir')}",
+            keys=("data_dir",),
         )
     found = {path.name: path for path in subfolders(root)}
     if not found:
         raise UserError(f"no folders in {root}: expected {LAYOUT}")
     if ("train" in found) != ("test" in found):
         there, missing = ("train", "test") if "train" in found else ("test", "train")
-        raise UserError(f"{root} has {there}/ but no {missing}/; to use only {there}/ give --data-dir {root / there}")
+        raise UserError(
+            f"{root} has {there}/ but no {missing}/; to use only {there}/ give {argument('data_dir')} {root / there}"
+        )
     parts = [(found["train"], True), (found["test"], False)] if "train" in found else [(root, True)]
     class_names = [path.name for path in subfolders(parts[0][0])]
     if not class_names:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedpriv.datasets.shaping import first_per_class
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -82,7 +83,9 @@ def _decode(paths: Sequence[Path], channels: int, size: int | None) -> Tensor:
         pixels = first if position == 0 else _pixels(path, channels, size)
         if pixels.shape != first.shape:
             here, there = (f"{shape[2]}x{shape[1]}" for shape in (pixels.shape, first.shape))
-            raise UserError(f"{path} is {here} pixels but {paths[0]} is {there}; --image-size brings all to one size")
+            raise UserError(
+                f"{path} is {here} pixels but {paths[0]} is {there}; {argument('image_size')} brings all to one size"
+            )
         images[position] = pixels
     return images
 

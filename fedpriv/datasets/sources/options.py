@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 
@@ -40,5 +41,7 @@ class SourceOptions:
     def folder(self, name: str, content: str) -> Path:
         """Return ``data_dir``, or raise a UserError that says that ``name`` needs one, and what it should hold."""
         if self.data_dir is None:
-            raise UserError(f"data set {name!r} needs --data-dir, the folder that holds {content}", keys=("data_dir",))
+            raise UserError(
+                f"data set {name!r} needs {argument('data_dir')}, the folder that holds {content}", keys=("data_dir",)
+            )
         return Path(self.data_dir)

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpriv.datasets.sources.image_files import LabelledFile, images_in, read_dataset, subfolders
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 FOLDER = "tiny-imagenet-200"
@@ -25,11 +26,12 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
     Raises:
         UserError: files that are missing or broken, or a validation image whose class is not there (with its line).
     """
-    root = options.folder("tiny-imagenet", f"{FOLDER}/ (--download cannot fetch it; {URL})")
+    root = options.folder("tiny-imagenet", f"{FOLDER}/ ({argument('download')} cannot fetch it; {URL})")
     root = root if (root / "wnids.txt").is_file() else root / FOLDER
     if not (root / "wnids.txt").is_file():
         raise UserError(
-            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; --download cannot fetch it: unpack {URL} there",
+            f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; {argument('download')} cannot fetch it: "
+            f"unpack {URL} there",
             keys=("data_dir",),
         )
     wnids = _present_classes(root)

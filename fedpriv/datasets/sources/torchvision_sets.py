@@ -12,6 +12,7 @@ import torch
 
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 
@@ -54,11 +55,12 @@ def load_mnist(options: SourceOptions) -> Dataset:
 
 def _load(kind: Kind, options: SourceOptions) -> Dataset:
     """Read both parts of a data set and merge them, training part first."""
-    root = kind.root(options.folder(kind.name, f"{kind.inside}/ (--download puts it there)"))
+    root = kind.root(options.folder(kind.name, f"{kind.inside}/ ({argument('download')} puts it there)"))
     place = root / kind.inside
     if not options.download and not place.is_dir():
         raise UserError(
-            f"{kind.name} not found: looked for {place}; --download fetches it into {root}", keys=("data_dir",)
+            f"{kind.name} not found: looked for {place}; {argument('download')} fetches it into {root}",
+            keys=("data_dir",),
         )
     parts = [_read_part(kind, root, train, options.download) for train in (True, False)]
     class_names = tuple(str(name) for name in parts[0].classes)
@@ -88,7 +90,7 @@ def _read_part(kind: Kind, root: Path, train: bool, download: bool) -> Any:
         reason = _one_line([type(error).__name__, str(error)])
         if download:
             raise UserError(f"{kind.name} could not be downloaded into {place} or read there: {reason}") from error
-        advice = "--download fetches what is missing; remove files that are damaged first"
+        advice = f"{argument('download')} fetches what is missing; remove files that are damaged first"
         raise UserError(f"{kind.name} in {place} is incomplete or damaged ({reason}); {advice}") from error
 
 

@@ -13,6 +13,7 @@ from fedpriv.experiment.plan import AttackPlan
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.experiment.study.grid import slug
 from fedpriv.experiment.study.origin import Keys
+from fedpriv.util.arguments import call
 from fedpriv.util.config import plain
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: t
         if not kinds:
             raise study.origin.error(
                 method.keys,
-                f"{method.name} uploads {sent}{under}, and no attack here is on that; see: fedpriv list targets",
+                f"{method.name} uploads {sent}{under}, and no attack here is on that; see: {call('catalogue', 'targets')}",
             )
         return kinds[0]
     if method.target not in uploads:

@@ -15,6 +15,7 @@ from fedpriv.experiment.study.origin import Origin
 from fedpriv.pages import study_files
 from fedpriv.pages.study_files import CELLS, STUDY
 from fedpriv.util import folders
+from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_json, write_text
@@ -66,7 +67,8 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
         changed = differences(before, json.loads(json.dumps(described(study))))
         if changed:
             raise UserError(
-                f"{path}: holds another study ({_named(changed)}); choose another --out, or --force to replace it"
+                f"{path}: holds another study ({_named(changed)}); choose another "
+                f"{argument('out')}, or {argument('force')} to replace it"
             )
         return True
     origin = study.origin
@@ -84,7 +86,7 @@ def read_study(path: Path) -> dict[str, Any]:
     """
     if not (path / STUDY).is_file():
         raise UserError(
-            f"{path}: no study here ({STUDY} is missing); start one with: fedpriv audit STUDY.toml --out {path}"
+            f"{path}: no study here ({STUDY} is missing); start one with: {call('audit', 'STUDY.toml', out=str(path))}"
         )
     found = study_files.read_study(path).fields
     if found.get("format") != FORMAT:
@@ -254,7 +256,8 @@ def _refuse_other(place: Path, made: str, before: Mapping[str, Any], now: Mappin
     changed = differences(before, json.loads(json.dumps(now)))
     if changed:
         raise UserError(
-            f"{place}: {made} for another study ({_named(changed)}); choose another --out, or --force to replace it"
+            f"{place}: {made} for another study ({_named(changed)}); choose another "
+            f"{argument('out')}, or {argument('force')} to replace it"
         )
 
 

@@ -33,7 +33,7 @@ INSTEAD = {
     "option": "options belong to a method: { name = ..., option = { ... } }",
     "defense": "use defenses = [...] at the top of the study",
     "method": "use methods = [...] at the top of the study",
-    "download": "use the flag --download",
+    "download": "it says how a study is carried out, not what it is: pass it beside the study",
 }
 
 

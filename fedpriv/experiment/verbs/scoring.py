@@ -69,7 +69,7 @@ def attack_directories(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path}: no such folder; expected an attack directory made by fedpriv attack")
+            raise UserError(f"{path}: no such folder; expected one that attack made")
         below = sorted(about.parent for about in path.rglob("about.json"))
         inside = [path] if is_attack_directory(path) else [folder for folder in below if is_attack_directory(folder)]
         if not inside and inference_directories((path,)):

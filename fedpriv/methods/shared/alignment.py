@@ -140,13 +140,13 @@ def aligned_loss(setup: ClientSetup, images: Tensor, reference: Tensor, weight: 
 
 def rad_images(facts: FederationSizes) -> int:
     """Return the number L of public images in a round."""
-    available = int(facts.need("public", "--public"))
+    available = int(facts.need("public"))
     return available if facts.options is None else min(facts.options.rad_size, available)
 
 
 def images_item(facts: FederationSizes, images: int) -> Item:
     """Return that many public images for every client."""
-    channels, height, width = facts.need("blueprint", "--model and --image-size").image_shape
+    channels, height, width = facts.need("blueprint", "models").image_shape
     return Item("broadcast", "public-images.images", facts.clients * images * channels * height * width)
 
 

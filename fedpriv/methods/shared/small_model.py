@@ -112,7 +112,7 @@ def check_small(plan: Plan, name: str, width: int | None = None) -> None:
 
 def small_items(facts: FederationSizes, name: str, width: int | None = None) -> tuple[Item, Item]:
     """Return one small model each way per client."""
-    blueprint = small_blueprint(facts.need("blueprint", "--model"), name, width)
+    blueprint = small_blueprint(facts.need("blueprint", "models"), name, width)
     head = blueprint.width * blueprint.n_classes + blueprint.n_classes
     scalars = facts.clients * (extractor_parameters(blueprint) + head)
     return Item("upload", "small-model.state", scalars), Item("broadcast", "small-model.state", scalars)
