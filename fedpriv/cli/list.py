@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
     from fedpriv.util.registry import Registry
 
-KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "targets")
+KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "metrics", "targets")
 
 
 @click.command(name="list")
@@ -21,7 +21,7 @@ KINDS = ("methods", "attacks", "defenses", "datasets", "models", "payloads", "ta
 @click.option("--target", help="With attacks: only those for this kind of upload.")
 @common.common_options
 def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> None:
-    """List methods, attacks, defenses, datasets, models, kinds of payload or targets."""
+    """List methods, attacks, defenses, datasets, models, kinds of payload, metrics or targets."""
     if kind not in KINDS:
         raise unknown_name("list", kind, KINDS)
     if target is not None and kind != "attacks":
@@ -33,6 +33,7 @@ def list_names(kind: str, target: str | None, as_json: bool, quiet: bool) -> Non
         "datasets": _datasets,
         "models": _models,
         "payloads": _payloads,
+        "metrics": _metrics,
         "targets": _targets,
     }[kind]()
     if as_json:
@@ -171,6 +172,23 @@ def _payloads() -> list[dict[str, Any]]:
             **_origin(PAYLOADS, name),
         }
         for name, kind in found.items()
+    ]
+
+
+def _metrics() -> list[dict[str, Any]]:
+    from fedpriv.scoring.leakage import METRICS, Metric
+
+    found: dict[str, Metric] = METRICS.load_all()
+    return [
+        {
+            "name": name,
+            "of": metric.of,
+            "unit": metric.unit or "none",
+            "more leakage is": "higher" if metric.higher_is_better else "lower",
+            "measures": metric.description,
+            **_origin(METRICS, name),
+        }
+        for name, metric in found.items()
     ]
 
 

@@ -14,13 +14,19 @@ from fedpriv.cli.attack_summary import show_attacks
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--seed", type=int, help="Seed of floors, decoys and resamples (default: the attack's own).")
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="MODULE:NAME", help="A measure of your own (repeat for more)."
+)
 @common.common_options
-def score(directories: tuple[Path, ...], seed: int | None, as_json: bool, quiet: bool) -> None:
+def score(
+    directories: tuple[Path, ...], seed: int | None, metrics: tuple[str, ...], as_json: bool, quiet: bool
+) -> None:
     """Score attack directories again; rewrites metrics.json and the image grid.
 
     Membership and property inference are not scored again: they store no scores of single candidates.
     """
-    records = fedpriv.score(directories, seed=seed, listener=common.Terminal(quiet=quiet, as_json=True))
+    listener = common.Terminal(quiet=quiet, as_json=True)
+    records = fedpriv.score(directories, seed=seed, metrics=metrics, listener=listener)
     if as_json:
         common.print_json({str(path): record.model_dump(mode="json") for path, record in records.items()})
     elif not quiet:

@@ -19,6 +19,7 @@ from fedpriv.scoring.records.reconstruction import (
     FeatureIdentification,
     FeatureMeasure,
     Identification,
+    OtherMeasure,
 )
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import CHANCE_OF, verdict, verdict_kind
@@ -229,27 +230,32 @@ def _entry(place: str, attack: AttackRecord, called: str, low: float, high: floa
         point=_place(gain.mean, low, high),
         high=None if interval is None else _place(interval[1], low, high),
         pictures=picture_table(attack, room),
-        measures=tuple(_measure_row(key, value) for key, value in record.metrics.measured.items()),
+        measures=tuple(_measure_row(key, value, record) for key, value in record.metrics.measured.items()),
         floors=_floor_rows(record),
     )
 
 
-def _measure_row(key: str, value: Summary) -> tuple[str, ...]:
+def _measure_row(key: str, value: Summary, record: ReconstructionRecord) -> tuple[str, ...]:
     if value.not_measured:
         return (_NAMES.get(key, key), "", "", "", "", value.not_measured)
     return (
         _NAMES.get(key, key),
         *(number(part) for part in (value.mean, value.median, value.sd)),
         span(value.ci95),
-        _remark(key, value),
+        _remark(key, value, record),
     )
 
 
-def _remark(key: str, value: Summary) -> str:
+def _remark(key: str, value: Summary, record: ReconstructionRecord) -> str:
     """Return how to read a measure, with chance and the control where it has them."""
     remark = ""
-    if key in METRICS:
-        remark = "higher leaks more" if METRICS[key].higher_is_better else "lower leaks more"
+    if key in METRICS.builtins:
+        remark = "higher leaks more" if METRICS.load(key).higher_is_better else "lower leaks more"
+    if isinstance(value, OtherMeasure):
+        remark = f"{value.description}; {'higher' if value.higher_is_better else 'lower'} leaks more"
+        best = record.advantage_db.best_floor
+        if (floor := record.floor_details[best].others.get(key)) is not None:
+            remark += f"; {LABELS.get(best, best)} {number(floor.mean)}"
     if isinstance(value, Identification):
         of = CHANCE_OF.get(value.chance_of)  # None: one guess a target
         by = "" if of is None else f" ({of}, by the same rule)"
@@ -259,7 +265,10 @@ def _remark(key: str, value: Summary) -> str:
     if isinstance(value, ClassAccuracy):
         floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value.floors.items())
         return f"true images {value.real:.2f}, chance {value.chance:.2f}; {floors}"
-    if isinstance(value, (Identification, FeatureIdentification, FeatureMeasure)) and value.permuted is not None:
+    if (
+        isinstance(value, (Identification, FeatureIdentification, FeatureMeasure, OtherMeasure))
+        and value.permuted is not None
+    ):
         remark += f"; on permuted uploads {number(value.permuted.mean)}"
     return remark
 

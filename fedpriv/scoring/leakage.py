@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
+from fedpriv.util.registry import Registry
 
 PSNR_CAP_DB = 100.0
 _SMALLEST_MSE = 1e-10  # -10 log10 of this is the cap
@@ -35,14 +37,17 @@ class Metric:
         unit: "dB", "squared grey levels" or "" (none).
         higher_is_better: whether a higher value means a better reconstruction, that is, more leakage.
         description: one line for a reader.
-        function: ``(images, truth) -> (n,)``.
+        function: ``(found, truth) -> (n,)``, row by row, of two tensors of one shape: images ``(n, c, h, w)`` in [0, 1], or
+            recovered vectors ``(n, d)``.
+        of: which of the two.
     """
 
     name: str
     unit: str
     higher_is_better: bool
     description: str
-    function: Callable[[Tensor, Tensor], Tensor]
+    function: ImageMeasure
+    of: Literal["images", "vectors"] = "images"
 
 
 def _pair(images: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,17 +211,22 @@ def _vectors(features: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     return features.double(), truth.double()
 
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("psnr_db", "dB", True, "peak signal-to-noise ratio on [0, 1], at most 100 dB", psnr),
-        Metric("mse_255", "squared grey levels", False, "mean squared error on 0..255", mse_255),
-        Metric("ssim", "", True, "structural similarity, 11 x 11 Gaussian window (7 x 7 uniform under 11 px)", ssim),
-        Metric("lpips", "", False, "learned perceptual distance; measured only where its weights are on disk", lpips),
-        Metric(
-            "relative_error", "", False, "distance of the recovered feature over the true one's norm", relative_error
-        ),
-        Metric("cosine", "", True, "cosine between the recovered feature and the true one", cosine),
-    )
-}
-"""Measures by their key in ``metrics.json``; the first four are of images, the last two of features."""
+PSNR_DB = Metric("psnr_db", "dB", True, "peak signal-to-noise ratio on [0, 1], at most 100 dB", psnr)
+MSE_255 = Metric("mse_255", "squared grey levels", False, "mean squared error on 0..255", mse_255)
+SSIM = Metric("ssim", "", True, "structural similarity, 11 x 11 Gaussian window (7 x 7 uniform under 11 px)", ssim)
+LPIPS = Metric("lpips", "", False, "learned perceptual distance; measured only where its weights are on disk", lpips)
+RELATIVE_ERROR = Metric(
+    "relative_error", "", False, "distance of the recovered vector over the true one's norm", relative_error, "vectors"
+)
+COSINE = Metric("cosine", "", True, "cosine between the recovered vector and the true one", cosine, "vectors")
+
+METRICS = Registry(
+    "metric",
+    {
+        name: f"fedpriv.scoring.leakage:{name.upper()}"
+        for name in ("psnr_db", "mse_255", "ssim", "lpips", "relative_error", "cosine")
+    },
+    group="fedpriv.metrics",
+    contract="fedpriv.scoring.open_metrics:refuse_no_metric",
+)
+"""Measures by their key in ``metrics.json``. Those of other packages stand there under ``others``."""

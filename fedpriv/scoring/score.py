@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedpriv.scoring.floors import FLOORS, PERMUTED, guess
 from fedpriv.scoring.identification import control_of, identification, identify_features
 from fedpriv.scoring.judge import ClassEvaluator, class_accuracy
 from fedpriv.scoring.leakage import (
+    Metric,
     cosine,
     lpips,
     lpips_backbone,
@@ -25,6 +27,7 @@ from fedpriv.scoring.leakage import (
     relative_error,
     ssim_unavailable,
 )
+from fedpriv.scoring.open_metrics import image_measures, open_metrics, vector_measures
 from fedpriv.scoring.panel import ScoredGuesses, measure, over_pairs, own_guesses, settle
 from fedpriv.scoring.records import About, Metrics, ReconstructionRecord, Summary
 from fedpriv.scoring.records.made import Identity
@@ -48,6 +51,7 @@ def score(
     seed: int,
     about: About,
     judge: ClassEvaluator | None = None,
+    metrics: Sequence[str] = (),
 ) -> ReconstructionRecord:
     """Return the record of one attack.
 
@@ -58,10 +62,12 @@ def score(
         seed: seed of floors, decoys, comparison sets and resamples.
         about: how the reconstruction was made.
         judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
+        metrics: measures as ``package.module:NAME``, beside those of this package and of installed ones.
 
     Raises:
-        UserError: when numbers of targets or image shapes do not match.
+        UserError: when numbers of targets or image shapes do not match, or a measure is unknown.
     """
+    others = open_metrics(metrics)
     reconstruction = reconstruction.to_cpu()
     truths = tuple(truth.to_cpu() for truth in truths)
     _check("reconstruction", reconstruction, truths)
@@ -84,18 +90,25 @@ def score(
     best = best_floor(floors, "T1")
     advantage = attack.psnr - floors[best].psnr
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
-    shape = truths[0].image_shape
-    details = {name: _image_metrics(panel, means, name, shape) for name, panel in floors.items()}
-    metrics = _image_metrics(attack, means, "attack", shape) | {
-        "identification_top1": identification(targets, truths, attack, floors, means),
-        **_feature_metrics(reconstruction, permuted, truths, means),
-        **_label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given"),
-    }
+    details = {name: _image_metrics(panel, truths, means, name, others) for name, panel in floors.items()}
+    images, vectors = (
+        _image_metrics(attack, truths, means, "attack", others),
+        _feature_metrics(reconstruction, permuted, truths, means, others),
+    )
+    own = (
+        images
+        | vectors
+        | {
+            "others": images["others"] | vectors.get("others", {}),
+            "identification_top1": identification(targets, truths, attack, floors, means),
+            **_label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given"),
+        }
+    )
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
-        metrics["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
+        own["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
     # It costs a network pass for every pair: of the attack and its best floor alone.
-    metrics["lpips"] = _lpips("attack", attack, truths, means)
+    own["lpips"] = _lpips("attack", attack, truths, means)
     details[best]["lpips"] = _lpips(best, floors[best], truths, means)
     measured = {name: FloorMeasures(**detail) for name, detail in details.items()}
     return ReconstructionRecord(
@@ -105,7 +118,7 @@ def score(
         n_guesses=max(numbers),
         n_diverged=sum(diverged),
         headline=f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
-        metrics=Metrics(**metrics),
+        metrics=Metrics(**own),
         floors={name: FloorMeans(**_means(detail)) for name, detail in measured.items()},
         floor_details=measured,
         advantage_db=Advantage(
@@ -138,7 +151,11 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
 
 
 def _feature_metrics(
-    reconstruction: Reconstruction, permuted: Reconstruction | None, truths: tuple[Truth, ...], means: Means
+    reconstruction: Reconstruction,
+    permuted: Reconstruction | None,
+    truths: tuple[Truth, ...],
+    means: Means,
+    others: Mapping[str, Metric],
 ) -> dict[str, Any]:
     """Return the measures of recovered vectors, each beside what the control scores: a prior alone can be near the truth."""
     features = [truth.feature for truth in truths if truth.feature is not None]
@@ -146,7 +163,7 @@ def _feature_metrics(
         return {}
     true = torch.stack(features)
     control = None if permuted is None else permuted.features
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"others": vector_measures(others, reconstruction.features, control, true, means)}
     for name, function in (("relative_error", relative_error), ("cosine", cosine)):
         own = means.summary(function(reconstruction.features, true).numpy(), name)
         beside = None if control is None else control_of(own, function(control, true).tolist(), means, name)
@@ -174,7 +191,9 @@ def _label_metrics(
     return {"label_accuracy": means.finite(overlap, "labels")}
 
 
-def _image_metrics(panel: ScoredGuesses, means: Means, who: str, image_shape: tuple[int, ...]) -> dict[str, Any]:
+def _image_metrics(
+    panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means, who: str, others: Mapping[str, Metric]
+) -> dict[str, Any]:
     """Return the fields of :class:`ImageMeasures`."""
     error = means.finite(panel.mse, who, "mse")
     interval = error.ci95
@@ -188,7 +207,7 @@ def _image_metrics(panel: ScoredGuesses, means: Means, who: str, image_shape: tu
         n=error.n,
     )
     if panel.ssim is None:
-        alike = Summary(**_NOTHING, not_measured=str(ssim_unavailable(image_shape)))
+        alike = Summary.nothing(str(ssim_unavailable(truths[0].image_shape)))
     else:
         alike = means.summary(panel.ssim, who, "ssim")
     return {
@@ -196,23 +215,20 @@ def _image_metrics(panel: ScoredGuesses, means: Means, who: str, image_shape: tu
         "psnr_of_mean_mse_db": of_mean,
         "mse_255": means.finite(panel.mse * 255**2, who, "mse"),
         "ssim": alike,
+        "others": image_measures(others, panel, truths, means, who),
     }
 
 
 def _means(detail: FloorMeasures) -> dict[str, Any]:
-    return {name: None if measure is None else measure.mean for name, measure in detail}
+    return {name: getattr(getattr(detail, name), "mean", None) for name in FloorMeans.model_fields}
 
 
 def _lpips(name: str, panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:
     reason = lpips_unavailable()
     if reason is not None:
-        return Perceptual(**_NOTHING, not_measured=reason)
+        return Perceptual.nothing(reason)
     values = over_pairs(lpips, panel.guesses, panel.scores, truths)
     return Perceptual(**dict(means.summary(values, name, "lpips")), backbone=lpips_backbone())
-
-
-_NOTHING: dict[str, Any] = dict.fromkeys(("mean", "median", "sd", "ci95", "per_target")) | {"n": 0}
-"""Fields of a summary of what was not measured."""
 
 
 def _versions() -> dict[str, str]:

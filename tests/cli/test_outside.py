@@ -36,8 +36,14 @@ def test_members_of_an_installed_package_train_attack_defend_and_report(tmp_path
         assert (tmp_path / "result" / name / "grid.png").is_file()
     ran(tmp_path, "report", "run", "result", "--out", "page", "--quiet")
     page = "".join(path.read_text() for path in (tmp_path / "page").rglob("*.html"))
-    for name in ("fed-direction", "jitter spread=0.2", "random-search", "direction", "stripes"):
+    for name in ("fed-direction", "jitter spread=0.2", "random-search", "direction", "stripes", "brightness_gap"):
         assert name in page, name
+    scored = json.loads((tmp_path / "result" / "dip" / "metrics.json").read_text())
+    gap = scored["metrics"]["others"]["brightness_gap"]
+    assert 0 < gap["mean"] < 1
+    assert len(gap["per_target"]) == 4
+    assert set(scored["floor_details"]["noise"]["others"]) == {"brightness_gap"}
+    assert "sign_share" not in scored["metrics"]["others"]
 
 
 def test_references_stand_wherever_a_name_does(tmp_path):
@@ -53,6 +59,10 @@ def test_references_stand_wherever_a_name_does(tmp_path):
     assert (about["attack"], about["target"]) == ("random-search", "direction")
     ran(tmp_path, "report", "result", "--out", "page", "--quiet", path=tmp_path / "elsewhere")  # where nobody knows it
     assert "random-search" in "".join(path.read_text() for path in (tmp_path / "page").rglob("*.html"))
+
+    ran(tmp_path, "score", "result", "--metric", "outsider:SIGNS", "--quiet", path=tmp_path)
+    again = json.loads((tmp_path / "result" / "random-search" / "metrics.json").read_text())
+    assert 0 < again["metrics"]["others"]["sign_share"]["mean"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -86,4 +96,5 @@ def test_lists_mark_whose_a_member_is(tmp_path):
     assert rows["stripes"] == "outsider 1.2"
     assert rows["digits"] == "fedpriv"
     assert "direction" in ran(tmp_path, "list", "payloads", "--quiet").split()
+    assert "brightness_gap" in ran(tmp_path, "list", "metrics", "--quiet").split()
     assert "direction" in ran(tmp_path, "list", "targets", "--quiet").split()

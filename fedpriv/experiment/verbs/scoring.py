@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedpriv.experiment.federation_settings import texts
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.records import ReconstructionRecord
@@ -22,7 +23,11 @@ Scorable = AttackResult | str | Path
 
 
 def score(
-    results: Scorable | Sequence[Scorable], *, seed: int | None = None, listener: Listener = SILENT
+    results: Scorable | Sequence[Scorable],
+    *,
+    seed: int | None = None,
+    metrics: str | Sequence[str] = (),
+    listener: Listener = SILENT,
 ) -> dict[Path, ReconstructionRecord]:
     """Score attacks again; rewrites their records and image grids, in place.
 
@@ -31,13 +36,14 @@ def score(
     Args:
         results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
         seed: of floors, decoys and resamples (default: the attack's own), at least 0.
+        metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         listener: hears of what is not scored again.
 
     Returns:
         The new records by attack directory.
 
     Raises:
-        UserError: for a folder that is missing or holds no attack, or an attack without its private truth.
+        UserError: for a folder that is missing or holds no attack, an attack without its private truth, an unknown measure.
     """
     if seed is not None and seed < 0:
         raise UserError(f"{argument('seed', seed)}: expected at least 0")
@@ -50,7 +56,13 @@ def score(
             raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
         used = saved.about.seed if seed is None else seed
         record = score_attack(
-            saved.reconstruction, saved.truths, saved.permuted, seed=used, about=saved.about, judge=saved.judge
+            saved.reconstruction,
+            saved.truths,
+            saved.permuted,
+            seed=used,
+            about=saved.about,
+            judge=saved.judge,
+            metrics=texts("metrics", metrics),
         )
         write_record(directory, record)
         write_bytes(directory / "grid.png", grid_png(replace(saved, metrics=record)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
@@ -55,6 +55,12 @@ class Summary(Estimate):
     per_target: tuple[FiniteFloat | None, ...] | None
     sum: FiniteFloat | None = None
     not_measured: str = ""
+
+    @classmethod
+    def nothing(cls, reason: str, **others: object) -> Self:
+        """Return a summary of what was not measured, and why; ``others`` are fields beside those of a summary."""
+        missing = dict.fromkeys(("mean", "median", "sd", "ci95", "per_target"))
+        return cls.model_validate({**missing, "n": 0, "not_measured": reason, **others})
 
 
 class FiniteSummary(Summary):

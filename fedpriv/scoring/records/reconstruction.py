@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from fedpriv.attacks.observation import Cost
 from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Estimate, FiniteSummary, Record, Summary
@@ -82,13 +82,30 @@ class Perceptual(Summary):
     backbone: str | None = None
 
 
+class OtherMeasure(Summary):
+    """A measure of another package, with what a table needs to know of it.
+
+    Attributes:
+        unit: empty for none.
+        higher_is_better: whether a higher value means more leakage.
+        description: one line.
+        permuted: of vectors: the control, or None where it was not run.
+    """
+
+    unit: str
+    higher_is_better: bool
+    description: str
+    permuted: Control | None = None
+
+
 class ImageMeasures(Record):
-    """How alike images are; ``ssim`` and ``lpips`` may not be measured."""
+    """How alike images are; ``ssim`` and ``lpips`` may not be measured. ``others`` are other packages' measures by name."""
 
     psnr_db: FiniteSummary
     psnr_of_mean_mse_db: Summary
     mse_255: FiniteSummary
     ssim: Summary
+    others: Mapping[str, OtherMeasure] = Field(default_factory=dict)
 
 
 class FloorMeasures(ImageMeasures):
@@ -111,7 +128,7 @@ class Metrics(ImageMeasures):
     @property
     def measured(self) -> dict[str, Summary]:
         """Measures that apply, by name."""
-        return {name: value for name, value in self if value is not None}
+        return {name: value for name, value in self if isinstance(value, Summary)} | dict(self.others)
 
 
 class FloorMeans(Record):
