@@ -126,14 +126,6 @@ def mean_gap(found, truth):
 BRIGHTNESS = Metric("brightness_gap", "", False, "difference of mean brightness", mean_gap)
 
 
-def sign_share(found, truth):
-    """Return the share of entries of each vector that have the sign of the true one."""
-    return (found.sign() == truth.sign()).double().mean(1)
-
-
-SIGNS = Metric("sign_share", "", True, "share of entries with the true sign", sign_share, "vectors")
-
-
 def load_stripes(options: SourceOptions) -> Dataset:
     """Return 4 classes of 60 images of 8x8 each: bright stripes at a place of the class, under noise."""
     rng = torch.Generator().manual_seed(7)
