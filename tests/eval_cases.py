@@ -15,10 +15,19 @@ from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
-from fedpriv.scoring.records import About, FiniteSummary, MembershipRecord, PropertyRecord, Rate, Rates
+from fedpriv.scoring.records import (
+    About,
+    Comparison,
+    Estimate,
+    FiniteSummary,
+    MembershipRecord,
+    PropertyRecord,
+    Rate,
+    Rates,
+)
 from fedpriv.scoring.records.inference import Seconds
 from fedpriv.scoring.records.made import Budget, Communication, DefenseFacts, ReachedAccuracy, Total, Traffic
-from fedpriv.scoring.records.reconstruction import Advantage
+from fedpriv.scoring.records.reconstruction import Advantage, ControlResult
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
 
@@ -166,6 +175,28 @@ def result(method="fedre", gain=1.0, *, accuracy=0.9, scalars=100.0, seed=0, att
     )
     above = summary(gain, (gain - 0.5, gain + 0.5), Advantage, share_3db=0.0, best_floor="noise")
     return AttackRecord(Path(attack), None, None, None, about, but(scored_once(), **shared, advantage_db=above))
+
+
+def compared(measure="images", mean=1.0, p_value=0.5, **changes):
+    """A comparison with the strongest guess over ten clients."""
+    known = {"stratum": "all", "against": "noise", "n": 20, "n_clients": 10, "least": 0.5}
+    interval = (mean - 0.5, mean + 0.5)
+    return Comparison(**(known | {"measure": measure, "mean": mean, "ci95": interval, "p_value": p_value} | changes))
+
+
+def attacked(*comparisons, **changes):
+    """The record of an attack that was tested hard enough: ten clients, a control, and all targets converged."""
+    whole = {"n_clients": 10, "comparisons": comparisons, "control": CONTROLLED}
+    return but(scored_once(), **(whole | changes))
+
+
+CONTROLLED = ControlResult(
+    permuted=Estimate(mean=10.0, ci95=None, n=2),
+    floor="noise",
+    difference_db=None,
+    passes=True,
+    verdict="As it should be.",
+)
 
 
 def rates(auc, ci95=None):

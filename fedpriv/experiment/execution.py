@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
     from fedpriv.scoring.records.made import Stage as StageFacts
-    from fedpriv.scoring.records.made import Upload
+    from fedpriv.scoring.records.made import Training, Upload
 
 __all__ = ["AttackContext", "AttackPlan", "attack_all", "prepare_ground"]
 
@@ -150,7 +150,7 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
     asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     card, moment = evidence.knowledge.card, (job.stage, job.round)
     return About(
-        **dict(described(ground.run, plan, job.name, job.attack, card, moment, command=command)),
+        **dict(described((ground.run, ground.federation), plan, job.name, job.attack, card, moment, command=command)),
         caveat=job.attack.caveat(asked),
         budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
         run_accuracy={when: ReachedAccuracy(**reached) for when, reached in summary["accuracy"].items()},
@@ -160,7 +160,7 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
 
 
 def described(
-    run: RunDirectory,
+    attacked: tuple[RunDirectory, Federation],
     plan: AttackPlan,
     name: str,
     attack: Declared,
@@ -172,7 +172,7 @@ def described(
     """Return what every record says of how it was made.
 
     Args:
-        run: that was attacked.
+        attacked: the run, and its federation prepared again.
         plan: of which it was a part.
         name: of the attack or inference.
         attack: its options, a dataclass.
@@ -184,6 +184,8 @@ def described(
     from fedpriv.scoring.records import Provenance
     from fedpriv.scoring.storage import read_summary
 
+    run, federation = attacked
+    defenses = read_summary(run.path / "summary.json").defenses
     return Provenance(
         target=plan.target,
         attack=name,
@@ -192,24 +194,39 @@ def described(
         dataset=dataset_title(run.config),
         knowledge=card,
         seed=plan.seed,
-        upload=upload_facts(plan.target),
+        upload=upload_facts(plan.target, defended=bool(defenses)),
+        training=_training(run, federation, moment[1]),
         options=plain(attack),
         stage=stage_facts(run, *moment),
         run=run.config,
-        defenses=read_summary(run.path / "summary.json").defenses,
+        defenses=defenses,
         command=command,
     )
 
 
-def upload_facts(target: str) -> Upload:
+def upload_facts(target: str, *, defended: bool = False) -> Upload:
     """Return what records say of a kind of upload."""
     from fedpriv.scoring.records.made import Upload
 
+    separate = target in SEPARATE and not defended
     if target in CLASS_MEANS | MIXTURES:
-        return Upload(vectors="class prototypes", separate=target in SEPARATE)
+        return Upload(vectors="class prototypes", separate=separate)
     if target in OF_IMAGES | LAYERS:
-        return Upload(vectors="representations", separate=target in SEPARATE)
-    return Upload(separate=target in SEPARATE)
+        return Upload(vectors="representations", separate=separate)
+    return Upload(separate=separate)
+
+
+def _training(run: RunDirectory, federation: Federation, number: int | None) -> Training:
+    """Return how far a run had come in a round, or at its end, and what guessing each client's commonest class gives."""
+    from fedpriv.scoring.records.made import Training
+
+    lines = run.lines("metrics")
+    line = next((row for row in lines if row["round"] == number), lines[-1])
+    labels = [tests.labels for tests in federation.tests]
+    commonest = sum(int(own.bincount().max()) for own in labels if len(own))
+    return Training(
+        accuracy=line["accuracy"]["after_training"]["pooled"], guess=commonest / max(1, sum(map(len, labels)))
+    )
 
 
 def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> StageFacts | None:

@@ -60,7 +60,9 @@ def measure_all(
                 if inference.reads_every_round and case.told:
                     read = [seen for seen in ground.run.captured_rounds() if number is None or seen <= number]
                     card = replace(card, rounds_seen=len(read))
-                about = described(ground.run, plan, name, inference, card, (stage, number), command=command)
+                about = described(
+                    (ground.run, ground.federation), plan, name, inference, card, (stage, number), command=command
+                )
                 try:
                     found[home] = evaluate(inference, case, about)
                 except UserError as error:

@@ -12,7 +12,6 @@ import torch
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import Truth, stratum
-from fedpriv.scoring import effects
 from fedpriv.scoring.definitions import TEXTS, comparison
 from fedpriv.scoring.floors import FLOORS, PERMUTED, guess
 from fedpriv.scoring.identification import control_of, identification, identify_features
@@ -39,7 +38,16 @@ from fedpriv.scoring.records.reconstruction import (
     FloorMeasures,
     Perceptual,
 )
-from fedpriv.scoring.sections import Means, best_floor, control_part, definitions_part, strata_part, target_rows
+from fedpriv.scoring.sections import (
+    BEYOND,
+    Means,
+    best_floor,
+    control_part,
+    definitions_part,
+    image_comparisons,
+    strata_part,
+    target_rows,
+)
 from fedpriv.util.errors import UserError
 
 
@@ -122,9 +130,9 @@ def score(
         floors={name: FloorMeans(**_means(detail)) for name, detail in measured.items()},
         floor_details=measured,
         advantage_db=Advantage(
-            **dict(means.finite(advantage, "advantage")), best_floor=best, share_3db=float((advantage >= 3).mean())
+            **dict(means.finite(advantage, "advantage")), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
-        comparisons=means.compare(advantage, "images", best, effects.DECIBELS, [stratum(one.n_c) for one in truths]),
+        comparisons=image_comparisons(attack, floors, best, [stratum(one.n_c) for one in truths], means),
         targets=rows,
         strata=strata_part(truths, attack, floors[best], means),
         definitions=definitions_part(attack, floors, beside, means),

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import STRATA, Truth, stratum
+from fedpriv.scoring import effects
 from fedpriv.scoring.definitions import TEXTS, ComparisonSet
 from fedpriv.scoring.floors import PERMUTED, floor_words
 from fedpriv.scoring.intervals import Values, bootstrap_mean, compare, finite_summary, summary
@@ -25,6 +26,9 @@ from fedpriv.scoring.records.reconstruction import (
     Target,
 )
 from fedpriv.util.seeds import derive_seed
+
+BEYOND = 3.0
+"""An image so many dB beyond the strongest guess has come back."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +89,23 @@ class Means:
         return np.random.default_rng(derive_seed(self.seed, "bootstrap", *purpose))
 
 
+def image_comparisons(
+    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], best: str, strata: Sequence[str], means: Means
+) -> tuple[Comparison, ...]:
+    """Compare images with the strongest floor ``best``: their PSNR, and how many lie 3 dB beyond it.
+
+    On some targets another guess lies 3 dB beyond the strongest by luck: the share is compared with that of the guess
+    that does so most often.
+    """
+    gain = attack.psnr - floors[best].psnr
+    lucky = {name: floor.psnr - floors[best].psnr >= BEYOND for name, floor in floors.items() if name != best}
+    next_best = max(lucky, key=lambda name: float(lucky[name].mean()))
+    beyond = (gain >= BEYOND).astype(np.float64) - lucky[next_best]
+    return means.compare(gain, "images", best, effects.DECIBELS, strata) + means.compare(
+        beyond, "beyond_3db", next_best, effects.IDENTIFIED, strata
+    )
+
+
 def best_floor(floors: Mapping[str, ScoredGuesses], definition: str) -> str:
     """Return the floor with the highest mean under a definition."""
     return max(floors, key=lambda name: float(floors[name].definition(definition).mean()))
@@ -139,7 +160,7 @@ def strata_part(
                 share=len(rows) / len(truths),
                 psnr_db=means.of(attack.psnr, rows, "stratum", name, "psnr"),
                 floor_psnr_db=float(floor.psnr[rows].mean()),
-                advantage_db=StratumAdvantage(**dict(above), share_3db=float((gain[rows] >= 3).mean())),
+                advantage_db=StratumAdvantage(**dict(above), share_3db=float((gain[rows] >= BEYOND).mean())),
             )
     return found
 

@@ -389,17 +389,17 @@ def test_a_third_inference_is_judged_without_anybody_knowing_it(world):
     seen = gather(directory, federation, "prototype", Smallest().card(KnowledgeCard()), n_targets=99, seed=0)
     case = InferenceCase(seen, directory, federation, "prototype", 0)
     check(Smallest(), case)
-    record = evaluate(Smallest(), case, provenance(directory, seen))
+    record = evaluate(Smallest(), case, provenance(directory, federation, seen))
     assert (record.kind, record.attack, record.question) == ("property", "smallest", "which class is rare?")
     assert record.learned_from == "lengths"
     assert 0 <= record.auc.value <= 1
     assert "which class is rare" in record.verdict
 
 
-def provenance(directory, seen):
+def provenance(directory, federation, seen):
     from fedpriv.experiment.execution import described
     from fedpriv.experiment.plan import AttackPlan
 
     card = seen.knowledge.card
     plan = AttackPlan("prototype", {}, card, inferences={"smallest": Smallest()})
-    return described(directory, plan, "smallest", Smallest(), card, (None, None), command="")
+    return described((directory, federation), plan, "smallest", Smallest(), card, (None, None), command="")

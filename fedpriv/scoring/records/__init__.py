@@ -20,6 +20,7 @@ from fedpriv.scoring.records.base import (
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
 from fedpriv.scoring.records.made import About, Labels, Provenance
 from fedpriv.scoring.records.reconstruction import Metrics, ReconstructionRecord
+from fedpriv.scoring.records.verdict import JudgedComparison, Kind, Reason, Verdict
 
 __all__ = [
     "RECORD_VERSION",
@@ -31,6 +32,8 @@ __all__ = [
     "FiniteSummary",
     "InferenceResult",
     "Interval",
+    "JudgedComparison",
+    "Kind",
     "KnowledgeCard",
     "Labels",
     "Measure",
@@ -40,8 +43,10 @@ __all__ = [
     "Provenance",
     "Rate",
     "Rates",
+    "Reason",
     "ReconstructionRecord",
     "Summary",
+    "Verdict",
 ]
 
 InferenceResult = MembershipRecord | PropertyRecord

@@ -12,9 +12,12 @@ RECORD_VERSION: Literal[3] = 3
 SCORING_VERSION = 2
 """Of what the numbers in a record mean. It changes with a metric, a floor, an interval or a verdict."""
 
-Measure = Literal["images", "identified", "vectors", "vectors_identified", "classes", "membership", "property"]
-"""Quantities compared with a guess: PSNR of images, images told from decoys, the error of recovered vectors, vectors
-told from the client's others, classes recognised, areas under the curve of membership and of a property."""
+Measure = Literal[
+    "images", "beyond_3db", "identified", "vectors", "vectors_identified", "classes", "membership", "property"
+]
+"""Quantities compared with a guess: PSNR of images, images 3 dB beyond the strongest guess, images told from decoys, the
+error of recovered vectors, vectors told from the client's others, classes recognised, areas under the curve of membership
+and of a property."""
 
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % bootstrap interval."""

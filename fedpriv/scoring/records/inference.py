@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import FiniteFloat
 
-from fedpriv.scoring.records.base import SCORING_VERSION, Interval, Record
+from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Interval, Record
 from fedpriv.scoring.records.made import Provenance
 
 
@@ -39,6 +39,7 @@ class InferenceRecord(Provenance, Rates):
         round: that was attacked.
         n_clients: of whom something was asked; intervals resample them.
         permuted: the same from other clients' uploads; None where that was not run.
+        comparisons: with the strongest guess; what verdicts rest on.
         cost: of the inference without its control.
         verdict: in a sentence or two.
     """
@@ -47,6 +48,7 @@ class InferenceRecord(Provenance, Rates):
     round: int
     n_clients: int
     permuted: Rates | None
+    comparisons: tuple[Comparison, ...] = ()
     cost: Seconds
     verdict: str = ""
 

@@ -50,8 +50,32 @@ class Labels(Record):
     defense_title: str = ""
 
 
+class Upload(Record):
+    """What the attacked kind of upload was, by its traits.
+
+    Attributes:
+        vectors: what attacks recover before they make an image of it.
+        separate: whether it holds them one by one and no defense was on, so that nothing has to be recovered.
+    """
+
+    vectors: Literal["class prototypes", "representations", "vectors"] = "vectors"
+    separate: bool = False
+
+
+class Training(Record):
+    """How far the attacked run had come.
+
+    Attributes:
+        accuracy: after local training in the attacked round, over all test images, in [0, 1].
+        guess: what each client's most frequent class reaches on them.
+    """
+
+    accuracy: FiniteFloat
+    guess: FiniteFloat
+
+
 class Identity(Record):
-    """What tells results apart, in every record.
+    """What tells results apart, and what they are worth, in every record.
 
     Attributes:
         version: of the format.
@@ -61,6 +85,8 @@ class Identity(Record):
         knowledge: what the attacker was granted.
         seed: of the attack and its scoring.
         stage: that was attacked, or None.
+        upload: what is known of the kind of upload.
+        training: None for uploads that were made elsewhere.
     """
 
     version: Literal[3] = RECORD_VERSION
@@ -72,6 +98,8 @@ class Identity(Record):
     knowledge: KnowledgeCard
     seed: int
     stage: Stage | None = None
+    upload: Upload = Upload()
+    training: Training | None = None
 
 
 class DefenseFacts(Record):
@@ -97,23 +125,10 @@ class DefenseFacts(Record):
     server_view: Literal["each", "sum"]
 
 
-class Upload(Record):
-    """What the attacked kind of upload was, by its traits.
-
-    Attributes:
-        vectors: what attacks recover before they make an image of it.
-        separate: whether it holds them one by one, so that nothing has to be recovered where no defense is on.
-    """
-
-    vectors: Literal["class prototypes", "representations", "vectors"] = "vectors"
-    separate: bool = False
-
-
 class Provenance(Identity):
     """How a result was made.
 
     Attributes:
-        upload: what is known of the kind of upload.
         options: of the attack.
         run: configuration of the attacked run; None for uploads that were made elsewhere.
         defenses: of the run, in the order in which they are applied.
@@ -121,7 +136,6 @@ class Provenance(Identity):
         labels: what the study that holds the result calls it; None outside studies.
     """
 
-    upload: Upload = Upload()
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
     run: RunConfig | None = None
     defenses: tuple[DefenseFacts, ...] = ()

@@ -1,0 +1,114 @@
+"""Why the absence of a leak would say little: what makes "not tested hard enough" a result of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from fedpriv.scoring import effects
+from fedpriv.scoring.convergence import convergence
+from fedpriv.scoring.ranking import by_budget
+from fedpriv.scoring.records import About, InferenceResult, Reason, ReconstructionRecord
+from fedpriv.scoring.records.made import Training
+from fedpriv.scoring.storage import AttackRecord, scored
+
+Record = ReconstructionRecord | InferenceResult
+Judged = AttackRecord | Record
+K = TypeVar("K")
+
+FEW_CLIENTS = 5
+"""From fewer clients than this nothing is claimed beyond the attacked targets."""
+
+CONVERGED = 0.5
+"""Share of targets that must have reached a fit of their own."""
+
+AT_CHANCE = 0.1
+"""A model that is right in less than this share of what a constant guess leaves wrong counts as untrained."""
+
+FAR = 0.5
+"""Undertrained is less than this share of what the method gains over a constant guess elsewhere on the page."""
+
+
+def record_of(result: Judged) -> Record:
+    """Return the record of a result.
+
+    Raises:
+        UserError: when an attack was not scored.
+    """
+    return scored(result) if isinstance(result, AttackRecord) else result
+
+
+def reasons_by_key(results: Mapping[K, Judged]) -> dict[K, tuple[Reason, ...]]:
+    """Return the reasons that apply to each result of a page: most are its own, two lie beside it on the page."""
+    records = {key: record_of(result) for key, result in results.items()}
+    budgets, reached = _budgets(results), _reached_elsewhere(records.values())
+    return {
+        key: (*_own(record), *budgets.get(key, ()), *_training(record.training, reached.get(_method(record), 0.0)))
+        for key, record in records.items()
+    }
+
+
+def _own(record: Record) -> list[Reason]:
+    found = []
+    if record.n_clients < FEW_CLIENTS:
+        found.append(Reason(name="few_clients", value=record.n_clients, beside=FEW_CLIENTS))
+    if not record.comparisons:
+        found.append(Reason(name="no_comparison"))
+    if not isinstance(record, ReconstructionRecord):
+        return [*found, Reason(name="no_control")] if record.permuted is None else found
+    if record.control.permuted is None:
+        found.append(Reason(name="no_control"))
+    share = convergence(record).share
+    if share < CONVERGED:
+        found.append(Reason(name="not_converged", value=share, beside=CONVERGED))
+    if record.caveat:
+        found.append(Reason(name="caveat", text=record.caveat))
+    return found
+
+
+def _budgets(results: Mapping[K, Judged]) -> dict[K, list[Reason]]:
+    """Return what follows from other budgets of the same attack: a smaller one is not judged, one that rises may rise on."""
+
+    def record(item: tuple[K, Judged]) -> ReconstructionRecord:
+        found = record_of(item[1])
+        assert isinstance(found, ReconstructionRecord)
+        return found
+
+    def about(item: tuple[K, Judged]) -> About | None:
+        return item[1].about if isinstance(item[1], AttackRecord) else None
+
+    found: dict[K, list[Reason]] = {}
+    images = [item for item in results.items() if isinstance(record_of(item[1]), ReconstructionRecord)]
+    for series in by_budget(images, record, about):
+        for key, _ in series[:-1]:
+            found[key] = [Reason(name="smaller_budget")]
+        if len(series) > 1:
+            before, last = (record(item).metrics.psnr_db.mean for item in series[-2:])
+            if last - before >= effects.DECIBELS:
+                found[series[-1][0]] = [Reason(name="budget_rising", value=last - before, beside=effects.DECIBELS)]
+    return found
+
+
+def _method(record: Record) -> tuple[str, str]:
+    return record.method, record.dataset
+
+
+def _reached_elsewhere(records: Iterable[Record]) -> dict[tuple[str, str], float]:
+    """Return the most that each method gains over a constant guess on each data set."""
+    found: dict[tuple[str, str], float] = {}
+    for record in records:
+        if record.training is not None:
+            gain = record.training.accuracy - record.training.guess
+            found[_method(record)] = max(gain, found.get(_method(record), 0.0))
+    return found
+
+
+def _training(training: Training | None, elsewhere: float) -> list[Reason]:
+    if training is None:
+        return []
+    gain = training.accuracy - training.guess
+    if gain < AT_CHANCE * (1 - training.guess):
+        return [Reason(name="at_chance", value=training.accuracy, beside=training.guess)]
+    if gain < FAR * elsewhere:
+        return [Reason(name="undertrained", value=training.accuracy, beside=training.guess + elsewhere)]
+    return []

@@ -1,0 +1,108 @@
+"""What a page may say of one attack: data, from which sentences, badges and columns are made."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import FiniteFloat
+
+from fedpriv.scoring.records.base import Comparison, Record
+
+Kind = Literal["leaks", "some", "vectors", "classes", "membership", "property", "none", "untested"]
+"""The gravest thing that stands: images leak on average; some come back; recovered vectors, or classes of images, are told
+better than by a guess; members, or a property of clients, are told. ``none``: nothing of it, though the attack was tested
+hard enough. ``untested``: nothing of it, and reasons why that says little."""
+
+ReasonName = Literal[
+    "few_clients",
+    "no_control",
+    "not_converged",
+    "caveat",
+    "budget_rising",
+    "at_chance",
+    "undertrained",
+    "smaller_budget",
+    "no_comparison",
+]
+"""Why a result without a leak says little. ``few_clients``: fewer than five, so that nothing is claimed beyond the attacked
+targets. ``no_control``: permuted uploads were not attacked. ``not_converged``: fewer than half of the targets reached a
+fit of their own. ``caveat``: the attack says of itself that its search tells nothing here. ``budget_rising``: more search
+still helped at the largest budget. ``at_chance``: the attacked model is hardly better than a constant guess;
+``undertrained``: it is far from what its method reaches elsewhere on the page. ``smaller_budget``: the same attack ran with
+a larger budget, which is judged. ``no_comparison``: there was no guess to compare with."""
+
+
+class Reason(Record):
+    """Why a result without a leak says little.
+
+    Attributes:
+        name: which reason.
+        value: number of clients, share of targets that converged, dB that the last budget gained, or accuracy.
+        beside: what the value falls short of: five clients, half of the targets, the least effect, accuracy of a constant
+            guess or elsewhere.
+        text: the attack's own words, for ``caveat``.
+    """
+
+    name: ReasonName
+    value: FiniteFloat | None = None
+    beside: FiniteFloat | None = None
+    text: str = ""
+
+
+class JudgedComparison(Comparison):
+    """A comparison as a page judges it.
+
+    Attributes:
+        value: what the attack reaches over the same targets; None where it is not known.
+        adjusted: p-value adjusted for all comparisons of the page; None where there is none, or nothing may be claimed.
+        stands: whether the page may claim it.
+    """
+
+    value: FiniteFloat | None
+    adjusted: FiniteFloat | None
+    stands: bool
+
+    @property
+    def guess(self) -> float | None:
+        """What the strongest guess reaches over the same targets. Of an error less is better."""
+        if self.value is None or self.mean is None:
+            return None
+        return self.value + self.mean if self.measure == "vectors" else self.value - self.mean
+
+
+class Verdict(Record):
+    """What a page may say of one attack.
+
+    Attributes:
+        attack: what tables call it.
+        target: kind of upload.
+        subject: the vectors that it recovers, in the plural; of a property what was asked.
+        kind: the gravest thing that stands.
+        compared: every comparison of the attack, as judged.
+        reasons: why the absence of a leak would say little; also beside leaks.
+        n_targets, n_clients: how many there are.
+        n_compared: comparisons of the whole page that were judged together.
+        converged: share of targets that reached a fit of their own, in [0, 1]; None for inferences.
+        clear: what the upload says outright, needing no inference; else empty.
+    """
+
+    attack: str
+    target: str
+    subject: str
+    kind: Kind
+    compared: tuple[JudgedComparison, ...]
+    reasons: tuple[Reason, ...]
+    n_targets: int
+    n_clients: int
+    n_compared: int
+    converged: FiniteFloat | None
+    clear: str = ""
+
+    @property
+    def claims(self) -> tuple[JudgedComparison, ...]:
+        """What the page may claim."""
+        return tuple(one for one in self.compared if one.stands)
+
+    def overall(self, measure: str) -> JudgedComparison | None:
+        """Return the comparison over all targets by a measure, or None where it was not compared."""
+        return next((one for one in self.compared if one.measure == measure and one.stratum == "all"), None)

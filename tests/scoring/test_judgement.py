@@ -1,0 +1,213 @@
+"""What a page may claim: all its comparisons are tested together, and what was not tested hard enough is said to be so."""
+
+import numpy as np
+import pytest
+from eval_cases import asked, attacked, but, compared, result, summary
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.scoring.judgement import FALSE_CLAIMS, holm, judge, judge_page
+from fedpriv.scoring.records.made import Budget, Training, Upload
+from fedpriv.scoring.records.reconstruction import FeatureMeasure
+
+SURE = 1e-6
+
+
+def kinds(verdicts):
+    return {key: verdict.kind for key, verdict in verdicts.items()}
+
+
+def names(verdict):
+    return [reason.name for reason in verdict.reasons]
+
+
+# ---------------------------------------------------------------- Holm's rule
+
+
+def test_p_values_adjusted_by_hand():
+    # Ascending 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, and never less than the one before.
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_adjusting_keeps_the_order_and_only_raises(p_values):
+    found = holm(p_values)
+    assert all(p <= one <= 1 for p, one in zip(p_values, found, strict=True))
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(np.array(found)[order]) >= 0).all()
+    smallest = int(np.argmin(p_values))
+    assert found[smallest] == pytest.approx(min(1.0, len(p_values) * p_values[smallest]))
+
+
+def test_all_comparisons_of_a_page_are_tested_together():
+    alone = judge(attacked(compared(p_value=0.02)))
+    assert (alone.kind, alone.n_compared, alone.claims[0].adjusted) == ("leaks", 1, 0.02)
+    page = judge_page({"a": attacked(compared(p_value=0.02)), "b": attacked(compared("identified", p_value=0.03))})
+    assert kinds(page) == {"a": "leaks", "b": "some"}
+    page = judge_page(
+        {"a": attacked(compared(p_value=0.03)), "b": asked(comparisons=(compared("membership", 0.1, 0.5),))}
+    )
+    assert page["a"].kind == "none"
+    assert page["a"].compared[0].adjusted == pytest.approx(0.06)
+    assert page["a"].n_compared == page["b"].n_compared == 2
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 8))
+def test_a_page_of_attacks_that_know_nothing_seldom_claims(seed, attacks, comparisons):
+    rng = np.random.default_rng(seed)
+    page = {n: attacked(*[compared() for _ in range(comparisons)]) for n in range(attacks)}
+    pages, false = 300, 0
+    for _ in range(pages):
+        drawn = {
+            n: record.model_copy(
+                update={
+                    "comparisons": tuple(
+                        one.model_copy(update={"p_value": float(rng.uniform())}) for one in record.comparisons
+                    )
+                }
+            )
+            for n, record in page.items()
+        }
+        false += any(verdict.claims for verdict in judge_page(drawn).values())
+    assert false <= pages * FALSE_CLAIMS + 5 * np.sqrt(pages * FALSE_CLAIMS)  # five standard deviations
+
+
+# ---------------------------------------------------------------- kinds
+
+
+@pytest.mark.parametrize(
+    ("measure", "kind"),
+    [
+        ("images", "leaks"),
+        ("beyond_3db", "some"),
+        ("identified", "some"),
+        ("vectors", "vectors"),
+        ("vectors_identified", "vectors"),
+        ("classes", "classes"),
+    ],
+)
+def test_what_a_claim_makes_of_an_attack(measure, kind):
+    assert judge(attacked(compared(measure, p_value=SURE))).kind == kind
+    assert judge(attacked(compared(measure, p_value=0.06))).kind == "none"
+
+
+def test_the_gravest_claim_counts_and_all_are_kept():
+    stands = [compared(measure, p_value=SURE) for measure in ("classes", "vectors", "identified")]
+    verdict = judge(attacked(compared(p_value=0.9), *stands))
+    assert verdict.kind == "some"
+    assert [claim.measure for claim in verdict.claims] == ["classes", "vectors", "identified"]
+    assert [one.measure for one in verdict.compared] == ["images", "classes", "vectors", "identified"]
+
+
+@pytest.mark.parametrize("kind", ["membership", "property"])
+def test_inferences(kind):
+    assert judge(asked(kind, control=0.5, comparisons=(compared(kind, 0.2, SURE),))).kind == kind
+    assert judge(asked(kind, control=0.5, comparisons=(compared(kind, 0.03, 0.4),))).kind == "none"
+
+
+def test_what_is_sent_in_clear_needs_no_test():
+    found = judge(asked("property", 1.0, None, learned_from="the upload itself", n_clients=2))
+    assert (found.kind, found.clear) == ("property", "is it the client's most frequent class")
+
+
+def test_vectors_that_an_upload_sends_as_they_are_are_not_recovered():
+    sent = attacked(compared(), compared("vectors", p_value=SURE), upload=Upload(separate=True))
+    assert (judge(sent).kind, judge(sent).n_compared) == ("none", 1)
+    assert judge(but(sent, upload=Upload())).kind == "vectors"
+
+
+# ---------------------------------------------------------------- what stands beside what
+
+
+def test_a_claim_carries_what_attack_and_guess_reach_over_its_targets():
+    record = attacked(compared("vectors", 0.26, SURE, stratum="2-3"), compared("vectors", 0.1, 0.4))
+    errors = summary(0.3, kind=FeatureMeasure, per_target=(0.2, 0.4))
+    targets = tuple(but(row, stratum=name) for row, name in zip(record.targets, ("2-3", "4-10"), strict=True))
+    verdict = judge(but(record, targets=targets, metrics=but(record.metrics, relative_error=errors)))
+    (claim,) = verdict.claims
+    assert (claim.value, claim.guess) == pytest.approx((0.2, 0.46))  # of an error less is better
+    assert (verdict.overall("vectors").value, verdict.overall("vectors").guess) == pytest.approx((0.3, 0.4))
+    images = judge(attacked(compared("images", 3.0))).compared[0]
+    assert images.guess == pytest.approx(images.value - 3.0)
+
+
+# ---------------------------------------------------------------- not tested hard enough
+
+
+def test_fewer_than_five_clients_claim_nothing():
+    few = judge(
+        attacked(compared(p_value=SURE, n_clients=4), compared("beyond_3db", 0.3, SURE, n_clients=4), n_clients=4)
+    )
+    assert (few.kind, names(few), few.claims, few.n_compared) == ("untested", ["few_clients"], (), 0)
+    assert (few.reasons[0].value, few.reasons[0].beside) == (4, 5)
+    part = judge(
+        attacked(compared(), compared(p_value=SURE, n_clients=4, stratum="1"))
+    )  # few clients have such targets
+    assert (part.kind, part.n_compared) == ("none", 1)
+    assert judge(attacked(compared(p_value=None, n_clients=1, ci95=None), n_clients=1)).kind == "untested"
+
+
+def test_no_control():
+    record = attacked(compared())
+    bare = but(record, control=but(record.control, permuted=None))
+    assert names(judge(bare)) == ["no_control"]
+    assert names(judge(asked(comparisons=(compared("membership"),)))) == ["no_control"]
+
+
+@pytest.mark.parametrize(
+    ("share", "reasons"), [((True, True), []), ((True, False), []), ((False, False), ["not_converged"])]
+)
+def test_a_search_that_did_not_converge(share, reasons):
+    record = attacked(compared())
+    targets = tuple(but(row, converged=one) for row, one in zip(record.targets, share, strict=True))
+    assert names(judge(but(record, targets=targets))) == reasons
+
+
+def test_what_the_attack_says_of_its_own_search():
+    found = judge(attacked(compared(), caveat="The update holds a second loss."))
+    assert (names(found), found.reasons[0].text) == (["caveat"], "The update holds a second loss.")
+
+
+def test_a_budget_that_still_helps():
+    def at(value, psnr):
+        record = attacked(compared(p_value=SURE), budget=Budget(field="iterations", value=value))
+        return but(record, metrics=but(record.metrics, psnr_db=but(record.metrics.psnr_db, mean=psnr)))
+
+    flat = judge_page({"300": at(300, 10.4), "100": at(100, 10.0)})
+    assert [names(flat["100"]), names(flat["300"])] == [["smaller_budget"], []]
+    assert kinds(flat) == {"300": "leaks", "100": "untested"}
+    assert flat["300"].n_compared == 1
+    rising = judge_page({"100": at(100, 10.0), "300": at(300, 10.6)})
+    assert names(rising["300"]) == ["budget_rising"]
+    assert rising["300"].reasons[0].value == pytest.approx(0.6)
+
+
+def test_budgets_of_different_runs_are_different_attacks():
+    runs = {(seed, value): result(seed=seed, budget=value) for seed in (0, 1) for value in (10, 20)}
+    small = [key for key, one in judge_page(runs).items() if "smaller_budget" in names(one)]
+    assert small == [(0, 10), (1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "reasons"),
+    [(0.9, []), (0.6, []), (0.5, ["undertrained"]), (0.28, ["undertrained"]), (0.25, ["at_chance"])],
+)
+def test_a_model_that_was_hardly_trained(accuracy, reasons):
+    record = attacked(compared(), training=Training(accuracy=accuracy, guess=0.2))
+    other = attacked(compared(), training=Training(accuracy=0.9, guess=0.2))
+    assert names(judge_page({"this": record, "other": other})["this"]) == reasons
+    elsewhere = but(other, method="another")
+    alone = judge_page({"this": record, "other": elsewhere})["this"]
+    assert names(alone) == [name for name in reasons if name == "at_chance"]
+
+
+def test_reasons_do_not_undo_a_claim():
+    found = judge(attacked(compared(p_value=SURE), caveat="Two losses."))
+    assert (found.kind, names(found)) == ("leaks", ["caveat"])
+
+
+def test_nothing_to_compare_with():
+    assert names(judge(attacked())) == ["no_comparison"]
