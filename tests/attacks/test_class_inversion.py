@@ -164,6 +164,7 @@ def record_of(folder):
     return json.loads((folder / "class-inversion" / "metrics.json").read_text())
 
 
+@pytest.mark.slow
 def test_an_independent_classifier_recognises_the_classes_and_not_the_controls(suite):
     found = record_of(suite)["metrics"]["class_accuracy"]
     assert found["real"] > 0.85

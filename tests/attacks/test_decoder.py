@@ -52,6 +52,7 @@ def psnr(found, images):
     return -10 * (found - images).square().flatten(1).mean(1).log10()
 
 
+@pytest.mark.slow
 def test_private_images_come_back_and_those_of_a_strange_upload_do_not(digits, extractor, known):
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     found = invert(FAST, (raw(extractor(images), labels),), known)

@@ -101,6 +101,7 @@ def test_results_do_not_depend_on_chunks(attack, digits, extractor):
         expect_rows_close(parts.chosen, whole.chosen, 0)
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_chunks(digits, extractor):
     images, labels = digits[0][:4], digits[1][:4]
     observations = seen_by_server(extractor, images, labels)

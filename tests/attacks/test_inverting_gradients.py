@@ -35,6 +35,7 @@ def test_positive_control_single_images_come_back(given):
     assert found.labels[:, 0].tolist() == labels.tolist()
 
 
+@pytest.mark.slow
 def test_positive_control_of_the_generator_network():
     images, labels = images_and_labels(2)
     found = attack(GradientDip(iterations=800, learning_rate=0.01, generator=SMALL), sigmoid_net(), images, labels)
@@ -90,6 +91,7 @@ def test_looping_and_vectorising_agree(monkeypatch):
     torch.testing.assert_close(*values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "rate"), [("unrolled", 0.1), ("approximate", 0.005)])
 def test_images_of_several_steps_come_back(way, rate):
     """The approximation holds only where the weights hardly move."""
@@ -132,6 +134,7 @@ def test_restarts_are_chosen_by_the_objective_alone():
     expect_same(found.chosen, found.objective.argmin(1))
 
 
+@pytest.mark.slow
 def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chosen():
     images, labels = images_and_labels(3)
     scores = {}

@@ -58,6 +58,7 @@ def invert(attack, seen, known, **how):
     return attack(seen, known, list_targets(seen, "prototype"), seed=0, device=CPU, **how)
 
 
+@pytest.mark.slow
 def test_both_images_of_a_prototype_of_two_are_recovered_where_one_image_fails(digits, extractor):
     images, labels = digits
     groups = [images[labels == digit][:2] for digit in range(1, 4)]
@@ -71,6 +72,7 @@ def test_both_images_of_a_prototype_of_two_are_recovered_where_one_image_fails(d
     assert (joint.objective < 0.1 * single.objective).all()
 
 
+@pytest.mark.slow
 def test_the_objective_gives_the_number_of_images_away(digits, extractor):
     images, labels = digits
     sizes = [1, 2, 3]

@@ -94,6 +94,7 @@ def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
     assert seen.count(seen[0]) == 4
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
     """Kill a study with two workers at whatever it is doing; resumed, it ends as it does without."""
     command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out", "--workers", "2"]
@@ -109,6 +110,7 @@ def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
     assert outcome(tmp_path / "out") == outcome(finished / "out")
 
 
+@pytest.mark.slow
 def test_an_interrupt_prints_the_command_that_goes_on(finished, tmp_path):
     command = [sys.executable, "-m", "fedpriv", "audit", str(finished / "study.toml"), "--out", "out"]
     process = subprocess.Popen(
@@ -234,6 +236,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_fails_alone(capsys, tmp_path):
     (tmp_path / "study.toml").write_text(
         """methods = [{ name = "fedproto", label = "wild", lr = 1e30 }, "fedproto"]
@@ -253,6 +256,7 @@ control = false
     assert (tmp_path / "out" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
     from fedpriv.experiment.study import execution
     from fedpriv.experiment.study.folder import claim, standing
@@ -353,6 +357,7 @@ def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
     assert "with 2 workers" in out
 
 
+@pytest.mark.slow
 def test_a_dry_run_rehearses_what_needs_others_and_rare_uploads(capsys):
     """Every default attack on mixtures, one of which learns from other clients; and uploads of each third round only."""
     flags = [*TINY_FLAGS[:-1], "7", "--targets", "2", "--dry-run", "--json", "--quiet"]

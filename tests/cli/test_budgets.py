@@ -134,6 +134,7 @@ def test_an_interrupted_suite_does_not_redo_finished_budgets(trained, capsys, mo
 # ---------------------------------------------------------------- stages
 
 
+@pytest.mark.slow
 def test_a_run_trained_for_stages_keeps_what_they_need(capsys, tmp_path):
     arguments = ["attack", "--target", "prototype", *SMALL, "--attack", "pixels", "--attack", "membership"]
     arguments += ["--targets", "3", "--iterations", "3", "--no-control"]

@@ -57,6 +57,7 @@ def test_unmixing_goes_on_through_a_shadow_extractor(capsys):
     assert record["metrics"]["feature_identification"]["n"] == record["n_targets"]
 
 
+@pytest.mark.slow
 def test_queries_are_enough_for_the_decoder_alone(capsys):
     arguments = ["attack", "--target", "prototype", *QUICK, *OWN, "--knowledge", "extractor=query"]
     code, out, err = call(capsys, *arguments, "--json", "--out", "r")

@@ -91,6 +91,7 @@ def test_a_report_never_writes_over_what_it_reports_on(home, capsys):
     assert contents(home) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["--resume", "--force"])
 def test_two_processes_never_write_into_one_run(way, home, capsys):
     command = [sys.executable, "-m", "fedpriv", *TRAIN, "--rounds", "500", "--out", "long", "--quiet"]

@@ -45,6 +45,7 @@ def test_members_of_an_installed_package_train_attack_defend_and_report(tmp_path
     assert set(scored["floor_details"]["noise"]["others"]) == {"brightness_gap"}
 
 
+@pytest.mark.slow
 def test_references_stand_wherever_a_name_does(tmp_path):
     shutil.copy(OUTSIDE / "outsider.py", tmp_path)  # a module, and no installed distribution
     (tmp_path / "attack.toml").write_text(

@@ -292,6 +292,7 @@ def test_wrong_studies_are_refused_with_the_path_of_the_key(text, complaint, cap
     assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attacks", ["property:known=others", "all"])
 def test_property_inference_with_something_to_go_by_or_not_named_is_no_mistake(attacks, capsys):
     small = ["--methods", "lg-fedavg", "--per-class", "20", "--clients", "3", "--rounds", "1"]

@@ -127,6 +127,7 @@ def test_participation_samples_clients_by_round(tmp_path):
     assert directory.captured_rounds() == {number: rounds[number - 1] for number in range(1, 7)}
 
 
+@pytest.mark.slow
 def test_learning_happens_and_federation_reaches_unseen_classes(tmp_path):
     config = replace(CONFIG, method="fedavg", models="small-cnn", per_class=None, rounds=8)
     iid = trained(tmp_path / "iid", config)

@@ -263,6 +263,7 @@ def test_print_shows_everything_on_white(driver, page):
     assert pages >= ATTACKS  # every attack starts a page
 
 
+@pytest.mark.slow
 def test_twenty_attacks_make_a_page_that_can_be_mailed(page):
     assert page.stat().st_size < 5_000_000
 
