@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.recover.difference import Differencing, changed_targets
-from fedpriv.attacks.recover.differencing import Change
+from fedpriv.attacks.recover.differencing import Change, Differencing, changed_targets
 from fedpriv.datasets import load_dataset
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Samples, as_unit

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import DataAccess, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.recover.unmixed_inversion import unmix_client
-from fedpriv.attacks.recover.unmixed_once import PriorUnmixing, Source
-from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean
+from fedpriv.attacks.recover.unmixing import unmix_client
+from fedpriv.attacks.recover.unmixing_once import PriorUnmixing, Source, label_only, posterior_mean
 from fedpriv.evidence.gather import gather, truths
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory

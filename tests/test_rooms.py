@@ -47,7 +47,6 @@ _VERB = "a public verb: its arguments are what it offers, and its docstring says
 _LOOP = "one loop in which every line needs the ones before"
 
 LARGER: dict[str, str] = {
-    "fedpriv.attacks.gradients.layer_inversion.invert_layers": "settings of a search that has no home of their own yet",
     "fedpriv.attacks.optim.fitting.fit": _LOOP,
     "fedpriv.attacks.optim.lbfgs.minimise": _LOOP,
     "fedpriv.cli.audit.audit": _COMMAND,

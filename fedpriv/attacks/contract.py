@@ -92,6 +92,11 @@ class AttackProblem:
     progress: Progress | None = None
     trained: Trained = field(default_factory=Trained)
 
+    @property
+    def clients(self) -> list[int]:
+        """The clients of the targets, ascending."""
+        return sorted({target.client for target in self.targets})
+
 
 class Computing(TypedDict, total=False):
     """How an attack is computed: fields of :class:`AttackProblem`, by name."""

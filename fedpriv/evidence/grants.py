@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_extractor
-from fedpriv.attacks.invert.shadow_outputs import ShadowModel, shadow_model
+from fedpriv.attacks.invert.shadow import ShadowModel, ShadowTraining, shadow_extractor, shadow_model
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples

@@ -8,13 +8,24 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import diagonal_blocks
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
-from fedpriv.attacks.recover.angle_fit import fit_nonnegative
-from fedpriv.attacks.recover.angle_update import AngleUpdate, angle_gradient, recover_from_angle
-from fedpriv.attacks.recover.closed_form import AngleStep, angle_directions, means_of_angle
+from fedpriv.attacks.recover.angle_update import AngleUpdate, angle_gradient, fit_nonnegative, recover_from_angle
+from fedpriv.attacks.recover.closed_form import AngleStep, means_of_angle
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import AngleMatrix
 
 CLASSES, WIDTH, RATE = 10, 64, 0.1
+
+
+def angle_directions(blocks):
+    """Show what an update tells of representations without the client's head: the leading direction of each block.
+
+    Of unit length, its entries summing to no less than zero, with the share of the block's energy in it.
+    """
+    left, values, _ = torch.linalg.svd(blocks.double())
+    leading = left[:, :, 0]
+    leading = torch.where(leading.sum(1, keepdim=True) < 0, -leading, leading)
+    energy = values.square()
+    return leading.float(), (energy[:, 0] / energy.sum(1).clamp(min=1e-300)).float()
 
 
 class Client:

@@ -9,8 +9,7 @@ from defense_cases import build
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.averaged_inversion import AveragedInversion, average_rows
-from fedpriv.attacks.recover.averaging import average, candidates
+from fedpriv.attacks.recover.averaging import AveragedInversion, average, average_rows, candidates
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, Prototypes, Representations

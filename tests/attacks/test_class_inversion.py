@@ -8,8 +8,7 @@ from compare import expect_rows_close
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.invert.class_inversion import ClassInversion, answers
-from fedpriv.attacks.invert.shadow import ShadowTraining
-from fedpriv.attacks.invert.shadow_outputs import shadow_model
+from fedpriv.attacks.invert.shadow import ShadowTraining, shadow_model
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.read.class_outputs import is_distribution, output_distance, uploaded_output
 from fedpriv.attacks.read.target_features import list_targets

@@ -15,10 +15,11 @@ from sklearn.datasets import load_digits
 from fedpriv.algebra.entanglement import entangle, sample_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.read.target_features import list_targets
-from fedpriv.attacks.recover.difference import Differencing, changed_targets
 from fedpriv.attacks.recover.differencing import (
+    Differencing,
     change_of_class,
     change_of_mixture,
+    changed_targets,
     drift,
     newest_of_running_mean,
     usual_drift,

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.algebra.low_rank import compress, recover
-from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
+from fedpriv.attacks.gradients.batch_labels import infer_labels_through_head
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.local_step import local_step

@@ -10,10 +10,9 @@ from compare import expect_same
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.infer.kernel_classes import compare, likeness
-from fedpriv.attacks.infer.known_clients import KnownClient
 from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.infer.property_features import describe
-from fedpriv.attacks.infer.shadow_clients import shadow_clients
+from fedpriv.attacks.infer.shadow_clients import KnownClient, shadow_clients
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.cli.main import run

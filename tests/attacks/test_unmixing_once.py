@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from fedpriv.algebra.entanglement import MECHANISMS, entangle, sample_weights
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.recover.then_invert import as_uploads
-from fedpriv.attacks.recover.unmixed_inversion import unmix_client
-from fedpriv.attacks.recover.unmixed_once import LabelUnmixing, PriorUnmixing
-from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean, prior_of_images, prior_of_others
+from fedpriv.attacks.recover.unmixing import unmix_client
+from fedpriv.attacks.recover.unmixing_once import (
+    LabelUnmixing,
+    PriorUnmixing,
+    label_only,
+    posterior_mean,
+    prior_of_images,
+    prior_of_others,
+)
 from fedpriv.evidence.permuted import permute
 from fedpriv.scoring.identification import identify_features
 from fedpriv.util.errors import UserError

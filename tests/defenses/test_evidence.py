@@ -8,7 +8,7 @@ from compare import expect_close
 
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.attacks.recover.unmixed_inversion import unmix_client
+from fedpriv.attacks.recover.unmixing import unmix_client
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.defenses import parse_choice
 from fedpriv.evidence.gather import gather, truths

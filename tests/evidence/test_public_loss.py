@@ -9,8 +9,8 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.layer_inputs import last_readable, readable_layers
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
-from fedpriv.attacks.gradients.readout import last_readable, readable_layers
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.optim.rows import Row

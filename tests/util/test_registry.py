@@ -9,7 +9,7 @@ from outside_cases import OUTSIDE, distribution
 
 from fedpriv.attacks import ATTACKS, attacks_for
 from fedpriv.attacks.observation import Observation
-from fedpriv.attacks.recover.averaged_inversion import average_rows, averaged_upload
+from fedpriv.attacks.recover.averaging import average_rows, averaged_upload
 from fedpriv.datasets import DATASETS, load_dataset
 from fedpriv.defenses import DEFENSES, build_defenses, parse_choice
 from fedpriv.federation.run_directory import DefenseChoice

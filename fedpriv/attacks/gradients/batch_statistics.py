@@ -25,15 +25,7 @@ _TINY = 1e-12
 
 
 class BatchStatistics:
-    """Statistics of N rows' candidates in one pass of each by the weights that its client began with.
-
-    Args:
-        model: architecture; it is copied.
-        steps: N steps.
-        counts: N numbers of images.
-        wanted: N clients' statistics.
-        device: where to compute.
-    """
+    """Statistics of N rows' candidates in one pass of each by the weights that its client began with."""
 
     def __init__(
         self,
@@ -60,14 +52,11 @@ class BatchStatistics:
         ]
 
     def distance(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return ``sum_l |mean_l - mu_l| + |variance_l - sigma^2_l|`` (L2 norms over channels) of some rows.
+        """Return ``sum_l |mean_l - mu_l| + |variance_l - sigma^2_l|`` (L2 norms over channels) ``(R,)`` of some rows.
 
         Args:
             images: ``(R, M, c, h, w)``; a row's images beyond its own count have no part.
             rows: ``(R,)`` int64, which rows.
-
-        Returns:
-            ``(R,)``.
         """
         asked = rows.tolist()
         found = images.new_zeros(len(asked))
@@ -103,23 +92,16 @@ class MatchingWithStatistics(Matching):
         return self._matching.cosine(images, labels, rows)
 
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return the cosine distance plus the weighted distance of statistics; see :meth:`Matching.cosine`."""
+        """Return the cosine distance plus the weighted distance of statistics."""
         return self._matching.cosine(images, labels, rows) + self._weight * self._statistics.distance(images, rows)
 
     def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return the squared distance plus the weighted distance of statistics; see :meth:`Matching.squared`."""
+        """Return the squared distance plus the weighted distance of statistics."""
         return self._matching.squared(images, labels, rows) + self._weight * self._statistics.distance(images, rows)
 
 
 def matching_of(problem: StepProblem, matcher: Matcher, rows: Sequence[Row], weight: float) -> Matching:
-    """Return the comparison of rows' candidates with what is known of their targets, statistics where they were granted.
-
-    Args:
-        problem: what is to be explained.
-        matcher: compares updates.
-        rows: N rows.
-        weight: of the distance of statistics; 0 leaves them out.
-    """
+    """Return the comparison of rows' candidates with their targets, with granted statistics under a weight above zero."""
     steps, counts, labels = problem.of(rows)
     matching = matcher.against(steps, counts)
     if not weight or not problem.statistics:
@@ -131,13 +113,9 @@ def matching_of(problem: StepProblem, matcher: Matcher, rows: Sequence[Row], wei
 
 
 def explained(matching: Matching, images: Tensor, labels: Tensor, found: Tensor) -> Tensor:
-    """Return how far each row's images ``(N, M, c, h, w)`` are from explaining the update, statistics left aside.
+    """Return how far all rows' images ``(N, M, c, h, w)`` are from explaining the update, statistics left aside.
 
-    Args:
-        matching: what was minimised.
-        images: of all N rows.
-        labels: what stands for their labels ``(N, M, K)``.
-        found: ``(N,)`` what was minimised, at these images.
+    ``found`` ``(N,)`` is what ``matching`` gave for these images and labels.
     """
     if not isinstance(matching, MatchingWithStatistics):
         return found

@@ -7,7 +7,7 @@ Leakage from Gradients" (2020), for the label of a single image.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -17,14 +17,11 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.matching_attack import GradientMatching
-from fedpriv.attacks.gradients.step_problems import StepProblem, bytes_of_matching
-from fedpriv.attacks.observation import Reconstruction
+from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
-from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
+from fedpriv.attacks.optim.rows import Row, Solved
 from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import NETWORKS
 
 _FIRST_GAIN = 0.1
 """A start is redrawn unless the first call of the optimiser brings the loss below this share of where it began."""
@@ -44,7 +41,6 @@ class DeepLeakage(GradientMatching):
 
     Attributes:
         outer_steps: calls of L-BFGS, 20 steps each.
-        restarts: rows a target; the one with the lowest objective is kept.
         redraws: how often a row may draw a new start when the first call has not reduced the loss tenfold. Each is
             twice as wide as the one before, four times in all, then begins anew.
         spread: standard deviation of the first start around mid-grey.
@@ -57,7 +53,6 @@ class DeepLeakage(GradientMatching):
     """
 
     outer_steps: Annotated[int, Ge(1)] = 100
-    restarts: Annotated[int, Ge(1)] = 1
     redraws: Annotated[int, Ge(0)] = 8
     spread: Annotated[float, Gt(0)] = 0.1
     labels: Literal["auto", "joint"] = "auto"
@@ -67,62 +62,42 @@ class DeepLeakage(GradientMatching):
 
     name = "dlg"
     summary = "images whose gradient is the uploaded one, by L-BFGS without a prior"
-    targets = NETWORKS
     budget = "outer_steps"
+
+    def __post_init__(self) -> None:
+        if self.labels not in ("auto", "joint"):
+            raise UserError(f"attack {self.name!r}: labels={self.labels!r}; expected 'auto' or 'joint'")
 
     @property
     def labels_known(self) -> bool:
         """Whether labels are looked up or inferred; else they are found together with the images."""
         return self.labels != "joint"
 
-    def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover the batch of each target.
+    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
+        """Estimate the memory of two histories of 100 vectors."""
+        return 4 * 200 * self._points(problem, updates).width
 
-        Raises:
-            UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
-        """
-        if self.labels not in ("auto", "joint"):
-            raise UserError(f"attack {self.name!r}: labels={self.labels!r}; expected 'auto' or 'joint'")
-        updates, knowledge = self.read(problem), problem.knowledge
-        matcher = self.matcher(problem, updates)
-        n_classes = knowledge.n_classes
-        shape = (updates.labels.shape[1], *knowledge.image_shape)
-        points = _Points(shape, n_classes, self.spread, not self.labels_known)
+    def _points(self, problem: AttackProblem, updates: StepProblem) -> _Points:
+        shape = (updates.labels.shape[1], *problem.knowledge.image_shape)
+        return _Points(shape, problem.knowledge.n_classes, self.spread, not self.labels_known)
 
-        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            known = n_classes if self.labels_known else None
-            return self._solve(updates, matcher, points, rows, known, problem.seed, tick)
-
-        return solve_rows(
-            problem,
-            solve,
-            restarts=self.restarts,
-            iterations=self.outer_steps,
-            # Beside what matching takes, two histories of 100 vectors.
-            bytes_per_row=4 * 200 * points.width + bytes_of_matching(updates, knowledge, matcher),
-        )
-
-    def _solve(
-        self,
-        updates: StepProblem,
-        matcher: Matcher,
-        points: _Points,
-        rows: Sequence[Row],
-        n_classes: int | None,
-        seed: int,
-        tick: Callable[[int], None],
+    def solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
+        """Minimise the distance of N rows."""
+        points, n_classes = self._points(problem, updates), problem.knowledge.n_classes
         steps, counts, labels = updates.of(rows)
         scale = torch.stack([_square_norm(step.gradient) for step in steps])
         evaluate = points.evaluator(
-            matcher.against(steps, counts), None if n_classes is None else updates.probabilities(rows, n_classes)
+            matcher.against(steps, counts), updates.probabilities(rows, n_classes) if self.labels_known else None
         )
         settings = LbfgsSettings(
             self.outer_steps,
             learning_rate=self.learning_rate,
             line_search=None if self.line_search == "none" else self.line_search,
         )
-        start = self._start(evaluate, points.width, [row.generator(seed) for row in rows], settings, labels.device)
+        generators = [row.generator(problem.seed) for row in rows]
+        start = self._start(evaluate, points.width, generators, settings, labels.device)
         found = minimise(evaluate, start, settings, scale * self.stop_below, tick)
         best = points.clamped(found.best)
         images, logits = points.split(best)
@@ -131,7 +106,7 @@ class DeepLeakage(GradientMatching):
             images=updates.shown(rows, images.clamp(0, 1)),
             objective=loss / scale,
             converged=loss < scale * self.stop_below,
-            labels=updates.shown(rows, logits.argmax(2) if n_classes is None else labels),
+            labels=updates.shown(rows, labels if self.labels_known else logits.argmax(2)),
             iterations=int(found.evaluations.max()),
         )
 
@@ -178,7 +153,7 @@ class _Points:
 
     @property
     def width(self) -> int:
-        """How many variables a row has."""
+        """Number of variables of a row."""
         return math.prod(self._shape) + self._shape[0] * self._classes
 
     def split(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,13 +163,13 @@ class _Points:
         return images, points[:, pixels:].reshape(len(points), self._shape[0], self._classes)
 
     def clamped(self, points: Tensor) -> Tensor:
-        """Return the points whose images are in [0, 1], the nearest to ``points``."""
+        """Return the nearest points whose images are in [0, 1]."""
         pixels = math.prod(self._shape)
         reach = 0.5 / self._spread
         return torch.cat([points[:, :pixels].clamp(-reach, reach), points[:, pixels:]], 1)
 
     def evaluator(self, matching: Matching, probabilities: Tensor | None) -> Evaluate:
-        """Return what :func:`minimise` needs, for rows with these label probabilities ``(N, n, C)`` (None: optimised)."""
+        """Return the function to minimise for label probabilities ``(N, n, C)``, or None where they are optimised."""
 
         def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             points = points.detach().requires_grad_()

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, Weights, same_weights, stacked
+from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, same_weights, stacked
 from fedpriv.attacks.gradients.row_gradients import FormedGradient, LayerGradient, RowGradients, cosine_distance
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.attacks.read.sent_entries import SentEntries
-from fedpriv.attacks.read.updates import Tangent, stacked_projection
+from fedpriv.attacks.read.updates import Tangent, Weights, stacked_projection
 
 Distance = Callable[[Sequence[LayerGradient], Mapping[str, Tensor], Tensor], Tensor]
 """(candidates' gradients by layer, wanted ones ``(R, ...)`` by name, their norms ``(R,)``) -> ``(R,)``."""
@@ -112,12 +112,7 @@ class Matcher:
         self._looped = device.type == "cpu" and size >= _LOOPED
 
     def against(self, steps: Sequence[LocalStep], counts: Sequence[int]) -> Matching:
-        """Return the comparison with these steps, one a row.
-
-        Args:
-            steps: N steps.
-            counts: how many images each row's round had.
-        """
+        """Return the comparison with N steps, one a row, whose rounds had these numbers of images."""
         groups = []
         for alike in same_weights(steps):
             kinds = {
@@ -134,10 +129,7 @@ class Matcher:
     def gradients(
         self, group: _Group, images: Tensor, labels: Tensor, projection: Tangent | SentEntries | None
     ) -> list[LayerGradient]:
-        """Return what each row of candidates ``(R, n, c, h, w)``, labels ``(R, n, C)``, leads to.
-
-        That is the gradient of one step; of several unrolled ones, the sum of their gradients.
-        """
+        """Return the gradient, or several steps' sum, that each row of ``(R, n, c, h, w)`` with ``(R, n, C)`` leads to."""
         if not self._unrolled(group) and self._together.supported:
             layers = self._together(group.weights | group.fixed, images, labels, group.readout)
         else:
@@ -172,7 +164,7 @@ class Matcher:
 
 
 class Matching:
-    """N rows' candidates against N observed updates; see :class:`Matcher`."""
+    """N rows' candidates against N observed updates."""
 
     def __init__(self, matcher: Matcher, groups: Sequence[_Group], projections: Sequence[Projection]) -> None:
         self._matcher = matcher
@@ -180,23 +172,17 @@ class Matching:
         self._projections = projections
 
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return one minus the cosine between the update and the candidates' update, for some of the rows.
+        """Return one minus the cosine between some rows' updates and their candidates' update ``(R,)``, in [0, 2].
 
         Args:
             images: ``(R, M, c, h, w)``; a row's images beyond its own count have no part.
             labels: probabilities ``(R, M, C)``.
             rows: ``(R,)`` int64, which rows.
-
-        Returns:
-            ``(R,)`` in [0, 2].
         """
         return self._over_groups(images, labels, rows, cosine_distance)
 
     def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return the squared L2 distance, summed over all parameters (DLG, Zhu et al. 2019, equation 4).
-
-        Arguments and result as in :meth:`cosine`.
-        """
+        """Return the squared L2 distance ``(R,)`` over all parameters (DLG, Zhu et al. 2019, equation 4)."""
         return self._over_groups(images, labels, rows, _squared_distance)
 
     def _over_groups(self, images: Tensor, labels: Tensor, rows: Tensor, distance: Distance) -> Tensor:

@@ -6,7 +6,7 @@ learning?" (NeurIPS 2020).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,11 +19,8 @@ from torch.nn import functional
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.matching_attack import GradientMatching
-from fedpriv.attacks.gradients.step_problems import StepProblem, bytes_of_matching
-from fedpriv.attacks.observation import Reconstruction
-from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
-from fedpriv.wire.kinds import NETWORKS
+from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.optim.rows import Row, Solved
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
@@ -67,7 +64,6 @@ class InvertingGradients(GradientMatching):
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
-    restarts: Annotated[int, Ge(1)] = 1
     total_variation: Weight | Annotated[tuple[Weight, ...], MinLen(1)] = (0.06, 0.06, 0.001)
     variation_decay: Annotated[float, Ge(0), Le(1)] = 0.2
     learning_rate: Annotated[float, Gt(0)] = 0.1
@@ -80,7 +76,6 @@ class InvertingGradients(GradientMatching):
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    targets = NETWORKS
     budget = "iterations"
 
     @property
@@ -90,42 +85,22 @@ class InvertingGradients(GradientMatching):
         signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
         return tuple((weight, signs[place % len(signs)]) for place, weight in enumerate(weights))
 
-    def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover the images of each target.
+    @property
+    def rows_per_target(self) -> int:
+        """As many restarts under each weight of total variation."""
+        return self.restarts * len(self.ways)
 
-        Raises:
-            UserError: when the model, the batch facts or granted labels are missing, or labels are too many.
-        """
-        updates, knowledge = self.read(problem), problem.knowledge
-        matcher = self.matcher(problem, updates)
-        batch = (updates.labels.shape[1], *knowledge.image_shape)
-
-        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            draws = torch.stack([torch.randn(batch, generator=row.generator(problem.seed)) for row in rows])
-            return self._solve(updates, matcher, rows, knowledge.n_classes, draws.to(problem.device), tick)
-
-        return solve_rows(
-            problem,
-            solve,
-            restarts=self.restarts * len(self.ways),
-            iterations=self.iterations,
-            bytes_per_row=bytes_of_matching(updates, knowledge, matcher),
-        )
-
-    def _solve(
-        self,
-        updates: StepProblem,
-        matcher: Matcher,
-        rows: Sequence[Row],
-        n_classes: int,
-        draws: Tensor,
-        tick: Callable[[int], None],
+    def solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
+        """Search for the images of N rows, each its own way."""
         _, _, labels = updates.of(rows)
+        batch = (labels.shape[1], *problem.knowledge.image_shape)
+        draws = torch.stack([torch.randn(batch, generator=row.generator(problem.seed)) for row in rows])
         matching = matching_of(updates, matcher, rows, self.statistics_weight)
         ways = [self.ways[row.restart % len(self.ways)] for row in rows]
-        known = updates.probabilities(rows, n_classes)
-        search = _Search(self, matching, known, draws, ways)
+        known = updates.probabilities(rows, problem.knowledge.n_classes)
+        search = _Search(self, matching, known, draws.to(problem.device), ways)
         for step in range(self.iterations):
             search.advance(step)
             tick(step + 1)
@@ -205,14 +180,7 @@ class _Search:
 
 
 def absolute_variation(images: Tensor) -> Tensor:
-    """Return the mean of ``|right - here|`` plus the mean of ``|below - here|`` over all images of each row.
-
-    Args:
-        images: ``(N, M, c, h, w)``.
-
-    Returns:
-        ``(N,)``.
-    """
+    """Return mean ``|right - here|`` plus mean ``|below - here|`` of each row's images ``(N, M, c, h, w)``: ``(N,)``."""
     across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1).mean(1)
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
     return across + down

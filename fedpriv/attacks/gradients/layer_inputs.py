@@ -1,4 +1,9 @@
-"""What goes into a network's first fully connected layer, as a function of the image, with weights that were broadcast."""
+"""Fully connected layers of an uploaded network: which can be read, and what goes into one as a function of the image.
+
+Of one step on one image the gradient of a linear layer's bias is the loss's derivative D at what came out of the layer,
+whatever the loss is computed from behind it: private models, projectors, labels. All layers up to it then see the loss
+<D, output>, whose gradient a candidate can be asked for without knowing anything private.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from fedpriv.attacks.gradients.local_step import RANDOM
+from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.errors import UserError
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -81,15 +88,7 @@ class UpToLayer(nn.Module):
 
 
 class LayerInputs:
-    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by given weights.
-
-    Args:
-        model: architecture; it is copied.
-        weights: broadcast parameters by name; those behind the layer have no part.
-        name: of the layer.
-        image_shape: (channels, height, width).
-        device: where to compute.
-    """
+    """Images ``(n, c, h, w)`` to what goes into a linear layer ``(n, k)``, by broadcast weights, differentiably."""
 
     def __init__(
         self,
@@ -104,19 +103,14 @@ class LayerInputs:
         self.weights = {own: weights[own].to(device) for own in used}
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the layer's inputs, differentiable in the images."""
+        """Return the layer's inputs."""
         named = {PREFIX + name: value for name, value in self.weights.items()}
         found: Tensor = functional_call(self._model, named, (images,))
         return found
 
 
 def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Collection[str]) -> str:
-    """Return the name of the first linear layer with bias that takes one vector an image and whose weights are uploaded.
-
-    Args:
-        model: architecture.
-        image_shape: (channels, height, width).
-        sent: names of uploaded parameters.
+    """Return the name of the first linear layer with bias that takes one vector an image and whose weights are ``sent``.
 
     Raises:
         UserError: when there is none, or batch normalisation stands before it (then what goes in depends on the batch).
@@ -151,15 +145,56 @@ def first_linear(model: nn.Module, image_shape: tuple[int, int, int], sent: Coll
 
 
 def as_affine(inputs: LayerInputs, image_shape: tuple[int, int, int], device: torch.device) -> Affine | None:
-    """Return how the layer's inputs follow from pixels where each is one pixel, scaled and shifted; else None."""
+    """Return the map from pixels to the layer's inputs where each input is one pixel, scaled and shifted; else None."""
     draw = torch.Generator().manual_seed(0)
     dark, light = torch.zeros(1, *image_shape), torch.ones(1, *image_shape)
+    images = torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)])
+    pixels = images.flatten(1)
     with torch.no_grad():
-        found = inputs(torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)]).to(device)).cpu()
-    size = found.shape[1]
-    if size != dark.numel():
+        found = inputs(images.to(device)).cpu()
+    if found.shape[1] != pixels.shape[1]:
         return None
     shift, scale = float(found[0].mean()), float((found[1] - found[0]).mean())
-    draw = torch.Generator().manual_seed(0)
-    pixels = torch.cat([dark, light, torch.rand(_PROBES, *image_shape, generator=draw)]).flatten(1)
     return Affine(scale, shift) if scale and torch.allclose(found, scale * pixels + shift, atol=1e-5) else None
+
+
+def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict[str, frozenset[str]]:
+    """Return the linear layers with bias that take one vector an image, in order, and the parameters that each depends on.
+
+    Layers behind one that draws numbers in training are left out: what they see of an image, nobody else can compute.
+    """
+    probe = copy.deepcopy(model).eval().requires_grad_(True)
+    passed: list[tuple[str, Tensor]] = []
+    drawn: list[str] = []
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def hook(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if not drawn and given[0].dim() == 2:
+                passed.append((name, output))
+            return output.clone()  # what follows may overwrite it
+
+        return hook
+
+    for name, layer in probe.named_modules():
+        if isinstance(layer, RANDOM):
+            layer.register_forward_pre_hook(lambda *_: drawn.append("random"))
+        elif isinstance(layer, nn.Linear) and layer.bias is not None:
+            layer.register_forward_hook(note(name))
+    device = next(probe.parameters()).device
+    probe(torch.full((2, *image_shape), 0.5, device=device))
+    names, weights = zip(*probe.named_parameters(), strict=True)
+    found = {}
+    for name, output in passed:
+        slopes = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
+        found[name] = frozenset(own for own, slope in zip(names, slopes, strict=True) if slope is not None)
+    return found
+
+
+def last_readable(layers: dict[str, frozenset[str]], sent: Collection[str], *, head: bool) -> str:
+    """Return the last layer whose weight and bias are both ``sent``, the head or the last one before it, or nothing."""
+    found = ""
+    for name in layers:
+        whole = f"{name}.weight" in sent and f"{name}.bias" in sent
+        if whole and f"{name}.".startswith(HEAD) == head:
+            found = name
+    return found

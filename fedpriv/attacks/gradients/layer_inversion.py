@@ -8,7 +8,7 @@ can be asked to lead to them as well: that tells apart images that pooling and R
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, UpToLaye
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Reconstruction
-from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.optim.fitting import Schedule
 from fedpriv.attacks.optim.objectives import relative_feature_distance
-from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
+from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.updates import Tangent, Weights
@@ -29,7 +29,7 @@ from fedpriv.attacks.read.updates import Tangent, Weights
 
 @dataclass(frozen=True)
 class Layer:
-    """What is known of one target's layer and of the layers before it.
+    """One target's layer and the layers before it.
 
     Attributes:
         view: images to the layer's inputs, by the broadcast weights; one object for targets of equal weights.
@@ -98,17 +98,12 @@ def invert_layers(
             return value if gradients is None else value + share * gradients.distance(images, which)
 
         draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
-        fitted = fit(SeveralImages(draws, image_shape, shape, device), distance, schedule, tick)
-        images = fitted.images.unflatten(1, (count, -1))
+        prior = SeveralImages(draws, image_shape, shape, device)
+        found = fit_rows(rows, prior, distance, schedule, tick, count=count)
         # A batch of fewer images shows them again, and again.
-        shown = [own[torch.arange(count) % len(one.inputs)] for own, one in zip(images, known, strict=True)]
-        return Solved(
-            images=torch.stack(shown),
-            objective=fitted.objective,
-            converged=fitted.objective < schedule.tolerance,
-            labels=labels[[row.position for row in rows]].to(device),
-            iterations=fitted.iterations,
-        )
+        shown = [_filled(own, count, len(one.inputs)) for own, one in zip(found.images, known, strict=True)]
+        own_labels = labels[[row.position for row in rows]].to(device)
+        return replace(found, images=torch.stack(shown), labels=own_labels)
 
     _, height, width = image_shape
     return solve_rows(
@@ -121,7 +116,7 @@ def invert_layers(
 
 
 class _Features:
-    """How far candidates' inputs are from the known ones."""
+    """Distances of candidates' inputs from the known ones."""
 
     def __init__(self, known: Sequence[Layer], count: int) -> None:
         self._views = [layer.view for layer in known]
@@ -145,7 +140,7 @@ class _Features:
 
 
 class _Gradients:
-    """How far the gradients of the layers before are from those that candidates lead to.
+    """Distances of the gradients of the layers before from those that candidates lead to.
 
     The loss is linear in the layer's inputs, <D W, a>. That is a cross-entropy of ``(a, 0)`` with "labels" ``(-D W, sum
     D W)``, which sum to zero, so the matcher of cross-entropies computes it.
@@ -170,9 +165,9 @@ class _Gradients:
         return images.new_zeros(len(which)).index_copy(0, there, value)
 
 
-def _filled(values: Tensor, count: int) -> Tensor:
-    """Return rows ``(n, k)`` as ``(count, k)``, the first again where there are too few; they have no part."""
-    return values[torch.arange(count) % len(values)]
+def _filled(values: Tensor, count: int, own: int | None = None) -> Tensor:
+    """Return the first ``own`` rows, by default all, again and again until there are ``count`` of them."""
+    return values[torch.arange(count) % (own or len(values))]
 
 
 def _as_labels(pulls: Tensor) -> Tensor:

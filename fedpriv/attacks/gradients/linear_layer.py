@@ -17,8 +17,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem
-from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
-from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
+from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.layer_inputs import Affine, LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
 from fedpriv.attacks.gradients.local_step import LocalStep, private_head
@@ -44,7 +43,7 @@ _SUMMED = (
 
 @dataclass(frozen=True)
 class Solution:
-    """What was read off one layer.
+    """One layer's inputs, as they were read off.
 
     Attributes:
         inputs: ``(n, k)`` float32, what went in, one row an image.

@@ -12,8 +12,7 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from torch.nn import functional
 
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
-from fedpriv.attacks.read.updates import HEAD, read_update
-from fedpriv.attacks.read.updates import Weights as Weights
+from fedpriv.attacks.read.updates import HEAD, Weights, read_update
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.util.errors import UserError
 
@@ -48,11 +47,7 @@ class LocalStep:
 
 
 def batch_facts(attack: str, knowledge: Knowledge, client: int) -> tuple[nn.Module, BatchFacts]:
-    """Return the model and the facts of a client's local steps that gradient matching needs.
-
-    Raises:
-        UserError: when one is missing.
-    """
+    """Return the model and the facts of a client's local steps that gradient matching needs, or refuse."""
     if knowledge.model is None:
         raise UserError(f"attack {attack!r} needs the shared architecture, but the clients have private ones")
     facts = knowledge.facts_of(client)
@@ -80,8 +75,7 @@ def local_step(
         head: weight ``(C, d)`` and bias ``(C,)`` of the client's private head, which an uploaded extractor needs.
 
     Raises:
-        UserError: when either message holds no weights, a parameter is missing or shaped otherwise, or the upload is an
-            extractor and no head was handed over.
+        UserError: when either message does not fit the model, or the upload is an extractor and no head was handed over.
     """
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     update = read_update(seen, shapes, device)
@@ -108,10 +102,6 @@ class StepModel:
     The gradient is evaluated as the client computed it, in training mode: batch norm takes the statistics of the batch
     (its running statistics have no part in a training step, so they are left out). What nobody but the client knows is
     switched off: dropout's masks, and the code that a variational bottleneck draws, for which its mean stands.
-
-    Args:
-        model: architecture; its weights do not matter. It is copied.
-        device: where to compute.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -158,12 +148,9 @@ class StepModel:
 
 
 def mean_loss(output: Tensor, labels: Tensor, readout: str) -> Tensor:
-    """Return the mean over images of the cross-entropy, or with ``readout`` of the loss that is linear in ``output``.
+    """Return the mean cross-entropy of logits ``(n, O)``, or with ``readout`` the mean loss linear in a layer's output.
 
-    Args:
-        output: logits, or what came out of the layer, ``(n, O)``.
-        labels: probabilities, or derivatives, ``(n, K)``, K >= O; further columns have no part.
-        readout: name of the layer, or nothing.
+    Labels are probabilities, or derivatives, ``(n, K)``, K >= O; further columns have no part.
     """
     own = labels[:, : output.shape[1]]
     return (own * output if readout else -(own * functional.log_softmax(output, 1))).sum(1).mean()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,34 +19,15 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpriv.attacks.gradients.local_step import RANDOM, Weights, mean_loss
+from fedpriv.attacks.gradients.local_step import RANDOM, mean_loss
+from fedpriv.attacks.read.updates import Weights
 
 _TINY = 1e-30
 
 
-class LayerGradient(Protocol):
-    """The gradient of one layer's parameters for R rows, perhaps not formed."""
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the parameters."""
-        ...
-
-    def formed(self) -> Weights:
-        """Return the gradient by parameter name, each ``(R, ...)``."""
-        ...
-
-    def inner(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the inner products ``(R,)`` with ``wanted``, each ``(R, ...)``, over the names that are in it."""
-        ...
-
-    def square_norm(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the sums of squares ``(R,)`` over the names that are in ``wanted``."""
-        ...
-
-
 @dataclass(frozen=True)
 class FormedGradient:
-    """A layer's gradient as tensors."""
+    """A layer's gradient as tensors ``(R, ...)`` by parameter name."""
 
     values: Weights
 
@@ -60,12 +40,12 @@ class FormedGradient:
         return self.values
 
     def inner(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the inner products ``(R,)``."""
+        """Return the inner products ``(R,)`` with ``wanted``, each ``(R, ...)``, over the names that are in it."""
         products = [(value * wanted[name]).flatten(1).sum(1) for name, value in self.values.items() if name in wanted]
         return torch.stack(products).sum(0)
 
     def square_norm(self, wanted: Mapping[str, Tensor]) -> Tensor:
-        """Return the sums of squares ``(R,)``."""
+        """Return the sums of squares ``(R,)`` over the names that are in ``wanted``."""
         squares = [value.square().flatten(1).sum(1) for name, value in self.values.items() if name in wanted]
         return torch.stack(squares).sum(0)
 
@@ -122,6 +102,10 @@ class LinearGradient:
         return total
 
 
+LayerGradient = FormedGradient | LinearGradient
+"""The gradient of one layer's parameters for R rows, perhaps not formed."""
+
+
 class RowNorm(nn.Module):
     """Batch norm in training mode whose statistics are those of a row's own images.
 
@@ -149,7 +133,7 @@ class RowNorm(nn.Module):
 
 @dataclass(frozen=True)
 class _Passage:
-    """What went through a layer in one pass: the tensor that came in, and where in the graph another went out.
+    """The tensors that went through a layer in one pass, and the place of the outgoing one in the graph.
 
     The tensor that went out may have been overwritten since, by a ReLU in place; its place in the graph stays.
     """
@@ -166,11 +150,6 @@ class RowGradients:
     """The client's loss as a function of images, differentiated for all rows that share weights.
 
     Evaluated as :class:`fedpriv.attacks.gradients.local_step.StepModel` evaluates it: in training mode, without dropout.
-
-    Args:
-        model: architecture; its weights do not matter. It is copied.
-        image_shape: (channels, height, width).
-        device: where to compute.
     """
 
     def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
@@ -308,7 +287,7 @@ def _convolution_gradient(layer: nn.Conv2d, maps: Tensor, delta: Tensor, rows: i
 
 
 def cosine_distance(gradients: Sequence[LayerGradient], wanted: Mapping[str, Tensor], norms: Tensor) -> Tensor:
-    """Return one minus the cosine of each row's gradient and the wanted one, over all parameters as one vector.
+    """Return one minus the cosine of each row's gradient and the wanted one, over all parameters as one vector: ``(R,)``.
 
     Source: Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients" (NeurIPS 2020), equation 4.
 
@@ -316,9 +295,6 @@ def cosine_distance(gradients: Sequence[LayerGradient], wanted: Mapping[str, Ten
         gradients: of every layer.
         wanted: by parameter name, each ``(R, ...)``; names that are not there have no part.
         norms: ``(R,)`` norms of the wanted gradients.
-
-    Returns:
-        ``(R,)`` in [0, 2].
     """
     parts = [layer for layer in gradients if not wanted.keys().isdisjoint(layer.names())]
     inner = torch.stack([layer.inner(wanted) for layer in parts]).sum(0)

@@ -45,10 +45,10 @@ _SURPLUS = 5
 
 @dataclass(frozen=True)
 class Separation:
-    """What was taken apart.
+    """Columns of D that were taken apart.
 
     Attributes:
-        errors: ``(m, r)`` float64, columns of D, r <= n: one for each image that was told apart, the best attested first.
+        errors: ``(m, r)`` float64, r <= n: one column for each image that was told apart, the best attested first.
         zeros: ``(r,)`` number of outputs at which each column vanishes.
         attested: how many columns, the first, show too many zeros to be anything but an image's.
     """
@@ -93,10 +93,7 @@ def separate(weight: Tensor, bias: Tensor, count: int, generator: torch.Generato
 def _directions(span: Tensor, generator: torch.Generator, draws: int) -> tuple[Tensor, Tensor, int]:
     """Return directions q ``(r, rank)`` whose columns vanish far more often than by chance; see :func:`_distinct`.
 
-    Args:
-        span: ``(u, rank)`` L at the outputs that some image touched. Rounding is alike in all its entries.
-        generator: draws.
-        draws: how many sets of ``rank - 1`` outputs.
+    ``span`` ``(u, rank)`` is L at the outputs that some image touched, so that rounding is alike in all its entries.
     """
     number, rank = span.shape
     least = rank - 1 + max(3.0, 2 * ZERO * number, 0.05 * number)
@@ -191,10 +188,7 @@ def lone_inputs(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Return dW_k / db_k of the outputs that any image touched ``(u, k)``, those first that other outputs confirm.
 
     Where one image alone touched an output, that is what the image put in; else a mixture. Two outputs that agree can
-    hardly both be mixtures, so repeats are counted and left out.
-
-    Returns:
-        The candidates, and how many outputs agree on each ``(u,)``.
+    hardly both be mixtures, so repeats are counted, in the second tensor ``(u,)``, and left out.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     live = (bias.abs() > 1e-4 * bias.abs().max().clamp(min=1e-300)).nonzero().squeeze(1)

@@ -1,35 +1,33 @@
-"""What every attack on updates starts from: each target's step, how many images it took, and their labels."""
+"""The base of attacks that match gradients: each target's step, how many images it took, and their labels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Annotated, ClassVar, final
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.batch_labels import infer_labels, last_layer
-from fedpriv.attacks.gradients.extractor_labels import infer_labels_through_head
-from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
+from fedpriv.attacks.contract import CPU, Attack, AttackProblem
+from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
+from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
+from fedpriv.attacks.gradients.layer_inputs import last_readable, readable_layers
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
-from fedpriv.attacks.gradients.readout import last_readable, readable_layers
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, NeedsOn, Statistics, TargetId
-from fedpriv.attacks.optim.rows import Row
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, NeedsOn, Reconstruction, Statistics, TargetId
+from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import EXTRACTORS
+from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
 
-MATCHING = Needs(batch=True)
-"""What matching gradients takes: how many images, at which learning rate."""
-
-MATCHING_ON: NeedsOn = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
-"""What it takes besides on some kinds of upload: an extractor was trained through a head, which stayed private."""
+Tick = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,83 @@ class StepProblem:
         """Return values ``(N, M, ...)`` of N rows, repeated in turn where a row has fewer images than M."""
         sources = self.sources[[row.position for row in rows]]
         return torch.stack([row[source] for row, source in zip(values, sources, strict=True)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMatching(Attack):
+    """A target is an upload as a whole; its images are all those of its local steps, in the order of the steps.
+
+    Attributes:
+        restarts: rows a target; the one with the lowest objective is kept.
+        several_steps: ``unrolled``, or ``approximate``: as if the steps were one gradient, which is faster and wrong by
+            as much as the weights moved on the way.
+        ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
+            names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
+        match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), or
+            their ``signs`` (the answer to ``sign``); see :mod:`fedpriv.attacks.read.sent_entries`.
+    """
+
+    restarts: Annotated[int, Ge(1)] = 1
+    several_steps: SeveralSteps = "unrolled"
+    ignore: str = ""
+    match: GradientMatch = "all"
+
+    targets = NETWORKS
+    unit = "upload"
+    needs = Needs(batch=True)
+    # An extractor was trained through a head, which stayed private.
+    needs_on: ClassVar[NeedsOn] = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
+
+    @property
+    def labels_known(self) -> bool:
+        """Whether labels are looked up or inferred; else they are found together with the images."""
+        return True
+
+    @property
+    def rows_per_target(self) -> int:
+        """Rows that a target is solved with."""
+        return self.restarts
+
+    @abstractmethod
+    def solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
+    ) -> Solved:
+        """Match the updates of N rows."""
+
+    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
+        """Estimate the memory of a row beside what matching takes."""
+        return 0
+
+    @final
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Recover the images of each target."""
+        updates, knowledge = self._read(problem), problem.knowledge
+        matcher = Matcher(
+            updates.model,
+            knowledge.image_shape,
+            updates.facts,
+            self.several_steps,
+            problem.device,
+            knowledge.loss.proximal,
+        )
+
+        def solve(rows: Sequence[Row], tick: Tick) -> Solved:
+            return self.solve(problem, updates, matcher, rows, tick)
+
+        return solve_rows(
+            problem,
+            solve,
+            restarts=self.rows_per_target,
+            iterations=getattr(self, str(self.budget)),
+            bytes_per_row=self.bytes_beside(problem, updates) + bytes_of_matching(updates, knowledge, matcher),
+        )
+
+    def _read(self, problem: AttackProblem) -> StepProblem:
+        return read_problem(self.name, problem, labels_known=self.labels_known, ignore=self.ignore, match=self.match)
+
+    def caveat(self, problem: AttackProblem) -> str:
+        """Return in words why the true images need not be what is searched for; empty where they are."""
+        return self._read(replace(problem, device=CPU)).misfit
 
 
 def read_problem(
@@ -176,12 +251,9 @@ def _without_head(step: LocalStep, loss: PublicLoss) -> LocalStep:
 
 
 def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[Read]) -> str:
-    """Return why the true images need not minimise what is compared, in words; empty where they do.
+    """Return in words why the true images need not minimise what is compared; empty where they do.
 
-    Args:
-        loss: what the protocol tells.
-        steps: T steps.
-        read: of each, how its loss is known though labels do not tell it; None where it is not.
+    Of each step ``read`` says how its loss is known though labels do not tell it, or None.
     """
     reasons = [loss.besides]
     if any(len(step.sizes) > 1 for step in steps):
@@ -202,12 +274,7 @@ def moved_besides(reasons: Sequence[str]) -> str:
 
 
 def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
-    """Return a step whose gradient lacks the parameters that a pattern names.
-
-    Args:
-        attack: its name, for messages.
-        step: the step.
-        ignore: patterns as of ``fnmatch``, joined by +; empty for none.
+    """Return a step whose gradient lacks the parameters that patterns as of ``fnmatch``, joined by +, name.
 
     Raises:
         UserError: when a pattern names no parameter, or nothing is left.

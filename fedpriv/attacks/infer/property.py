@@ -25,9 +25,8 @@ from torch import Tensor
 from fedpriv.algebra.entanglement import Mechanism
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
 from fedpriv.attacks.infer.kernel_classes import compare
-from fedpriv.attacks.infer.known_clients import KnownClient, Learned
 from fedpriv.attacks.infer.property_features import describe
-from fedpriv.attacks.infer.shadow_clients import LEAST_IMAGES, shadow_clients
+from fedpriv.attacks.infer.shadow_clients import LEAST_IMAGES, KnownClient, shadow_clients
 from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
@@ -50,6 +49,20 @@ QUESTIONS: dict[str, str] = {
 LEAST_CLIENTS = 3
 CERTAIN = 1e6
 """What certain answers score: above, or below, whatever is only likely."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A logistic regression on standardised numbers; one answer only where all examples had the same."""
+
+    centre: Tensor
+    scale: Tensor
+    weight: Tensor
+    bias: float
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Return the log-odds ``(k,)`` of numbers ``(k, f)``."""
+        return ((numbers - self.centre) / self.scale) @ self.weight + self.bias
 
 
 @dataclass(frozen=True, kw_only=True)

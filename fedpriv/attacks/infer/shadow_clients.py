@@ -8,6 +8,7 @@ towards broadcast prototypes and class outputs where there are some.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,21 +16,28 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
-from fedpriv.attacks.infer.known_clients import KnownClient
+from fedpriv.attacks.invert.shadow import WIDTH, ShadowTraining, by_class, substitute, train_substitute
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution, output_distance
 from fedpriv.datasets.types import Samples
-from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
-from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Message, Payload, Prototypes, find_payload
+from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Payload, Prototypes, find_payload
 
 _CONCENTRATIONS = (0.1, 0.3, 1.0)
 _BATCH, _RATE = 16, 2e-3
 LEAST_IMAGES = 40
 """Images of its own below which no clients can be made up."""
+
+
+@dataclass(frozen=True)
+class KnownClient:
+    """An upload of a client of which the attacker knows how many images of each class it has ``(C,)`` int64."""
+
+    observation: Observation
+    counts: Tensor
 
 
 def shadow_clients(
@@ -63,15 +71,16 @@ def shadow_clients(
             f"attack 'property' got {len(own)} images to make clients of; expected at least {LEAST_IMAGES} (train the "
             "run with --public N)"
         )
+    template = _Template(like, n_classes, ShadowTraining(None, epochs, _BATCH, _RATE), mechanism, batch)
     made = []
     for place in range(number):
         rng = generator(seed, "shadow client", place)
         index = _holding(own.labels.cpu(), n_classes, place, rng)
-        images, labels = own.images[index], own.labels[index].to(own.images.device)
-        model = _trained(like, images, labels, n_classes, derive_seed(seed, "shadow client", place), rng, epochs)
-        upload = _upload(like, model, images, labels, n_classes, rng, mechanism, batch)
-        counts = torch.bincount(labels.cpu(), minlength=n_classes)
-        made.append(KnownClient(Observation(like.round, -1 - place, upload, like.broadcast), counts))
+        held = Samples(own.images[index], own.labels[index].to(own.images.device))
+        model = template.trained(held, derive_seed(seed, "shadow client", place), rng)
+        upload = template.uploaded(model, held, rng)
+        counts = torch.bincount(held.labels.cpu(), minlength=n_classes)
+        made.append(KnownClient(Observation(like.round, -1 - place, (upload,), like.broadcast), counts))
     return tuple(made)
 
 
@@ -88,130 +97,100 @@ def _holding(labels: Tensor, n_classes: int, place: int, rng: torch.Generator) -
     return index if len(index) > 1 else torch.randperm(len(labels), generator=rng)[:2]
 
 
-def _trained(
-    like: Observation, images: Tensor, labels: Tensor, n_classes: int, seed: int, rng: torch.Generator, epochs: int
-) -> SplitModel:
-    shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-    name = "cnn4" if min(shape[1:]) >= 16 else "small-cnn"
-    model = build_model(Blueprint(name, shape, n_classes, _width(like)), seed).to(images.device).train()
-    _take_head(model, like)
-    loss_of = _loss(like, n_classes, images.device)
-    optimiser = torch.optim.Adam(model.parameters(), lr=_RATE)
-    for _ in range(epochs):
-        for index in torch.randperm(len(labels), generator=rng).to(images.device).split(_BATCH):
-            loss = loss_of(model, images[index], labels[index])
+@dataclass(frozen=True)
+class _Template:
+    """A real client's observation, and what made-up ones are trained and upload by."""
+
+    like: Observation
+    n_classes: int
+    training: ShadowTraining
+    mechanism: Mechanism
+    batch: BatchFacts | None
+
+    def trained(self, held: Samples, seed: int, rng: torch.Generator) -> SplitModel:
+        """Return a model that starts from the broadcast head and is pulled towards broadcast vectors and outputs."""
+        model = substitute(held.images, self.n_classes, self._width(), seed)
+        self._take_head(model)
+        train_substitute(list(model.parameters()), held, self._loss(model, held.images.device), self.training, rng)
+        return model.eval()
+
+    def _width(self) -> int:
+        for payload in (*self.like.upload, *self.like.broadcast):
+            if payload.kind in VECTORS:
+                return payload.rows().shape[1]
+            if payload.kind in HEADS:
+                return payload.parameters()["weight"].shape[1]
+        return WIDTH
+
+    def _take_head(self, model: SplitModel) -> None:
+        sent = find_payload(self.like.broadcast, Classifier)
+        if sent is not None:
+            with torch.no_grad():
+                model.head.weight.copy_(sent.state["weight"])
+                model.head.bias.copy_(sent.state["bias"])
+
+    def _loss(self, model: SplitModel, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+        broadcast = self.like.broadcast
+        means, outputs = find_payload(broadcast, Prototypes), find_payload(broadcast, ClassLogits)
+        near = None if means is None else by_class(means.features, means.classes, self.n_classes, device)
+        alike = None if outputs is None else by_class(outputs.values, outputs.classes, self.n_classes, device)
+        softmax = outputs is not None and is_distribution(outputs.values)
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            features = model.represent(images)
+            logits = model.head(features)
+            total = functional.cross_entropy(logits, labels)
+            if near is not None:
+                table, known = near
+                total = total + ((features - table[labels]).square().mean(1) * known[labels]).mean()
+            if alike is not None:
+                table, known = alike
+                total = total + (output_distance(logits, table[labels], softmax=softmax) * known[labels]).mean()
+            return total
+
+        return loss
+
+    def uploaded(self, model: SplitModel, held: Samples, rng: torch.Generator) -> Payload:
+        """Return the payload that a client with this model and these images sends."""
+        if HEADS.first(self.like.upload) is not None:
+            return self._classifier(model, held, rng)
+        with torch.no_grad():
+            features = torch.cat([model.represent(part) for part in held.images.split(256)])
+            logits = model.head(features)
+        for payload in self.like.upload:
+            found = self._payload(payload, features, logits, held.labels, rng)
+            if found is not None:
+                return found
+        kinds = ", ".join(payload.kind for payload in self.like.upload)
+        raise UserError(f"attack 'property': no client can be made up that uploads {kinds or 'nothing'}")
+
+    def _payload(
+        self, like: Payload, features: Tensor, logits: Tensor, labels: Tensor, rng: torch.Generator
+    ) -> Payload | None:
+        if like.kind in MIXTURES:
+            weights = sample_weights(labels, self.mechanism, rng)
+            return Entangled(*(value.cpu() for value in entangle(features, labels, weights, self.n_classes)))
+        classes = labels.unique()
+        if like.kind in CLASS_MEANS:
+            means = torch.stack([features[labels == label].mean(0) for label in classes])
+            return Prototypes(means.cpu(), classes.cpu())
+        if like.kind in CLASS_OUTPUTS:
+            answers = logits.softmax(1) if is_distribution(like.rows()) else logits
+            means = torch.stack([answers[labels == label].mean(0) for label in classes])
+            return ClassLogits(means.cpu(), classes.cpu())
+        return None
+
+    def _classifier(self, model: SplitModel, held: Samples, rng: torch.Generator) -> Classifier:
+        """Return the head after one round of local steps from the broadcast one."""
+        self._take_head(model)
+        batch, labels = self.batch, held.labels
+        size = _BATCH if batch is None else batch.batch_size
+        steps = max(1, len(labels) // size) if batch is None else batch.steps
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1 if batch is None else batch.learning_rate)
+        for _ in range(steps):
+            index = torch.randperm(len(labels), generator=rng)[:size].to(labels.device)
+            loss = functional.cross_entropy(model(held.images[index]), labels[index])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-    return model.eval()
-
-
-def _width(like: Observation) -> int:
-    for payload in (*like.upload, *like.broadcast):
-        if payload.kind in VECTORS:
-            return payload.rows().shape[1]
-        if payload.kind in HEADS:
-            return payload.parameters()["weight"].shape[1]
-    return 64
-
-
-def _take_head(model: SplitModel, like: Observation) -> None:
-    sent = find_payload(like.broadcast, Classifier)
-    if sent is not None:
-        with torch.no_grad():
-            model.head.weight.copy_(sent.state["weight"])
-            model.head.bias.copy_(sent.state["bias"])
-
-
-def _loss(like: Observation, n_classes: int, device: torch.device) -> Callable[[SplitModel, Tensor, Tensor], Tensor]:
-    means, outputs = find_payload(like.broadcast, Prototypes), find_payload(like.broadcast, ClassLogits)
-    pulls: list[tuple[Tensor, Tensor, bool | None]] = []
-    if means is not None:
-        pulls.append((*_table(means.features, means.classes, n_classes, device), None))
-    if outputs is not None:
-        pulls.append((*_table(outputs.values, outputs.classes, n_classes, device), is_distribution(outputs.values)))
-
-    def loss(model: SplitModel, images: Tensor, labels: Tensor) -> Tensor:
-        features = model.represent(images)
-        logits = model.head(features)
-        total = functional.cross_entropy(logits, labels)
-        for table, known, softmax in pulls:
-            wanted = table[labels]
-            apart = (
-                (features - wanted).square().mean(1)
-                if softmax is None
-                else output_distance(logits, wanted, softmax=softmax)
-            )
-            total = total + (apart * known[labels]).mean()
-        return total
-
-    return loss
-
-
-def _table(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    rows, classes = rows.to(device), classes.to(device)
-    table = torch.zeros(n_classes, rows.shape[1], device=device).index_copy(0, classes, rows)
-    return table, torch.zeros(n_classes, device=device).index_fill(0, classes, 1.0)
-
-
-def _upload(
-    like: Observation,
-    model: SplitModel,
-    images: Tensor,
-    labels: Tensor,
-    n_classes: int,
-    rng: torch.Generator,
-    mechanism: Mechanism,
-    batch: BatchFacts | None,
-) -> Message:
-    if HEADS.first(like.upload) is not None:
-        return (_classifier(like, model, images, labels, rng, batch),)
-    with torch.no_grad():
-        features = torch.cat([model.represent(part) for part in images.split(256)])
-        logits = model.head(features)
-    for payload in like.upload:
-        found = _payload(payload, features, logits, labels, n_classes, rng, mechanism)
-        if found is not None:
-            return (found,)
-    kinds = ", ".join(payload.kind for payload in like.upload)
-    raise UserError(f"attack 'property': no client can be made up that uploads {kinds or 'nothing'}")
-
-
-def _payload(
-    like: Payload,
-    features: Tensor,
-    logits: Tensor,
-    labels: Tensor,
-    n_classes: int,
-    rng: torch.Generator,
-    mechanism: Mechanism,
-) -> Payload | None:
-    if like.kind in MIXTURES:
-        weights = sample_weights(labels, mechanism, rng)
-        return Entangled(*(value.cpu() for value in entangle(features, labels, weights, n_classes)))
-    classes = labels.unique()
-    if like.kind in CLASS_MEANS:
-        means = torch.stack([features[labels == label].mean(0) for label in classes])
-        return Prototypes(means.cpu(), classes.cpu())
-    if like.kind in CLASS_OUTPUTS:
-        answers = logits.softmax(1) if is_distribution(like.rows()) else logits
-        return ClassLogits(torch.stack([answers[labels == label].mean(0) for label in classes]).cpu(), classes.cpu())
-    return None
-
-
-def _classifier(
-    like: Observation, model: SplitModel, images: Tensor, labels: Tensor, rng: torch.Generator, batch: BatchFacts | None
-) -> Classifier:
-    """Return the head after one round of local steps from the broadcast one."""
-    _take_head(model, like)
-    size = _BATCH if batch is None else batch.batch_size
-    steps = max(1, len(labels) // size) if batch is None else batch.steps
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1 if batch is None else batch.learning_rate)
-    for _ in range(steps):
-        index = torch.randperm(len(labels), generator=rng)[:size].to(images.device)
-        loss = functional.cross_entropy(model(images[index]), labels[index])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    state = {name: value.detach().cpu().clone() for name, value in model.head.state_dict().items()}
-    return Classifier(state)
+        return Classifier({name: value.detach().cpu().clone() for name, value in model.head.state_dict().items()})

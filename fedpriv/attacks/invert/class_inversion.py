@@ -12,21 +12,20 @@ CCS 2015) under a prior, and shows what the uploaded numbers add.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import linear, one_hot
 
-from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.invert.inversion import bytes_of_generator
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.optim.fitting import Prior, Schedule, fit
-from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
-from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.invert.inversion import DipFitting, FittedInversion, ImageShape
+from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
+from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule
+from fedpriv.attacks.optim.rows import Row
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.class_outputs import output_distance, uploaded_output
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
@@ -35,39 +34,41 @@ from fedpriv.wire.kinds import CLASS_OUTPUTS
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassInversion(Attack):
+class ClassInversion(DipFitting, FittedInversion):
     """Find an image for each uploaded class output.
 
     Attributes:
-        iterations: most steps of a row.
-        restarts: rows a target; the one with the lowest objective is kept.
         match: ``outputs`` matches the uploaded numbers, ``class`` only the class they are said to be of.
-        prior: ``dip`` is an untrained network (see :mod:`fedpriv.attacks.priors.dip`), ``pixels`` total variation.
-        learning_rate: Adam's step size.
-        average: decay of the running mean of the images (``dip``).
-        tolerance: distance below which a row is finished, and converged.
-        patience: steps without 1 % gain after which a row is finished.
-        generator: shape of the generator network (``dip``).
+        prior: ``dip`` is an untrained network (see :mod:`fedpriv.attacks.priors.dip`), ``pixels`` total variation, with ten
+            times the step size, falling to zero, and no running mean.
         pixels: what holds pixels back (``pixels``).
     """
 
     iterations: Annotated[int, Ge(1)] = 300
-    restarts: Annotated[int, Ge(1)] = 1
-    match: Literal["outputs", "class"] = "outputs"
-    prior: Literal["dip", "pixels"] = "dip"
-    learning_rate: Annotated[float, Gt(0)] = 5e-3
-    average: Annotated[float, Ge(0), Lt(1)] = 0.99
     tolerance: Annotated[float, Ge(0)] = 1e-3
     patience: Annotated[int, Ge(1)] = 150
-    generator: Hourglass = Hourglass()
+    match: Literal["outputs", "class"] = "outputs"
+    prior: Literal["dip", "pixels"] = "dip"
     pixels: PixelSettings = PixelSettings(jitter=1)
 
     name = "class-inversion"
     summary = "an image that the client's model answers as the upload says that it answers a class"
     targets = CLASS_OUTPUTS
-    unit = "upload"
-    budget = "iterations"
-    needs = Needs(extractor=("white_box", "shadow"))
+
+    @property
+    def schedule(self) -> Schedule:
+        """Adam as the prior wants it."""
+        planned = super().schedule
+        if self.prior == "dip":
+            return planned
+        # A pixel moves by a step size directly; a network's weights move it by far more.
+        return replace(planned, learning_rate=10 * self.learning_rate, anneal=True, average=0.0)
+
+    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
+        """Return the prior that is asked for."""
+        if self.prior == "dip":
+            return super().prior_of(generators, image_shape, device)
+        return PixelPrior(generators, image_shape, self.pixels, device)
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Invert the class outputs of the targets.
@@ -77,20 +78,11 @@ class ClassInversion(Attack):
         """
         knowledge, device, targets = problem.knowledge, problem.device, problem.targets
         require_extractors(knowledge, targets)
-        for client in sorted({target.client for target in targets} - set(knowledge.heads)):
+        for client in sorted(set(problem.clients) - set(knowledge.heads)):
             raise UserError(f"no head of client {client} was handed over; attack {self.name!r} needs the whole model")
         outputs = [self._wanted(problem.observations, target, knowledge.n_classes) for target in targets]
-        schedule = Schedule(
-            self.iterations,
-            # A pixel moves by a step size directly; a network's weights move it by far more.
-            self.learning_rate if self.prior == "dip" else 10 * self.learning_rate,
-            anneal=self.prior == "pixels",
-            average=self.average if self.prior == "dip" else 0.0,
-            tolerance=self.tolerance,
-            patience=self.patience,
-        )
 
-        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+        def distance_to(rows: Sequence[Row]) -> Distance:
             wanted = torch.stack([outputs[row.position][0] for row in rows]).to(device)
             softmax = torch.tensor([outputs[row.position][1] for row in rows], device=device)
             owners = torch.tensor([row.target.client for row in rows])
@@ -101,23 +93,9 @@ class ClassInversion(Attack):
                 as_softmax = output_distance(logits, wanted[there], softmax=True)
                 return torch.where(softmax[there], as_softmax, output_distance(logits, wanted[there], softmax=False))
 
-            draws = [row.generator(problem.seed) for row in rows]
-            fitted = fit(self._prior(draws, knowledge.image_shape, device), distance, schedule, tick)
-            return Solved(
-                images=fitted.images.unsqueeze(1),
-                objective=fitted.objective,
-                converged=fitted.objective < schedule.tolerance,
-                labels=torch.tensor([[row.target.label] for row in rows], device=device),
-                iterations=fitted.iterations,
-            )
+            return distance
 
-        return solve_rows(
-            problem,
-            solve,
-            restarts=self.restarts,
-            iterations=self.iterations,
-            bytes_per_row=bytes_of_generator(self.generator, knowledge.image_shape),
-        )
+        return self.fit(problem, distance_to)
 
     def _wanted(self, observations: Sequence[Observation], target: TargetId, n_classes: int) -> tuple[Tensor, bool]:
         if self.match == "outputs":
@@ -125,13 +103,6 @@ class ClassInversion(Attack):
         if not 0 <= target.label < n_classes:
             raise UserError(f"attack {self.name!r} with match=class: no class is named for target {target.index}")
         return one_hot(torch.tensor(target.label), n_classes).float(), True
-
-    def _prior(
-        self, draws: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
-    ) -> Prior:
-        if self.prior == "dip":
-            return DeepImagePrior(draws, image_shape, self.generator, device)
-        return PixelPrior(draws, image_shape, self.pixels, device)
 
 
 def answers(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:

@@ -17,31 +17,69 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
 from fedpriv.attacks.observation import Needs, Reconstruction
-from fedpriv.attacks.optim.fitting import Prior, Schedule, fit
-from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
+from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule
+from fedpriv.attacks.optim.objectives import DISTANCES, Match
+from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.wire.kinds import VECTORS
 
+ImageShape = tuple[int, int, int]
+
 
 @dataclass(frozen=True, kw_only=True)
-class VectorInversion(Attack):
-    """What inversions of one vector an image share: everything but the prior and the schedule.
+class Fitting:
+    """Hyperparameters of fitting images by Adam.
 
     Attributes:
         iterations: most steps of a row.
         restarts: rows a target; the one with the lowest objective is kept.
-        match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
-            :data:`fedpriv.attacks.invert.feature_matching.Match`.
+        learning_rate: Adam's step size.
+        tolerance: objective below which a row is finished, and converged.
+        patience: steps without 1 % gain after which a row is finished.
     """
 
     iterations: Annotated[int, Ge(1)] = 800
     restarts: Annotated[int, Ge(1)] = 1
-    match: Match = "vector"
+    learning_rate: Annotated[float, Gt(0)] = 5e-3
+    tolerance: Annotated[float, Ge(0)] = 5e-4
+    patience: Annotated[int, Ge(1)] = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class DipFitting(Fitting):
+    """The same under deep image priors, until a row is near enough or stands still.
+
+    Attributes:
+        average: decay of the running mean of the images.
+        generator: shape of each generator network; see :mod:`fedpriv.attacks.priors.dip`.
+    """
+
+    average: Annotated[float, Ge(0), Lt(1)] = 0.99
+    generator: Hourglass = Hourglass()
+
+    @property
+    def schedule(self) -> Schedule:
+        """Adam with a running mean of the images."""
+        return Schedule(
+            self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
+        )
+
+    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
+        """Return generator networks, one an image."""
+        return DeepImagePrior(generators, image_shape, self.generator, device)
+
+    def bytes_per_image(self, image_shape: ImageShape) -> int:
+        """Estimate the memory of one generator network while it is fitted."""
+        return bytes_of_generator(self.generator, image_shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedInversion(Fitting, Attack):
+    """Fit one image a row; a subclass says under which prior, and to what."""
 
     unit = "upload"
     budget = "iterations"
@@ -50,17 +88,57 @@ class VectorInversion(Attack):
     @property
     @abstractmethod
     def schedule(self) -> Schedule:
-        """How a row is optimised."""
+        """The optimisation of a row."""
 
     @abstractmethod
-    def prior(
-        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
-    ) -> Prior:
+    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
         """Return a prior over as many images as there are generators."""
 
     @abstractmethod
-    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+    def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory that a row takes."""
+
+    def fit(
+        self,
+        problem: AttackProblem,
+        distance_to: Callable[[Sequence[Row]], Distance],
+        features: Tensor | None = None,
+    ) -> Reconstruction:
+        """Fit every row's image.
+
+        Args:
+            problem: T targets.
+            distance_to: N rows -> distances of images to what was observed of their targets.
+            features: ``(T, d)`` vectors that the images are fitted to, or None.
+        """
+        schedule, image_shape = self.schedule, problem.knowledge.image_shape
+
+        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
+            prior = self.prior_of([row.generator(problem.seed) for row in rows], image_shape, problem.device)
+            return fit_rows(rows, prior, distance_to(rows), schedule, tick)
+
+        return solve_rows(
+            problem,
+            solve,
+            restarts=self.restarts,
+            iterations=schedule.iterations,
+            bytes_per_row=self.bytes_per_image(image_shape),
+            features=features,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorInversion(FittedInversion):
+    """Inversion of one vector an image: everything but the prior and the schedule.
+
+    Attributes:
+        match: what of the vector is believed: ``vector``, ``direction``, ``nonzero`` or ``pruned``; see
+            :data:`fedpriv.attacks.optim.objectives.Match`.
+    """
+
+    match: Match = "vector"
+
+    targets = VECTORS
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Invert the vectors of the targets.
@@ -70,88 +148,41 @@ class VectorInversion(Attack):
         """
         knowledge, device = problem.knowledge, problem.device
         require_extractors(knowledge, problem.targets)
-        vectors = [target_feature(problem.observations, target).to(device) for target in problem.targets]
-        schedule, apart = self.schedule, DISTANCES[self.match]
+        vectors = torch.stack([target_feature(problem.observations, target).to(device) for target in problem.targets])
+        apart = DISTANCES[self.match]
 
-        def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            wanted = torch.stack([vectors[row.position] for row in rows])
+        def distance_to(rows: Sequence[Row]) -> Distance:
+            wanted = vectors[[row.position for row in rows]]
             owners = torch.tensor([row.target.client for row in rows])
 
             def distance(images: Tensor, which: Tensor) -> Tensor:
                 features = represent_rows(knowledge, images, owners[which])
                 return apart(features, wanted[which.to(device)])
 
-            prior = self.prior([row.generator(problem.seed) for row in rows], knowledge.image_shape, device)
-            fitted = fit(prior, distance, schedule, tick)
-            return Solved(
-                images=fitted.images.unsqueeze(1),
-                objective=fitted.objective,
-                converged=fitted.objective < schedule.tolerance,
-                labels=torch.tensor([[row.target.label] for row in rows], device=device),
-                iterations=fitted.iterations,
-            )
+            return distance
 
-        return solve_rows(
-            problem,
-            solve,
-            restarts=self.restarts,
-            iterations=schedule.iterations,
-            bytes_per_row=self.bytes_per_row(knowledge.image_shape),
-            features=torch.stack(vectors),
-        )
+        return self.fit(problem, distance_to, vectors)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DipInversion(VectorInversion):
-    """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images).
+class DipInversion(DipFitting, VectorInversion):
+    """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images)."""
 
-    Attributes:
-        learning_rate: Adam's step size.
-        average: decay of the running mean of the images.
-        tolerance: relative feature distance below which a row is finished, and converged.
-        patience: steps without 1 % gain after which a row is finished.
-        generator: shape of the generator network.
-    """
-
-    learning_rate: Annotated[float, Gt(0)] = 5e-3
-    average: Annotated[float, Ge(0), Lt(1)] = 0.99
     tolerance: Annotated[float, Ge(0)] = 2e-4
-    patience: Annotated[int, Ge(1)] = 300
-    generator: Hourglass = Hourglass()
 
     name = "dip"
     summary = "an image of the uploaded representation, drawn by an untrained network"
-    targets = VECTORS
-
-    @property
-    def schedule(self) -> Schedule:
-        """Adam with a running mean of the images, until a row is near enough or stands still."""
-        return Schedule(
-            self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
-        )
-
-    def prior(
-        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
-    ) -> Prior:
-        """Return generator networks, one an image."""
-        return DeepImagePrior(generators, image_shape, self.generator, device)
-
-    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
-        """Estimate the memory of one generator network while it is fitted."""
-        return bytes_of_generator(self.generator, image_shape)
 
 
-def bytes_of_generator(shape: Hourglass, image_shape: tuple[int, int, int]) -> int:
+def bytes_of_generator(shape: Hourglass, image_shape: ImageShape) -> int:
     """Estimate the memory that one image's generator takes while it is fitted."""
     _, height, width = image_shape
+    channels = shape.channels
+    pairs = zip((*channels[1:], channels[-1]), channels, strict=True)
     # Weights with gradient and Adam's moments, and every map once forward and once backward.
-    weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in _pairs(shape.channels))
-    maps = 2 * 12 * height * width * (shape.input_channels + shape.channels[0])
+    weights = 4 * sum((2 * before + after + 200) * 9 * after for before, after in pairs)
+    maps = 2 * 12 * height * width * (shape.input_channels + channels[0])
     return 4 * (weights + maps)
-
-
-def _pairs(channels: tuple[int, ...]) -> list[tuple[int, int]]:
-    return list(zip((*channels[1:], channels[-1]), channels, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,18 +192,14 @@ class PixelInversion(VectorInversion):
     Attributes:
         learning_rate: Adam's first step size; it falls to zero along half a cosine.
         tolerance: relative feature distance plus penalties below which a row is finished, and converged.
-        patience: steps without 1 % gain after which a row is finished.
         pixels: what holds pixels back.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 0.05
-    tolerance: Annotated[float, Ge(0)] = 5e-4
-    patience: Annotated[int, Ge(1)] = 300
     pixels: PixelSettings = PixelSettings()
 
     name = "pixels"
     summary = "an image of the uploaded representation, over pixels with total variation"
-    targets = VECTORS
 
     @property
     def schedule(self) -> Schedule:
@@ -181,13 +208,11 @@ class PixelInversion(VectorInversion):
             self.iterations, self.learning_rate, anneal=True, tolerance=self.tolerance, patience=self.patience
         )
 
-    def prior(
-        self, generators: Sequence[torch.Generator], image_shape: tuple[int, int, int], device: torch.device
-    ) -> Prior:
+    def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
         """Return pixels that total variation holds back."""
         return PixelPrior(generators, image_shape, self.pixels, device)
 
-    def bytes_per_row(self, image_shape: tuple[int, int, int]) -> int:
+    def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory of one image's way through an extractor and back."""
         channels, height, width = image_shape
         return 4 * 200 * max(channels, 16) * height * width

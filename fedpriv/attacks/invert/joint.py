@@ -15,16 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.invert.feature_matching import DISTANCES, Match
-from fedpriv.attacks.invert.inversion import bytes_of_generator
+from fedpriv.attacks.invert.inversion import DipFitting
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.optim.fitting import Schedule, fit
-from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
-from fedpriv.attacks.priors.dip import Hourglass
+from fedpriv.attacks.optim.objectives import DISTANCES, Match
+from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
@@ -33,36 +31,23 @@ from fedpriv.wire.payloads import Prototypes, find_payload
 
 
 @dataclass(frozen=True, kw_only=True)
-class JointInversion(Attack):
+class JointInversion(DipFitting, Attack):
     """Invert each prototype by as many images as it is a mean of.
 
     Every target gets ``most`` images, because a reconstruction holds the same number for all: one of M < ``most`` images
     repeats them in turn, so the first M are all there is.
 
     Attributes:
-        iterations: most steps of a row.
-        restarts: rows a target; the one with the lowest objective is kept.
         most: largest number of images M; a prototype of more images is inverted by ``most``.
         fits: relative feature distance at which a number of images counts as enough. Where the upload hides the count,
             M = 1, 2, .. are tried and the first that reaches it is kept; if none does, the one with the lowest distance.
-        learning_rate: Adam's step size.
-        average: decay of the running mean of the images.
-        tolerance: relative feature distance below which a row is finished, and converged.
-        patience: steps without 1 % gain after which a row is finished.
-        match: what of the prototype is believed; see :class:`fedpriv.attacks.invert.inversion.DipInversion`.
-        generator: shape of the generator networks.
+        match: what of the prototype is believed; see :data:`fedpriv.attacks.optim.objectives.Match`.
     """
 
     iterations: Annotated[int, Ge(1)] = 1000
-    restarts: Annotated[int, Ge(1)] = 1
     most: Annotated[int, Ge(1)] = 4
     fits: Annotated[float, Gt(0)] = 3e-3
-    learning_rate: Annotated[float, Gt(0)] = 5e-3
-    average: Annotated[float, Ge(0), Lt(1)] = 0.99
-    tolerance: Annotated[float, Ge(0)] = 5e-4
-    patience: Annotated[int, Ge(1)] = 300
     match: Match = "vector"
-    generator: Hourglass = Hourglass()
 
     name = "joint"
     summary = "as many images as an uploaded class mean is made of, found together"
@@ -109,9 +94,6 @@ class JointInversion(Attack):
         return attempt is not None and attempt.lowest <= self.fits
 
     def _solve(self, problem: AttackProblem, vectors: Sequence[Tensor], number: int) -> Reconstruction:
-        schedule = Schedule(
-            self.iterations, self.learning_rate, average=self.average, tolerance=self.tolerance, patience=self.patience
-        )
         knowledge, device = problem.knowledge, problem.device
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
@@ -126,22 +108,14 @@ class JointInversion(Attack):
 
             draws = [[row.generator(problem.seed, "image", image) for image in range(number)] for row in rows]
             prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)
-            fitted = fit(prior, distance, schedule, tick)
-            labels = torch.tensor([row.target.label for row in rows], device=device)
-            return Solved(
-                images=fitted.images.unflatten(1, (number, -1)),
-                objective=fitted.objective,
-                converged=fitted.objective < schedule.tolerance,
-                labels=labels.unsqueeze(1).expand(-1, number),
-                iterations=fitted.iterations,
-            )
+            return fit_rows(rows, prior, distance, self.schedule, tick, count=number)
 
         return solve_rows(
             problem,
             solve,
             restarts=self.restarts,
             iterations=self.iterations,
-            bytes_per_row=number * bytes_of_generator(self.generator, knowledge.image_shape),
+            bytes_per_row=number * self.bytes_per_image(knowledge.image_shape),
         )
 
     def _gather(

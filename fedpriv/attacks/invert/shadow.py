@@ -1,4 +1,4 @@
-"""A substitute for a private extractor, trained on the attacker's own labelled images.
+"""Substitutes for a private extractor or model, trained on the attacker's own labelled images.
 
 In model-heterogeneous federations nobody sends an extractor. What is sent ties its output down: a head f that classifies
 its representations, and prototypes p_c, which are the means of its representations by class. A shadow extractor g of an
@@ -7,6 +7,14 @@ architecture of the attacker's choice is trained to go with both,
     CE(f(g(a)), y) + mu ||g(a) - p_y||^2 / mean_c ||p_c||^2,
 
 with f and p frozen. Means by class are all that prototypes tell, so what tells images of one class apart is a guess.
+
+Where clients send mean outputs u_c of their classes (FD), the head is not known either. A whole model h is trained to answer
+as the client's does on average,
+
+    CE(h(a), y) + mu D(h(a), u_y),
+
+with D as in :func:`fedpriv.attacks.read.class_outputs.output_distance`. Classes that the client did not send keep the first
+term only.
 """
 
 from __future__ import annotations
@@ -18,24 +26,32 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.observation import Observation
+from fedpriv.attacks.observation import Observation, TargetId
+from fedpriv.attacks.read.class_outputs import is_distribution, output_distance
+from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.datasets.types import Samples
 from fedpriv.models.build import build_model
-from fedpriv.models.split import Blueprint
+from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
-from fedpriv.wire.payloads import Classifier, Prototypes, Representations, find_payload
+from fedpriv.wire.payloads import Classifier, ClassLogits, Prototypes, Representations, find_payload
+
+WIDTH = 64
+"""Length of a substitute's representations where the client's own is not known and does not matter."""
+
+ShadowModel = tuple[Callable[[Tensor], Tensor], tuple[Tensor, Tensor]]
+"""A differentiable extractor in evaluation mode, and its head's weight ``(C, d)`` and bias ``(C,)``."""
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """What a private extractor's output is known to fit.
+    """A head and class means that a private extractor's output is known to fit; None where unknown.
 
     Attributes:
-        weight: ``(C, d)`` of a head, or None.
-        bias: ``(C,)`` of the head, or None.
-        prototypes: ``(c, d)`` class means, or None.
-        classes: ``(c,)`` int64 their classes, or None.
+        weight: ``(C, d)``.
+        bias: ``(C,)``.
+        prototypes: ``(c, d)`` class means.
+        classes: ``(c,)`` int64 their classes.
     """
 
     weight: Tensor | None = None
@@ -53,7 +69,7 @@ class Anchors:
 
 @dataclass(frozen=True)
 class ShadowTraining:
-    """How a shadow extractor is trained.
+    """The training of a substitute, by Adam.
 
     Attributes:
         architecture: a name of ``fedpriv.models.MODELS``; the client's own is not known. None takes cnn4 for images
@@ -61,7 +77,7 @@ class ShadowTraining:
         epochs: passes over the attacker's images.
         batch_size: images a step.
         learning_rate: Adam's step size.
-        alignment: mu, the weight of the distance to prototypes.
+        alignment: mu, the weight of the distance to what was sent.
     """
 
     architecture: str | None = None
@@ -72,9 +88,7 @@ class ShadowTraining:
 
 
 def find_anchors(observations: Sequence[Observation], client: int, round_: int) -> Anchors:
-    """Collect what the server saw of a client in a round that ties its extractor's output down.
-
-    The client's own head and class means are taken where it uploads them, else those that it was sent.
+    """Return the client's own head and class means where it uploads them in a round, else those that it was sent.
 
     Raises:
         UserError: when there is neither a head nor a class mean, or nothing of the client.
@@ -121,7 +135,7 @@ def shadow_extractor(
         own: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
         n_classes: C.
         seed: of the initial weights and the order of images.
-        training: how; default :class:`ShadowTraining`.
+        training: default :class:`ShadowTraining`.
 
     Returns:
         Images ``(n, c, h, w)`` to representations ``(n, d)``, differentiable, in evaluation mode.
@@ -131,37 +145,95 @@ def shadow_extractor(
     """
     how = training or ShadowTraining()
     anchors = find_anchors(observations, client, round_)
-    images, labels = own.images, own.labels
-    device = images.device
-    shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-    name = how.architecture or ("cnn4" if min(shape[1:]) >= 16 else "small-cnn")
-    model = build_model(Blueprint(name, shape, n_classes, anchors.width), derive_seed(seed, "shadow", client))
-    model = model.to(device).train()
+    model = substitute(own.images, n_classes, anchors.width, derive_seed(seed, "shadow", client), how.architecture)
+    loss_of = _anchored_loss(anchors, n_classes, how.alignment, own.images.device)
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        return loss_of(model.represent(images), labels)
+
     parameters = [*model.extractor.parameters(), *model.mapping.parameters()]
-    optimiser = torch.optim.Adam(parameters, lr=how.learning_rate)
-    rng = generator(seed, "shadow order", client)
-    loss_of = _loss(anchors, n_classes, how.alignment, device)
-    for _ in range(how.epochs):
-        for index in torch.randperm(len(labels), generator=rng).to(device).split(how.batch_size):
-            if len(index) < 2:  # batch norm, where the architecture has it, needs two
-                continue
-            loss = loss_of(model.represent(images[index]), labels[index])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
+    # Batch norm, where the architecture has it, needs two images.
+    train_substitute(parameters, own, loss, how, generator(seed, "shadow order", client), least=2)
     model.eval().requires_grad_(False)
     return model.represent
 
 
-def _loss(
+def shadow_model(
+    observations: Sequence[Observation],
+    client: int,
+    round_: int,
+    own: Samples,
+    n_classes: int,
+    seed: int,
+    training: ShadowTraining | None = None,
+) -> ShadowModel:
+    """Train a substitute for a client's whole model by its class outputs; arguments as of :func:`shadow_extractor`.
+
+    Raises:
+        UserError: when the client sent no class outputs.
+    """
+    how = training or ShadowTraining()
+    sent = find_payload(observation_of(observations, TargetId(round_, client)).upload, ClassLogits)
+    if sent is None:
+        raise UserError(f"knowledge extractor=shadow: client {client} sent no class outputs in round {round_}")
+    table, known = by_class(sent.values, sent.classes, n_classes, own.images.device)
+    softmax = is_distribution(sent.values)
+    model = substitute(own.images, n_classes, WIDTH, derive_seed(seed, "shadow", client), how.architecture)
+
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        logits = model(images)
+        apart = output_distance(logits, table[labels], softmax=softmax) * known[labels]
+        return functional.cross_entropy(logits, labels) + how.alignment * apart.mean()
+
+    samples = Samples(own.images, own.labels.to(own.images.device))
+    order = generator(seed, "shadow order", client)
+    train_substitute(list(model.parameters()), samples, loss, how, order, least=2)
+    model.eval().requires_grad_(False)
+    return model.represent, (model.head.weight.detach(), model.head.bias.detach())
+
+
+def substitute(images: Tensor, n_classes: int, width: int, seed: int, architecture: str | None = None) -> SplitModel:
+    """Return an untrained model for images ``(p, c, h, w)`` on their device, in training mode; see `ShadowTraining`."""
+    channels, height, side = images.shape[1:]
+    name = architecture or ("cnn4" if min(height, side) >= 16 else "small-cnn")
+    return build_model(Blueprint(name, (channels, height, side), n_classes, width), seed).to(images.device).train()
+
+
+def train_substitute(
+    parameters: Sequence[Tensor],
+    own: Samples,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    how: ShadowTraining,
+    rng: torch.Generator,
+    *,
+    least: int = 1,
+) -> None:
+    """Minimise a loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
+    optimiser = torch.optim.Adam(parameters, lr=how.learning_rate)
+    for _ in range(how.epochs):
+        for index in torch.randperm(len(own.labels), generator=rng).to(own.images.device).split(how.batch_size):
+            if len(index) < least:
+                continue
+            loss = loss_of(own.images[index], own.labels[index])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+
+def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return rows ``(c, k)`` as a table ``(C, k)`` with zeros for other classes, and 1 for each class that is there."""
+    rows, classes = rows.to(device), classes.to(device)
+    table = rows.new_zeros(n_classes, rows.shape[1]).index_copy(0, classes, rows)
+    return table, rows.new_zeros(n_classes).index_fill(0, classes, 1.0)
+
+
+def _anchored_loss(
     anchors: Anchors, n_classes: int, alignment: float, device: torch.device
 ) -> Callable[[Tensor, Tensor], Tensor]:
     table, known, scale = None, None, 1.0
     if anchors.prototypes is not None and anchors.classes is not None:
-        means, classes = anchors.prototypes.to(device), anchors.classes.to(device)
-        table = means.new_zeros(n_classes, means.shape[1]).index_copy(0, classes, means)
-        known = torch.zeros(n_classes, dtype=torch.bool, device=device).index_fill(0, classes, True)
-        scale = float(means.square().sum(1).mean().clamp_min(1e-12))
+        table, known = by_class(anchors.prototypes, anchors.classes, n_classes, device)
+        scale = float(anchors.prototypes.to(device).square().sum(1).mean().clamp_min(1e-12))
     weight = None if anchors.weight is None else anchors.weight.to(device)
     bias = None if anchors.bias is None else anchors.bias.to(device)
 

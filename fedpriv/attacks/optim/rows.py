@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
+from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
 from fedpriv.util.errors import UserError
 
@@ -63,6 +64,27 @@ class Solved:
 
 Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
 """Solves a chunk of rows; the second argument is to be called with the number of iterations done."""
+
+
+def fit_rows(
+    rows: Sequence[Row],
+    prior: Prior,
+    distance: Distance,
+    schedule: Schedule,
+    tick: Callable[[int], None],
+    *,
+    count: int = 1,
+) -> Solved:
+    """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'."""
+    fitted = fit(prior, distance, schedule, tick)
+    labels = torch.tensor([row.target.label for row in rows], device=fitted.images.device)
+    return Solved(
+        images=fitted.images.unflatten(1, (count, -1)),
+        objective=fitted.objective,
+        converged=fitted.objective < schedule.tolerance,
+        labels=labels.unsqueeze(1).expand(-1, count),
+        iterations=fitted.iterations,
+    )
 
 
 def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:

@@ -44,6 +44,11 @@ def observation_of(observations: Sequence[Observation], target: TargetId) -> Obs
     raise UserError(f"no upload of client {target.client} in round {target.round} among the observations")
 
 
+def rounds_of(observations: Sequence[Observation], client: int) -> list[Observation]:
+    """Return what was seen of a client, in the order of rounds."""
+    return sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)
+
+
 def target_feature(observations: Sequence[Observation], target: TargetId, kinds: Kinds = VECTORS) -> Tensor:
     """Return the vector ``(d,)`` of a target.
 

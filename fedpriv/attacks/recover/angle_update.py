@@ -3,21 +3,29 @@
 FedRAL sends the diagonal blocks of a d x d matrix that turns representations, trained from the broadcast one. Every
 coordinate of a representation is in some block, so leaving out the rest of the matrix takes away equations, not
 coordinates; see :mod:`fedpriv.attacks.recover.closed_form`.
+
+Linear equations alone do not determine the class means of sparse blocks. A diagonal has one equation for each coordinate,
+and its divisors q_j depend on the answer, so that solving in turn as in
+:func:`fedpriv.attacks.recover.closed_form.means_of_angle` swings without rest. Representations after a ReLU are not
+negative, which closes most of the gap: ||dA - sum_c r_c^T q_c(r)||^2 / ||dA||^2 is minimised over r_c = u_c^2 by L-BFGS from
+several starts, and the lowest objective is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation
-from fedpriv.attacks.recover.angle_fit import fit_nonnegative
-from fedpriv.attacks.recover.closed_form import AngleStep, means_of_angle
+from fedpriv.attacks.read.target_features import rounds_of
+from fedpriv.attacks.recover.closed_form import AngleStep, ClassMeans, means_of_angle
 from fedpriv.attacks.recover.head_update import MeansOfClasses, class_means, given_counts, require_facts
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
@@ -27,6 +35,11 @@ from fedpriv.wire.payloads import AngleMatrix, find_payload
 
 WELL_POSED = 1e3
 """Condition number up to which the linear answer is kept."""
+
+STARTS = 3
+ITERATIONS = 300
+FITTED = 1e-2
+"""Relative residual below which a fit has settled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +51,7 @@ class AngleUpdate(RecoverThenInvert):
     Attributes:
         nonnegative: whether representations are known to follow a ReLU, as the small and the published networks' do. Then
             means that linear equations do not determine (blocks with a side below the number of classes, diagonals) are
-            fitted without negative entries; see :mod:`fedpriv.attacks.recover.angle_fit`.
+            fitted without negative entries; see :mod:`fedpriv.attacks.recover.angle_update`.
     """
 
     nonnegative: bool = True
@@ -49,15 +62,11 @@ class AngleUpdate(RecoverThenInvert):
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
-        """Solve for the class means of every attacked client.
-
-        Raises:
-            UserError: when a head was not handed over, or a message holds no angle matrix.
-        """
+        """Solve for the class means of every attacked client."""
         seen, knowledge = problem.observations, problem.knowledge
         solved = {
             client: recover_from_angle(seen, client, knowledge, nonnegative=self.nonnegative, seed=problem.seed)
-            for client in sorted({target.client for target in problem.targets})
+            for client in problem.clients
         }
         return class_means(solved, problem.targets)
 
@@ -65,19 +74,11 @@ class AngleUpdate(RecoverThenInvert):
 def recover_from_angle(
     observations: Sequence[Observation], client: int, knowledge: Knowledge, *, nonnegative: bool = True, seed: int = 0
 ) -> MeansOfClasses:
-    """Solve for the class means behind one client's updates of the angle matrix.
-
-    Args:
-        observations: what the server saw.
-        client: whose updates.
-        knowledge: card and grants.
-        nonnegative: fit without negative entries where linear equations do not determine the means.
-        seed: of the fit's starts.
-    """
+    """Solve for the class means behind one client's updates of the angle matrix; ``seed`` draws the fit's starts."""
     facts = require_facts("angle-update", knowledge, client)
     if client not in knowledge.heads:
         raise UserError(f"no head of client {client} was handed over; attack 'angle-update' solves with it")
-    own = sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)
+    own = rounds_of(observations, client)
     shares = []
     for seen in own:
         counts = given_counts(knowledge, seen, facts)
@@ -96,14 +97,62 @@ def recover_from_angle(
 
 
 def angle_gradient(seen: Observation, facts: BatchFacts) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the uploaded blocks ``(k, s, s)``, summed over the steps, and the broadcast ``(d, d)``.
-
-    Raises:
-        UserError: when a message holds no angle matrix.
-    """
+    """Return the gradient of the uploaded blocks ``(k, s, s)``, summed over the steps, and the broadcast ``(d, d)``."""
     sent, received = find_payload(seen.broadcast, AngleMatrix), find_payload(seen.upload, AngleMatrix)
     if sent is None or received is None:
         side = "broadcast" if sent is None else "upload"
         raise UserError(f"{side} of client {seen.client} in round {seen.round}: holds no angle matrix")
     before, after = dense(sent.blocks.cpu()).double(), received.blocks.cpu().double()
     return (diagonal_blocks(before, len(after)) - after) / facts.learning_rate, before
+
+
+def fit_nonnegative(steps: Sequence[AngleStep], classes: Tensor, rng: torch.Generator) -> ClassMeans:
+    """Fit means without negative entries, of the classes ``(m,)``, to steps of one extractor; ``rng`` draws the starts."""
+    n_blocks, side, _ = steps[0].blocks.shape
+    shape = (len(classes), n_blocks * side)
+    n_classes = len(steps[0].head[1])
+    truth = one_hot(classes, n_classes).double()
+    fixed = [
+        (s.blocks.double(), s.angle.double(), *(v.double() for v in s.head), s.shares.double()[:, None]) for s in steps
+    ]
+    scale = float(sum(blocks.square().sum() for blocks, *_ in fixed)) or 1.0
+
+    def misfit(root: Tensor) -> Tensor:
+        means = root.square()
+        total = root.new_zeros(())
+        for blocks, angle, weight, bias, shares in fixed:
+            chances = ((means + means @ angle) @ weight.T + bias).softmax(1)
+            push = shares * (chances - truth) @ weight
+            parts = (vectors.reshape(len(classes), n_blocks, side) for vectors in (means, push))
+            total = total + (blocks - torch.einsum("mks,mkt->kst", *parts)).square().sum()
+        return total / scale
+
+    best, least = torch.zeros(shape, dtype=torch.float64), math.inf
+    for _ in range(STARTS):
+        root = (0.3 + 0.5 * torch.rand(shape, generator=rng, dtype=torch.float64)).requires_grad_()
+        found, value = _minimise(misfit, root)
+        if value < least:
+            best, least = found, value
+    residual = math.sqrt(least) if math.isfinite(least) else math.inf
+    return ClassMeans(best.square().float(), residual, math.inf, residual < FITTED)
+
+
+def _minimise(misfit: Callable[[Tensor], Tensor], root: Tensor) -> tuple[Tensor, float]:
+    optimiser = torch.optim.LBFGS(
+        [root],
+        max_iter=ITERATIONS,
+        history_size=50,
+        tolerance_grad=1e-14,
+        tolerance_change=1e-16,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> float:
+        optimiser.zero_grad()
+        value = misfit(root)
+        value.backward()
+        return float(value.detach())
+
+    optimiser.step(closure)
+    found = root.detach()
+    return found, float(misfit(found))

@@ -1,43 +1,148 @@
-"""Recover rows that are uploaded again and again from versions that were disturbed anew in every round.
+"""The attack adapted to noise on rows: average what a client uploads of the same images over rounds, then invert that.
 
 A client uploads the representation of the same image, or the prototype of the same class, in each of T rounds: p(t) + e_t
 with independent disturbances e_t of zero mean (noise, stochastic rounding). A mean over T rounds divides their variance by
 T, but the extractor moves from round to round, so that old versions are of another p.
 
-That is :mod:`fedpriv.attacks.recover.unmixing` with one prototype of weight one, so its estimators are used as they
-    are: means over
-the last rounds, with a linear drift or without, and a mean that forgets (the Kalman filter of a random walk). Which one,
-and over how many rounds, is chosen by how well it predicts each of the last uploads from those before, for all rows of a
-client together: they share the extractor and so its drift.
+That is :mod:`fedpriv.attacks.recover.unmixing` with one prototype of weight one, so its estimators are used as they are:
+means over the last rounds, with a linear drift or without, and a mean that forgets (the Kalman filter of a random walk).
+Which one, and over how many rounds, is chosen by how well it predicts each of the last uploads from those before, for all
+rows of a client together: they share the extractor and so its drift.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.recover.unmixing import Estimator, Family, estimate, prediction_error
+from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.observation import Needs, Observation
+from fedpriv.attacks.optim.objectives import Match
+from fedpriv.attacks.read.target_features import observation_of, rounds_of
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
+from fedpriv.attacks.recover.unmixing import Estimator, Family, choose, estimate, of_family
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import SEPARATE
+from fedpriv.wire.payloads import Message, Prototypes, Representations, find_payload
 
 _WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _DRIFTING = 4
 """Rounds from which a linear drift is worth fitting."""
 
+Rows = Representations | Prototypes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragedInversion(RecoverThenInvert):
+    """Average a client's rows over all rounds seen, then invert those of the targets.
+
+    A target is a row of the newest upload. Representations are averaged over the rounds whose rows have the same labels in
+    the same order, prototypes over the rounds that hold all classes of the newest; other rounds are left out.
+
+    Attributes:
+        family: which estimators may be chosen; see :mod:`fedpriv.attacks.recover.unmixing`.
+        zeros: ``sent``; or ``missing``: a coordinate that is zero in all rows of a round was not sent (``diagonal``), and
+            rounds that show different coordinates are put together.
+        match: what of the averaged vector is believed, by all inversions but ``decoder``; see
+            :data:`fedpriv.attacks.optim.objectives.Match`.
+    """
+
+    family: Family = "auto"
+    zeros: Literal["sent", "missing"] = "sent"
+    match: Match = "vector"
+
+    name = "average"
+    summary = "what a client uploads of the same images averaged over rounds, then inverted"
+    targets = SEPARATE
+    unit = "row"
+    needs = Needs(min_rounds=2)
+    only_by_name = True
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Average the newest upload of every attacked client over rounds."""
+        seen = problem.observations
+        newest = {target.client: observation_of(seen, target) for target in problem.targets}
+        averaged = tuple(
+            replace(one, upload=averaged_upload(seen, one, self.family, self.zeros == "missing"))
+            for one in newest.values()
+        )
+        return Recovered(averaged, problem.targets)
+
+    def inverter(self, **options: Any) -> Attack:
+        """Return the inversion, which believes of the averaged vectors what ``match`` says."""
+        return super().inverter(**options, **({} if self.inversion == "decoder" else {"match": self.match}))
+
+
+def averaged_upload(
+    observations: Sequence[Observation], newest: Observation, family: Family = "auto", missing: bool = False
+) -> Message:
+    """Return the newest upload with its rows averaged over its and earlier rounds; counts and labels stay.
+
+    Args:
+        observations: of any clients and rounds.
+        newest: the upload to improve.
+        family: which estimators to consider.
+        missing: whether coordinates that are zero in all rows of a round were not sent.
+
+    Raises:
+        UserError: when it holds neither representations nor prototypes.
+    """
+    rows = average_rows(observations, newest, family, missing).rows
+    return tuple(
+        replace(payload, **{str(payload.values_field()): rows}) if payload.kind in SEPARATE else payload
+        for payload in newest.upload
+    )
+
+
+def average_rows(
+    observations: Sequence[Observation], newest: Observation, family: Family = "auto", missing: bool = False
+) -> Averaged:
+    """Return the rows of the newest upload averaged over rounds; arguments as of :func:`averaged_upload`."""
+    held = _rows(newest)
+    own = [seen for seen in rounds_of(observations, newest.client) if seen.round <= newest.round]
+    versions = [found for seen in own if (found := _same_rows(seen.upload, held)) is not None]
+    stacked = torch.stack(versions)
+    return average(stacked, (stacked != 0).any(1) if missing else None, family)
+
+
+def _rows(seen: Observation) -> Rows:
+    found = find_payload(seen.upload, Representations) or find_payload(seen.upload, Prototypes)
+    if found is not None:
+        return found
+    raise UserError(
+        f"attack 'average': upload of client {seen.client} in round {seen.round} holds "
+        f"{', '.join(payload.kind for payload in seen.upload) or 'nothing'}; expected representation or prototype"
+    )
+
+
+def _same_rows(upload: Message, newest: Rows) -> Tensor | None:
+    """Return another round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
+    if isinstance(newest, Representations):
+        raw = find_payload(upload, Representations)
+        return raw.features if raw is not None and torch.equal(raw.labels, newest.labels) else None
+    means = find_payload(upload, Prototypes)
+    if means is None or not len(means.classes):
+        return None
+    match = newest.classes[:, None] == means.classes[None]
+    return means.features[match.int().argmax(1)] if bool(match.any(1).all()) else None
+
 
 @dataclass(frozen=True)
 class Averaged:
-    """Rows as of the last round.
+    """Rows ``(n, d)`` float32 as of the last round.
 
     Attributes:
-        rows: ``(n, d)`` float32.
-        estimator: what produced them; of several groups of coordinates the one of the largest group.
-        prediction_error: relative squared error with which it predicted the held-out uploads, disturbance included.
+        rows: see above.
+        prediction_error: relative squared error with which the held-out uploads were predicted, disturbance included; of
+            several groups of coordinates, of the largest.
     """
 
     rows: Tensor
-    estimator: Estimator
     prediction_error: float
 
 
@@ -53,7 +158,7 @@ def average(uploads: Tensor, sent: Tensor | None = None, family: Family = "auto"
     _, n_rows, width = uploads.shape
     present = torch.ones(len(uploads), width, dtype=torch.bool) if sent is None else sent.cpu()
     rows = uploads.new_zeros(n_rows, width, device="cpu")
-    largest: tuple[int, Estimator, float] | None = None
+    largest, error_there = 0, math.inf
     patterns, member = present.T.unique(dim=0, return_inverse=True)
     for number, pattern in enumerate(patterns):
         if not bool(pattern.any()):
@@ -62,11 +167,9 @@ def average(uploads: Tensor, sent: Tensor | None = None, family: Family = "auto"
         values = uploads.cpu().double()[pattern][:, :, columns].flatten(1)
         chosen, error = _choose(values, family)
         rows[:, columns] = estimate(values, _ones(len(values)), chosen).view(n_rows, -1).to(rows.dtype)
-        if largest is None or len(columns) > largest[0]:
-            largest = len(columns), chosen, error
-    if largest is None:
-        return Averaged(rows, Estimator(1), math.inf)
-    return Averaged(rows, largest[1], largest[2])
+        if len(columns) > largest:
+            largest, error_there = len(columns), error
+    return Averaged(rows, error_there)
 
 
 def candidates(n_rounds: int, family: Family) -> list[Estimator]:
@@ -74,19 +177,15 @@ def candidates(n_rounds: int, family: Family) -> list[Estimator]:
     sizes = sorted({size for size in _WINDOWS if size < n_rounds} | {n_rounds})
     windows = [Estimator(size) for size in sizes]
     windows += [Estimator(size, drift=True) for size in sizes if size >= _DRIFTING]
-    walk = [Estimator(0, random_walk=True)] if n_rounds > 2 else []
-    if family == "window":
-        return windows
-    return (walk or windows) if family == "random_walk" else windows + walk
+    return of_family(windows, n_rounds, family)
 
 
 def _choose(values: Tensor, family: Family) -> tuple[Estimator, float]:
     options = candidates(len(values), family)
-    errors = [prediction_error(values, _ones(len(values)), option) for option in options]
-    best = min(range(len(options)), key=errors.__getitem__)
-    if math.isinf(errors[best]):  # too few rounds to hold one out: all of them
-        best = max(range(len(options)), key=lambda place: (not options[place].drift) * options[place].rounds)
-    return options[best], errors[best]
+    chosen, error = choose(values, _ones(len(values)), options)
+    if math.isinf(error):  # too few rounds to hold one out: all of them
+        chosen = max(options, key=lambda option: (not option.drift) * option.rounds)
+    return chosen, error
 
 
 def _ones(n_rounds: int) -> Tensor:

@@ -43,13 +43,10 @@ _HEAD_CUT, _ANGLE_CUT = 1e-2, 1e-6
 
 
 def single_representation(weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the representation ``(d,)`` behind a one-image gradient: r = dW^T db / ||db||^2.
+    """Return the representation ``(d,)`` behind a one-image gradient, ``(C, d)`` and ``(C,)``: r = dW^T db / ||db||^2.
 
-    Every row k gives r = dW_k / db_k; this is their mean weighted by db_k^2, which is the least-squares answer.
-
-    Args:
-        weight: ``(C, d)`` gradient of a linear layer's weight, or any multiple of it.
-        bias: ``(C,)`` gradient of its bias, or the same multiple of it. Where it is all zero so is the answer.
+    Every row k gives r = dW_k / db_k; this is their mean weighted by db_k^2, which is the least-squares answer. Any multiple
+    of the gradient will do. Where that of the bias is all zero so is the answer.
     """
     return weight.T @ bias / bias.square().sum().clamp(min=torch.finfo(bias.dtype).tiny)
 
@@ -62,24 +59,19 @@ def single_label(bias: Tensor) -> int:
 def class_shares(bias: Tensor, probabilities: Tensor, steps: int) -> Tensor:
     """Return how often each class was trained on, in units of whole batches ``(C,)``; it sums to about ``steps``.
 
-    Summed over classes db_k = sum_c n_c p_ck - n_k, where probabilities that are alike for all classes, p, leave
-    n_k = steps p_k - db_k.
-
-    Args:
-        bias: ``(C,)`` sum over the steps of the gradient of the bias.
-        probabilities: ``(C,)`` typical prediction, for example the softmax of the bias.
-        steps: how many steps the gradient sums up.
+    Summed over classes db_k = sum_c n_c p_ck - n_k, where typical ``probabilities`` ``(C,)`` p that are alike for all
+    classes, for example the softmax of the bias, leave n_k = steps p_k - db_k.
     """
     return (steps * probabilities - bias).clamp(min=0)
 
 
 @dataclass(frozen=True)
 class HeadStep:
-    """What one round did to a head.
+    """One round's gradient of a head, summed over its steps.
 
     Attributes:
-        weight: ``(C, d)`` sum over the round's steps of the gradient of the weight.
-        bias: ``(C,)`` sum over the round's steps of the gradient of the bias.
+        weight: ``(C, d)``.
+        bias: ``(C,)``.
         heads: (weight ``(C, d)``, bias ``(C,)``) before and after the round, or one of them.
         shares: ``(m,)`` n_c, times the number of steps, of the m classes that are solved for.
     """
@@ -92,10 +84,10 @@ class HeadStep:
 
 @dataclass(frozen=True)
 class AngleStep:
-    """What one round did to the blocks of an angle matrix.
+    """One round's gradient of the blocks of an angle matrix, summed over its steps.
 
     Attributes:
-        blocks: ``(k, s, s)`` sum over the round's steps of the gradient of the diagonal blocks, k s = d.
+        blocks: ``(k, s, s)`` of the diagonal blocks, k s = d.
         angle: ``(d, d)`` the matrix that the round began with.
         head: (weight ``(C, d)``, bias ``(C,)``) of the client.
         shares: ``(m,)`` n_c, times the number of steps, of the m classes that are solved for.
@@ -126,12 +118,7 @@ class ClassMeans:
 
 
 def means_of_head(steps: Sequence[HeadStep], classes: Tensor) -> ClassMeans:
-    """Recover class means from updates of a head over one or several rounds.
-
-    Args:
-        steps: one a round; the extractor is taken to stand still over them.
-        classes: ``(m,)`` the classes that the client trained on.
-    """
+    """Recover means of the classes ``(m,)`` from updates of a head in rounds over which the extractor stands still."""
     wanted = torch.cat([step.weight.double()[classes] for step in steps])
     everything = torch.cat([step.weight.double() for step in steps])
 
@@ -173,12 +160,7 @@ def means_of_head(steps: Sequence[HeadStep], classes: Tensor) -> ClassMeans:
 
 
 def means_of_angle(steps: Sequence[AngleStep], classes: Tensor) -> ClassMeans:
-    """Recover class means from updates of an angle matrix's blocks over one or several rounds.
-
-    Args:
-        steps: one a round, all with equal blocks; the extractor is taken to stand still over them.
-        classes: ``(m,)`` the classes that the client trained on.
-    """
+    """Recover means of the classes ``(m,)`` from updates of equal blocks in rounds over which the extractor stands still."""
     first = steps[0].blocks
     n_blocks, side, _ = first.shape
     # (k, rounds x s, s): block by block, dA^T = q^T P.
@@ -203,26 +185,6 @@ def means_of_angle(steps: Sequence[AngleStep], classes: Tensor) -> ClassMeans:
     in_blocks = means.reshape(len(classes), n_blocks, side).permute(1, 0, 2)
     residual = float((wanted - matrix @ in_blocks).norm() / wanted.norm().clamp(min=1e-300))
     return ClassMeans(means.float(), residual, max(_condition(block, _ANGLE_CUT) for block in matrix), settled)
-
-
-def angle_directions(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what an update of an angle matrix shows of the representations without the client's head.
-
-    The left singular vectors of dA = sum_c r_c^T q_c span its class means; block by block where it is sparse, and then
-    signs and lengths of different blocks are unrelated.
-
-    Args:
-        blocks: ``(k, s, s)``.
-
-    Returns:
-        The leading direction of each block ``(k, s)``, of unit length, its entries summing to no less than zero
-        (representations after a ReLU are not negative), and the share of the block's energy in it ``(k,)``.
-    """
-    left, values, _ = torch.linalg.svd(blocks.double())
-    leading = left[:, :, 0]
-    leading = torch.where(leading.sum(1, keepdim=True) < 0, -leading, leading)
-    energy = values.square()
-    return leading.float(), (energy[:, 0] / energy.sum(1).clamp(min=1e-300)).float()
 
 
 def _errors(chances: Tensor, classes: Tensor, shares: Tensor) -> Tensor:

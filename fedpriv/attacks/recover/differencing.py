@@ -1,6 +1,7 @@
-"""What changed between two rounds' uploads of one client: the representation of an image that it gained or lost.
+"""The attack on what changed between rounds: the representation of images that a client gained or lost, then inverted.
 
-A prototype is a mean, and its count says of how many. While the extractor stays as it is,
+In federations whose clients gain or lose images between rounds, a class of a thousand images protects none of those that
+come one at a time. A prototype is a mean, and its count says of how many. While the extractor stays as it is,
 
     n_t p_t - n_{t-1} p_{t-1} = sum of the representations of the images added (minus those removed),
 
@@ -10,6 +11,7 @@ weights are 1 / n for every image (VAR) the label encoding holds the shares of c
 
 Where the extractor is still trained, its drift is added to the result n times over; how much vectors moved whose data
 stayed as they were says how much that is: prototypes of unchanged classes, or the client's uploads of earlier rounds.
+Clients whose data stay as they are give nothing to find, and the attack says so.
 """
 
 from __future__ import annotations
@@ -17,14 +19,127 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedpriv.wire.payloads import Entangled, Prototypes
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Needs, Observation, TargetId
+from fedpriv.attacks.read.target_features import list_targets, observation_of, rounds_of
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
+from fedpriv.wire.payloads import Entangled, Prototypes, find_payload
 
 _MOST = 8
 _WHOLE = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differencing(RecoverThenInvert):
+    """Recover and invert what each target's class gained or lost since the client's upload before.
+
+    A result counts as converged only if the drift expected from uploads of unchanged data, of the same or earlier rounds, is
+    less than what was recovered; not where no upload tells of drift.
+
+    Attributes:
+        momentum: m of prototypes that are running means, in [0, 1); None for exact means, which need uploaded counts.
+    """
+
+    momentum: Annotated[float, Ge(0), Lt(1)] | None = None
+
+    name = "difference"
+    summary = "the vector of images that a client gained or lost between two rounds, then inverted"
+    targets = CLASS_MEANS | MIXTURES
+    unit = "upload"
+    needs = Needs(min_rounds=2)
+    only_by_name = True
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Recover the difference of each target."""
+        found: list[Change] = []
+        for target in problem.targets:
+            change = self.change(problem.observations, target)
+            if change is None:
+                raise UserError(_nothing(problem.observations, target))
+            found.append(change)
+        return Recovered(
+            as_uploads([change.vector for change in found], problem.targets),
+            problem.targets,
+            labels=torch.tensor([change.label for change in found]),
+            sound=torch.tensor([change.noise < 1 for change in found]),
+        )
+
+    def change(self, observations: Sequence[Observation], target: TargetId) -> Change | None:
+        """Return what a target's client gained or lost since its upload before, or None."""
+        after = observation_of(observations, target)
+        before = _before(observations, target)
+        if before is None:
+            return None
+        usual = usual_drift(_earlier_pairs(observations, target.client, before.round))
+        means = [find_payload(seen.upload, Prototypes) for seen in (before, after)]
+        if means[0] is not None and means[1] is not None:
+            label = int(means[1].classes[target.index])
+            if self.momentum is not None:
+                return newest_of_running_mean(means[0], means[1], label, self.momentum, usual)
+            return change_of_class(means[0], means[1], label, usual)
+        mixed = [find_payload(seen.upload, Entangled) for seen in (before, after)]
+        return None if mixed[0] is None or mixed[1] is None else change_of_mixture(mixed[0], mixed[1], usual)
+
+    def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
+        """Return the targets in which something changed.
+
+        Raises:
+            UserError: when there are none.
+        """
+        changed = tuple(target for target in targets if self.change(observations, target) is not None)
+        if targets and not changed:
+            raise UserError(_nothing(observations, targets[0]))
+        return changed
+
+
+def changed_targets(
+    observations: Sequence[Observation], kind: str, momentum: float | None = None
+) -> tuple[TargetId, ...]:
+    """Return the targets of a kind whose class gained or lost images since the client's upload before."""
+    attack = Differencing(momentum=momentum)
+    return tuple(t for t in list_targets(observations, kind) if attack.change(observations, t) is not None)
+
+
+def _earlier_pairs(
+    observations: Sequence[Observation], client: int, last: int
+) -> list[tuple[Prototypes | Entangled, Prototypes | Entangled]]:
+    """Return a client's uploads up to a round, each with the one before."""
+    own = [seen for seen in rounds_of(observations, client) if seen.round <= last]
+    sent = [find_payload(seen.upload, Prototypes) or find_payload(seen.upload, Entangled) for seen in own]
+    return [(a, b) for a, b in pairwise(sent) if a is not None and b is not None]
+
+
+def _before(observations: Sequence[Observation], target: TargetId) -> Observation | None:
+    earlier = [seen for seen in rounds_of(observations, target.client) if seen.round < target.round]
+    return earlier[-1] if earlier else None
+
+
+def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
+    before = _before(observations, target)
+    if before is None:
+        return (
+            f"attack 'difference': client {target.client} uploaded in round {target.round} only; two uploads are needed"
+        )
+    which = "" if target.label < 0 else f" of class {target.label}"
+    text = (
+        f"attack 'difference': no change found in the upload{which} of client {target.client} between rounds "
+        f"{before.round} and {target.round}"
+    )
+    means = find_payload(before.upload, Prototypes)
+    if means is not None and means.counts is None:
+        return text + ", which carries no counts; where prototypes are running means, pass --attack-option momentum=M"
+    return (
+        text + "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
+    )
 
 
 @dataclass(frozen=True)
@@ -48,11 +163,7 @@ class Change:
 def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: float | None = None) -> Change | None:
     """Return what a class gained or lost by its counts; None where nothing changed, or counts are not uploaded.
 
-    Args:
-        before: the earlier upload.
-        after: the later upload.
-        label: the class.
-        usual: drift of rounds before, for where no class stayed as it is (:func:`usual_drift`).
+    ``usual`` is the drift of rounds before, for where no class stayed as it is (:func:`usual_drift`).
     """
     if before.counts is None or after.counts is None:
         return None
@@ -71,16 +182,9 @@ def newest_of_running_mean(
     """Return the newest batch's mean behind a prototype ``p_t = m p_{t-1} + (1 - m) b_t``; None for a new class.
 
     What comes out is ``p_t + m / (1 - m) (p_t - p_{t-1})``. The noise is what that factor makes of the movement that is
-    usual: of the client's other classes, else of rounds before, else of this class itself. All of it is taken for drift,
-    though in true running means much of it is other batches, so the noise is an upper estimate. It is relative to the
-    prototype: drift so magnified makes the result itself long.
-
-    Args:
-        before: the earlier upload.
-        after: the later upload.
-        label: the class.
-        momentum: m, in [0, 1).
-        usual: movement of rounds before, for a client of one class (:func:`usual_drift`).
+    usual: of the client's other classes, else of rounds before (``usual``), else of this class itself. All of it is taken
+    for drift, though in true running means much of it is other batches, so the noise is an upper estimate. It is relative
+    to the prototype: drift so magnified makes the result itself long.
     """
     places = [(sent.classes == label).nonzero().flatten() for sent in (before, after)]
     if not all(len(place) for place in places):
@@ -98,12 +202,8 @@ def change_of_mixture(before: Entangled, after: Entangled, usual: float | None =
 
     The share of the class with new images rises, those of all others fall by one factor n / (n + a). The number a is
     taken to be the least for which every class count is a whole number. A client of one class tells nothing; with two,
-    the loss of an image can look like a gain in the other class, and is taken for one.
-
-    Args:
-        before: the earlier upload.
-        after: the later upload.
-        usual: drift of rounds before (:func:`usual_drift`); these two uploads alone tell nothing of it.
+    the loss of an image can look like a gain in the other class, and is taken for one. These two uploads tell nothing of
+    drift: ``usual`` is that of rounds before.
     """
     gained = _growth(before, after)
     lost = None if gained is not None else _growth(after, before)
@@ -132,8 +232,7 @@ def drift(before: Prototypes, after: Prototypes) -> float | None:
 def usual_drift(pairs: Sequence[tuple[Prototypes | Entangled, Prototypes | Entangled]]) -> float | None:
     """Return the median drift between uploads of earlier rounds whose data stayed as they were; None without such.
 
-    Args:
-        pairs: uploads of one client in consecutive rounds. Mixtures count where their label encodings are equal.
+    Mixtures count where their label encodings are equal.
     """
     found: list[float] = []
     for before, after in pairs:

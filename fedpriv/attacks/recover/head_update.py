@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
+from fedpriv.attacks.read.target_features import rounds_of
 from fedpriv.attacks.recover.closed_form import (
     ClassMeans,
     HeadStep,
@@ -46,16 +47,9 @@ class HeadUpdate(RecoverThenInvert):
     needs = Needs(extractor=("white_box",), batch=True)
 
     def recover(self, problem: AttackProblem) -> Recovered:
-        """Solve for the class means of every attacked client.
-
-        Raises:
-            UserError: when there are no batch facts, or a message holds no head.
-        """
-        clients = sorted({target.client for target in problem.targets})
-        return class_means(
-            {client: recover_from_head(problem.observations, client, problem.knowledge) for client in clients},
-            problem.targets,
-        )
+        """Solve for the class means of every attacked client."""
+        solved = {k: recover_from_head(problem.observations, k, problem.knowledge) for k in problem.clients}
+        return class_means(solved, problem.targets)
 
 
 MeansOfClasses = tuple[ClassMeans, Tensor]
@@ -65,7 +59,7 @@ MeansOfClasses = tuple[ClassMeans, Tensor]
 def recover_from_head(observations: Sequence[Observation], client: int, knowledge: Knowledge) -> MeansOfClasses:
     """Solve for the class means behind one client's head updates."""
     facts = require_facts("head-update", knowledge, client)
-    own = sorted((seen for seen in observations if seen.client == client), key=lambda seen: seen.round)
+    own = rounds_of(observations, client)
     changes = [_change(seen, facts) for seen in own]
     shares = []
     for seen, (_, bias, heads) in zip(own, changes, strict=True):
@@ -89,11 +83,7 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
 
 
 def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
-    """Return the batch facts of a client.
-
-    Raises:
-        UserError: when they were not handed over.
-    """
+    """Return the batch facts of a client, or refuse where they were not handed over."""
     facts = knowledge.facts_of(client)
     if facts is None:
         raise UserError(f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were given")
@@ -131,12 +121,7 @@ def _head(message: Message, where: str) -> Head:
 
 
 def class_means(solved: Mapping[int, MeansOfClasses], targets: Sequence[TargetId]) -> Recovered:
-    """Return class means as if they had been uploaded.
-
-    Args:
-        solved: client -> class means and their classes.
-        targets: one class of one client each.
-    """
+    """Return class means, solved for by client, as if they had been uploaded, for targets of one class each."""
     places = tuple(replace(target, index=_row(solved[target.client][1], target)) for target in targets)
     return Recovered(
         as_uploads([solved[place.client][0].means[place.index] for place in places], places),

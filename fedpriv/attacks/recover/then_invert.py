@@ -31,7 +31,7 @@ INVERSIONS: dict[Inversion, type[Attack]] = {
 
 @dataclass(frozen=True)
 class Recovered:
-    """What the first part found.
+    """Vectors that the first part found.
 
     Attributes:
         uploads: as clients would have uploaded the vectors.
@@ -70,11 +70,7 @@ class RecoverThenInvert(Attack):
 
     @abstractmethod
     def recover(self, problem: AttackProblem) -> Recovered:
-        """Return a vector for each target.
-
-        Raises:
-            UserError: when the observations or grants do not allow it.
-        """
+        """Return a vector for each target, or refuse where the observations or grants do not allow it."""
 
     def inverter(self, **options: Any) -> Attack:
         """Return the inversion, made with this attack's budget and further options of its own."""
@@ -82,11 +78,7 @@ class RecoverThenInvert(Attack):
 
     @final
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover and invert.
-
-        Raises:
-            UserError: when one of the parts cannot be done.
-        """
+        """Recover and invert."""
         found = self.recover(problem)
         inverted = self.inverter().run(replace(problem, observations=found.uploads, targets=found.places))
         labels, converged = inverted.labels, inverted.converged
@@ -98,11 +90,9 @@ class RecoverThenInvert(Attack):
 
 
 def as_uploads(found: Sequence[Tensor], targets: Sequence[TargetId]) -> tuple[Observation, ...]:
-    """Return observations in which each target's place holds its vector; places without a target hold zeros.
+    """Return observations in which each target's place holds its vector ``(d,)``; places without a target hold zeros.
 
-    Args:
-        found: T vectors ``(d,)``.
-        targets: T targets, which keep their generators whatever the vectors were found with.
+    Targets keep their generators whatever the vectors were found with.
     """
     rows: dict[tuple[int, int], dict[int, Tensor]] = {}
     for target, vector in zip(targets, found, strict=True):

@@ -1,8 +1,9 @@
-"""Recover class prototypes from entangled uploads over rounds, by linear algebra alone.
+"""The attack adapted to entangled uploads: unmix the class prototypes over rounds by linear algebra, then invert those.
 
-FedRE's upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in clear. Re-sampled weights
-make every round a fresh linear equation in the same m prototypes, and a trained extractor moves little from round to
-round, so the prototypes can be solved for. Weights that stay fixed give one equation only, however many rounds.
+What FedRE's evaluation inverts is one round's mixture, which resembles no image of anybody's, so that a low score is
+certain and proves nothing. But its upload of round t is r_t = sum_c w_tc p_c(t), and the label encoding w_t is uploaded in
+clear. Re-sampled weights make every round a fresh linear equation in the same m prototypes, and a trained extractor moves
+little from round to round, so the prototypes can be solved for. Fixed weights give one equation only, however many rounds.
 
 Two estimators, both linear in the uploads:
 
@@ -18,11 +19,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Needs, Observation, TargetId
+from fedpriv.attacks.read.target_features import rounds_of
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MIXTURES
+from fedpriv.wire.payloads import Entangled, get_payload
 
 HELD_OUT = 3
 """Last uploads that are predicted from those before, to choose an estimator."""
@@ -33,15 +42,48 @@ _PRIORS = tuple(10.0**power for power in (0, 2, 4))
 Family = Literal["auto", "window", "random_walk"]
 
 
-@dataclass(frozen=True)
-class Estimator:
-    """One way of unmixing.
+@dataclass(frozen=True, kw_only=True)
+class UnmixedInversion(RecoverThenInvert):
+    """Unmix a client's prototypes from all rounds seen, then invert each.
+
+    A target is one class of one client (``TargetId.label``), as of the last round.
 
     Attributes:
-        rounds: how many of the last rounds are used; 0 for all (random walk).
-        drift: whether the window lets prototypes move linearly.
-        random_walk: whether this is the Kalman filter.
+        family: which unmixing estimators may be chosen.
     """
+
+    family: Family = "auto"
+
+    name = "unmix"
+    summary = "class means unmixed from many rounds of mixtures, then inverted"
+    targets = MIXTURES
+    needs = Needs(min_rounds=2)
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Unmix every attacked client's prototypes."""
+        unmixed = {k: unmix_client(problem.observations, k, self.family) for k in problem.clients}
+        places = tuple(replace(t, index=_position(unmixed[t.client][1], t)) for t in problem.targets)
+        found = [unmixed[place.client][0].prototypes[place.index] for place in places]
+        return Recovered(as_uploads(found, places), places)
+
+
+def unmix_client(observations: Sequence[Observation], client: int, family: Family) -> tuple[Unmixed, Tensor]:
+    """Unmix one client's uploads; return the estimate and the classes ``(m,)`` of its rows."""
+    uploads = [get_payload(seen.upload, Entangled) for seen in rounds_of(observations, client)]
+    features, weights, classes = stack_rounds([u.feature for u in uploads], [u.label_encoding for u in uploads])
+    return unmix(features, weights, family), classes
+
+
+def _position(classes: Tensor, target: TargetId) -> int:
+    places = (classes == target.label).nonzero()
+    if not len(places):
+        raise UserError(f"client {target.client} never gave class {target.label} any weight; nothing to unmix")
+    return int(places[0])
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A window of the last ``rounds``, with a linear drift or without, or the random walk's Kalman filter of all."""
 
     rounds: int
     drift: bool = False
@@ -54,39 +96,29 @@ class Unmixed:
 
     Attributes:
         prototypes: ``(m, d)`` float32, as of the last round.
-        estimator: what produced them.
-        prediction_error: relative squared error with which the estimator predicted the held-out uploads: the attacker's
-            own measure of success.
+        prediction_error: relative squared error with which the held-out uploads were predicted, as the attacker sees it.
         condition: condition number of the weights ``(T, m)`` that were used; large means that the answer is noise.
     """
 
     prototypes: Tensor
-    estimator: Estimator
     prediction_error: float
     condition: float
 
 
 def unmix(features: Tensor, weights: Tensor, family: Family = "auto") -> Unmixed:
-    """Recover the prototypes behind T entangled uploads of one client.
+    """Recover the prototypes behind T entangled uploads of one client by the estimator that predicts the last ones best.
 
     Args:
-        features: ``(T, d)`` uploads in the order of rounds.
+        features: ``(T, d)`` uploads in the order of rounds; of a single one the answer is the minimum-norm solution.
         weights: ``(T, m)`` their mixing weights, one column per class that the client holds.
         family: which estimators to consider.
-
-    Returns:
-        The estimate of the estimator that predicts the last uploads best. With a single round it is the minimum-norm
-        solution.
     """
     uploads, mixing = features.double().cpu(), weights.double().cpu()
-    options = candidates(len(uploads), mixing.shape[1], family)
-    errors = [prediction_error(uploads, mixing, option) for option in options]
-    best = min(range(len(options)), key=errors.__getitem__)
-    chosen = options[best]
+    chosen, error = choose(uploads, mixing, candidates(len(uploads), mixing.shape[1], family))
     used = mixing if chosen.random_walk else mixing[-chosen.rounds :]
     singular = torch.linalg.svdvals(used)
     condition = float(singular[0] / singular[-1]) if len(used) >= mixing.shape[1] and singular[-1] > 0 else math.inf
-    return Unmixed(estimate(uploads, mixing, chosen).float(), chosen, errors[best], condition)
+    return Unmixed(estimate(uploads, mixing, chosen).float(), error, condition)
 
 
 def candidates(n_rounds: int, n_classes: int, family: Family) -> list[Estimator]:
@@ -94,10 +126,22 @@ def candidates(n_rounds: int, n_classes: int, family: Family) -> list[Estimator]
     sizes = {min(n_rounds, math.ceil(factor * n_classes)) for factor in (1, 1.2, 1.5, 2, 3)} | {n_rounds}
     windows = [Estimator(size) for size in sorted(sizes)]
     windows += [Estimator(size, drift=True) for size in sorted(sizes) if size >= 3 * n_classes]
+    return of_family(windows, n_rounds, family)
+
+
+def of_family(windows: list[Estimator], n_rounds: int, family: Family) -> list[Estimator]:
+    """Return those of the windows, and of the random walk where there are more than two rounds, that may be chosen."""
     walk = [Estimator(0, random_walk=True)] if n_rounds > 2 else []
     if family == "window":
         return windows
     return (walk or windows) if family == "random_walk" else windows + walk
+
+
+def choose(features: Tensor, weights: Tensor, options: Sequence[Estimator]) -> tuple[Estimator, float]:
+    """Return the first of the estimators that predict the last uploads best, and its prediction error."""
+    errors = [prediction_error(features, weights, option) for option in options]
+    best = min(range(len(options)), key=errors.__getitem__)
+    return options[best], errors[best]
 
 
 def estimate(features: Tensor, weights: Tensor, estimator: Estimator) -> Tensor:
@@ -108,10 +152,7 @@ def estimate(features: Tensor, weights: Tensor, estimator: Estimator) -> Tensor:
 
 
 def prediction_error(features: Tensor, weights: Tensor, estimator: Estimator) -> float:
-    """Return the relative squared error of predicting each of the last uploads from the ones before.
-
-    Infinite where too few rounds are there to try.
-    """
+    """Return the relative squared error of predicting the last uploads from those before; infinite for too few."""
     n_rounds = len(features)
     held_out = [t for t in range(max(1, n_rounds - HELD_OUT), n_rounds) if t >= max(estimator.rounds // 2, 1)]
     if not held_out or (estimator.random_walk and min(held_out) < 2):

@@ -1,38 +1,148 @@
-"""Guess class prototypes behind one entangled upload, from one round: what the weights, and a prior, give without others.
+"""Attacks on one round's entangled upload: guess the class prototypes in it, then invert those.
 
-One upload r = sum_c w_c p_c is one equation in as many prototypes as the client has classes. Two ways to answer it:
+The two lower rungs of a ladder whose top is ``unmix``, which uses many rounds. One upload r = sum_c w_c p_c is one equation
+in as many prototypes as the client has classes:
 
-- *label*: the label encoding alone. Without a prior one class is like another, and the best guess of every prototype is the
-  upload itself (or, of the class with most weight, r / w_max as if the others' terms were zero). Exact where one class has
-  all the weight, as RSR and RSP give it.
-- *prior*: the posterior mean under p_c ~ N(q_c, S) independently and r = sum_c w_c p_c + N(0, s^2):
+- ``unmix-label`` takes the label encoding alone. Without a prior one class is like another, and the best guess of every
+  prototype is the upload itself (or, of the class with most weight, r / w_max as if the others' terms were zero). Exact
+  where one class has all the weight, as RSR and RSP give it.
+- ``unmix-prior`` takes the posterior mean under p_c ~ N(q_c, S) independently and r = sum_c w_c p_c + N(0, s^2):
 
       p_c = q_c + w_c S (sum_k w_k^2 S + s^2)^-1 (r - sum_k w_k q_k).
 
-  It needs no rank condition; classes of little weight keep q_c.
-
-The prior means q_c come from what a server has: other clients' uploads of the round, the rows of the classifier that it
-broadcast, or the class means of its own images under the client's extractor or a shadow of it.
+  It needs no rank condition; classes of little weight keep q_c. The prior means q_c come from what a server has: other
+  clients' uploads of the round, the rows of the classifier that it broadcast, or the class means of its own images under the
+  client's extractor or a shadow of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
+
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId
+from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.util.errors import UserError
+from fedpriv.wire.kinds import MIXTURES
+from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
 
 _RIDGES = (*(10.0**power for power in (-3, -2, -1, 0, 1, 2)), math.inf)
 
+Source = Literal["auto", "images", "uploads"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelUnmixing(RecoverThenInvert):
+    """Take the upload for the prototype of every class that its label encoding names, then invert.
+
+    A target is one class of one client (``TargetId.label``). Where one class has all the weight (RSR, RSP) this is exact.
+
+    Attributes:
+        scaled: divide by the largest weight for the class that has it.
+    """
+
+    scaled: bool = False
+    iterations: Annotated[int, Ge(1)] = 250
+
+    name = "unmix-label"
+    summary = "a mixture taken for the mean of each class that it names, then inverted"
+    targets = MIXTURES
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Guess the prototype of each target."""
+        guesses = []
+        for target in problem.targets:
+            sent, held, row = _mixture(problem.observations, target)
+            guesses.append(label_only(sent.feature, sent.label_encoding[held], scaled=self.scaled)[row])
+        return Recovered(as_uploads(guesses, problem.targets), problem.targets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorUnmixing(RecoverThenInvert):
+    """Take the posterior mean of the prototypes under what the server knows of the classes, then invert.
+
+    A target is one class of one client (``TargetId.label``).
+
+    Attributes:
+        source: where prior prototypes come from: ``images`` are the class means of the attacker's own images under the
+            client's extractor (or its shadow), ``uploads`` other clients' uploads of the round and the broadcast
+            classifier; ``auto`` takes images where the card grants some.
+        noise: how much of an upload is taken to be noise: its variance over that of prototypes, >= 0.
+    """
+
+    source: Source = "auto"
+    noise: Annotated[float, Ge(0)] = 0.0
+    iterations: Annotated[int, Ge(1)] = 250
+
+    name = "unmix-prior"
+    summary = "class means guessed from one mixture and what the server knows of classes, then inverted"
+    targets = MIXTURES
+
+    def recover(self, problem: AttackProblem) -> Recovered:
+        """Guess the prototype of each target."""
+        targets, seen = problem.targets, problem.observations
+        prior = {(t.round, t.client): self.prior(seen, t, problem.knowledge) for t in targets}
+        guesses = []
+        for target in targets:
+            sent, held, row = _mixture(seen, target)
+            means = prior[target.round, target.client].to(sent.feature)[held]
+            guesses.append(posterior_mean(sent.feature, sent.label_encoding[held], means, self.noise)[row])
+        return Recovered(as_uploads(guesses, targets), targets)
+
+    def prior(self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge) -> Tensor:
+        """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload.
+
+        Raises:
+            UserError: when there is nothing to make them of.
+        """
+        images, labels = knowledge.public_images, knowledge.public_labels
+        if self.source == "images" and (images is None or labels is None):
+            raise UserError(
+                "attack 'unmix-prior' with source=images needs images of the attacker's own; pass --knowledge "
+                "attacker_data=same_domain and --public N"
+            )
+        if self.source != "uploads" and images is not None and labels is not None:
+            extractor = knowledge.extractors[target.client]
+            with torch.no_grad():
+                features = torch.cat([extractor(batch).cpu() for batch in images.split(256)])
+            return prior_of_images(features, labels.cpu(), knowledge.n_classes)
+        own = observation_of(observations, target)
+        others = [o for o in observations if o.round == target.round and o.client != target.client]
+        if not others:
+            raise UserError(
+                f"attack 'unmix-prior': no other client uploaded in round {target.round}, so there is nothing to make a "
+                "prior of; grant attacker_data=same_domain"
+            )
+        head = find_payload(own.broadcast, Classifier)
+        uploads = [get_payload(other.upload, Entangled) for other in others]
+        return prior_of_others(
+            torch.stack([upload.feature.cpu() for upload in uploads]),
+            torch.stack([upload.label_encoding.cpu() for upload in uploads]),
+            None if head is None else head.state["weight"].cpu(),
+        )
+
+
+def _mixture(observations: Sequence[Observation], target: TargetId) -> tuple[Entangled, Tensor, int]:
+    """Return an upload, the classes ``(m,)`` that it gives weight, and the place of the target's among them."""
+    sent = get_payload(observation_of(observations, target).upload, Entangled)
+    held = (sent.label_encoding.abs() > 0).nonzero().squeeze(1)
+    if target.label not in held.tolist():
+        raise UserError(
+            f"client {target.client} gave class {target.label} no weight in round {target.round}; nothing to unmix"
+        )
+    return sent, held, held.tolist().index(target.label)
+
 
 def label_only(feature: Tensor, weights: Tensor, *, scaled: bool = False) -> Tensor:
-    """Return a guess of each prototype ``(m, d)`` from an upload and its label encoding alone.
-
-    Args:
-        feature: ``(d,)`` the upload.
-        weights: ``(m,)`` weights of the client's classes.
-        scaled: divide the upload by the largest weight for the class that has it.
-    """
+    """Return a guess of each prototype ``(m, d)`` from an upload ``(d,)`` and the weights ``(m,)`` of its classes alone."""
     guess = feature.repeat(len(weights), 1)
     if scaled:
         top = int(weights.abs().argmax())
@@ -104,13 +214,7 @@ def _ridge(uploads: Tensor, mixing: Tensor, rows: Tensor | None, ridge: float) -
 
 
 def prior_of_images(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """Return the class means ``(C, d)`` of the attacker's own images; their overall mean for a class without any.
-
-    Args:
-        features: ``(p, d)`` representations of the images.
-        labels: ``(p,)`` int64.
-        n_classes: C.
-    """
+    """Return the class means ``(C, d)`` of the attacker's own images; their overall mean for a class without any."""
     counts = torch.bincount(labels, minlength=n_classes).to(features)
     sums = torch.zeros(n_classes, features.shape[1]).to(features).index_add(0, labels, features)
     return torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], features.mean(0))
