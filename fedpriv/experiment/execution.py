@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
                 run,
                 federation,
                 plan.target,
-                _card(plan, job, run),
+                plan.card_for(job, sum(job.round is None or number <= job.round for number in run.captured_rounds())),
                 n_targets=plan.n_targets,
                 seed=plan.seed,
                 round_=job.round,
@@ -76,16 +76,6 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
                 trained=trained,
             )
     return AttackContext(run, federation, evidence, trained)
-
-
-def _card(plan: AttackPlan, job: Job, run: RunDirectory) -> KnowledgeCard:
-    least = job.attack.needs.min_rounds
-    if least == 1:
-        return replace(plan.card, rounds_seen=1)
-    stored = sum(1 for number in run.captured_rounds() if job.round is None or number <= job.round)
-    seen = plan.rounds_seen or stored
-    # An early stage has fewer rounds behind it than were asked for; its card says so.
-    return replace(plan.card, rounds_seen=max(least, min(seen, stored) if job.stage else seen))
 
 
 def attack_all(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.infer.contract import Inference
     from fedpriv.experiment.execution import AttackContext
     from fedpriv.scoring.inference_case import InferenceCase
-    from fedpriv.scoring.records import InferenceResult
+    from fedpriv.scoring.records import InferenceResult, Provenance
 
 EVERYTHING = 10**9
 """Targets asked for, so that evidence covers every client."""
@@ -44,8 +44,7 @@ def measure_all(
         UserError: when one was named and the run leaves nothing to ask or to learn from.
     """
     from fedpriv.experiment.execution import described
-    from fedpriv.scoring.inference import evaluate
-    from fedpriv.scoring.storage import holds_scores, load_scores, write_record
+    from fedpriv.scoring.storage import holds_scores, load_scores
 
     found: dict[Path, InferenceResult] = {}
     for name, inference in plan.inferences.items():
@@ -63,15 +62,40 @@ def measure_all(
                 about = described(
                     (ground.run, ground.federation), plan, name, inference, card, (stage, number), command=command
                 )
-                try:
-                    found[home] = evaluate(inference, case, about)
-                except UserError as error:
-                    if name in named:
-                        raise
-                    listener.say(f"left out: {error}")
-                    continue
-            write_record(home, found[home])
+                record = measure(home, inference, case, about, strict=name in named, listener=listener)
+            if record is not None:
+                found[home] = record
     return found
+
+
+def measure(
+    home: Path, inference: Inference, case: InferenceCase, about: Provenance, *, strict: bool, listener: Listener
+) -> InferenceResult | None:
+    """Run an inference and write its record.
+
+    Args:
+        home: folder of the record.
+        inference: what to run.
+        case: evidence and truth.
+        about: how the record is made.
+        strict: raise where there is nothing to ask or to tell apart; otherwise that is said, and None returned.
+        listener: hears of it.
+
+    Raises:
+        UserError: see ``strict``.
+    """
+    from fedpriv.scoring.inference import evaluate
+    from fedpriv.scoring.storage import write_record
+
+    try:
+        record = evaluate(inference, case, about)
+    except UserError as error:
+        if strict:
+            raise
+        listener.say(f"left out: {error}")
+        return None
+    write_record(home, record)
+    return record
 
 
 def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) -> tuple[AttackPlan, tuple[str, ...]]:
@@ -111,6 +135,7 @@ def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) 
 def _case(ground: AttackContext, plan: AttackPlan, inference: Inference, number: int | None) -> InferenceCase:
     from fedpriv.evidence.disclosed import disclosed_labels
     from fedpriv.evidence.gather import gather
+    from fedpriv.evidence.held import held_in_run, used_in_round
     from fedpriv.scoring.inference_case import InferenceCase
 
     run, federation, card = ground.run, ground.federation, inference.card(plan.card)
@@ -124,5 +149,9 @@ def _case(ground: AttackContext, plan: AttackPlan, inference: Inference, number:
         round_=number,
         trained=ground.trained,
     )
-    told = disclosed_labels(run, federation, number)
-    return InferenceCase(evidence, run, federation, plan.target, plan.seed, told)
+    truth = held_in_run(federation)
+    if inference.asks == "images":
+        clients = {seen.client for seen in evidence.observations}
+        last = max(seen.round for seen in evidence.observations)
+        truth = replace(truth, used=used_in_round(run, truth, plan.target, last, clients))
+    return InferenceCase(evidence, truth, plan.target, plan.seed, disclosed_labels(run, federation, number))

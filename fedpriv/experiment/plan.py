@@ -102,6 +102,15 @@ class AttackPlan:
             for budget in ((self.budgets or (None,)) if made.budget else (None,))
         )
 
+    def card_for(self, job: Job, stored: int) -> KnowledgeCard:
+        """Return a job's card, which says how many of the stored rounds it uses."""
+        least = job.attack.needs.min_rounds
+        if least == 1:
+            return replace(self.card, rounds_seen=1)
+        seen = self.rounds_seen or stored
+        # An early stage has fewer rounds behind it than were asked for; its card says so.
+        return replace(self.card, rounds_seen=max(least, min(seen, stored) if job.stage else seen))
+
     def left_out(self) -> tuple[str, ...]:
         """Return a line for each attack that comes too early for the rounds it needs."""
         return tuple(

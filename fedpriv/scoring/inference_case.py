@@ -11,8 +11,7 @@ from torch import Tensor
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.evidence.gather import Evidence
-from fedpriv.federation.rounds import Federation
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.evidence.held import HeldImages
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,7 @@ class InferenceCase:
 
     Attributes:
         evidence: what the server saw, with extractors of every client that uploaded in the attacked round where granted.
-        run: holds the truth of local rounds.
-        federation: holds the truth of who has what.
+        truth: who holds which images.
         kind: of upload that is attacked.
         seed: of candidates, of everything drawn, and of resamples.
         told: what clients said in clear in all rounds (:mod:`fedpriv.evidence.disclosed`); of one that is not there its
@@ -30,8 +28,7 @@ class InferenceCase:
     """
 
     evidence: Evidence
-    run: RunDirectory
-    federation: Federation
+    truth: HeldImages
     kind: str
     seed: int
     told: Mapping[int, Said] = field(default_factory=dict)
@@ -56,5 +53,4 @@ class InferenceCase:
     def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:
         """Return how many images of each class ``(C,)`` each client has that uploaded."""
         n_classes = self.evidence.knowledge.n_classes
-        held = self.federation.clients
-        return {k: torch.bincount(held[k].train.labels.cpu(), minlength=n_classes) for k in problem.uploads}
+        return {k: torch.bincount(self.truth.labels(k), minlength=n_classes) for k in problem.uploads}

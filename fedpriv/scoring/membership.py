@@ -11,24 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
 from fedpriv.attacks.read.disclosed_labels import Said
-from fedpriv.datasets.types import as_unit
-from fedpriv.evidence.traces import used_images
-from fedpriv.federation.rounds import Federation
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.evidence.held import HeldImages
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.records import MembershipRecord, Provenance, Rate, Rates
 from fedpriv.scoring.records.inference import NamedClasses, Seconds, StratumArea
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
-from fedpriv.wire.kinds import TRAINED
 
 DRAWS = 1000
 WIDE = 0.2
@@ -53,37 +49,32 @@ class Trial:
     n_c: NDArray[np.int64]
 
 
-def draw_trials(
-    federation: Federation, clients: Sequence[int], number: int, seed: int, used: Mapping[int, Tensor] | None = None
-) -> list[Trial]:
+def draw_trials(truth: HeldImages, clients: Sequence[int], number: int, seed: int) -> list[Trial]:
     """Draw members of each client, and for each a non-member of the same class, in mixed order.
 
     Args:
-        federation: the federation.
+        truth: who holds what. Members are images that went into the upload, non-members are not the client's.
         clients: whose members are looked for.
         number: members a client at most.
         seed: of the drawing.
-        used: client -> training indices ``(n,)`` of those that are members; None for the whole training sets.
-            Non-members are outside the training set in either case.
     """
-    samples = federation.data.dataset.samples
-    labels = samples.labels.numpy()
+    labels = truth.samples.labels.numpy()
+    n_classes = int(labels.max()) + 1
     trials = []
     for client in clients:
         rng = np.random.default_rng(derive_seed(seed, "membership", client))
-        held = federation.data.clients[client].train_index
-        own = rng.permutation(held if used is None else held[used[client].numpy()])
-        outside = rng.permutation(np.setdiff1d(np.arange(len(samples)), held))
+        held = truth.held[client]
+        own = rng.permutation(truth.used.get(client, held))
+        outside = rng.permutation(np.setdiff1d(np.arange(len(labels)), held))
         pools = {label: list(outside[labels[outside] == label]) for label in np.unique(labels[own])}
         pairs = [(i, pools[labels[i]].pop()) for i in own if pools[labels[i]]][:number]
         index = np.array([i for pair in pairs for i in pair], dtype=np.int64)
         member = np.tile([True, False], len(pairs))
         order = rng.permutation(len(index))
         index, member = index[order], member[order]
-        of_class = np.bincount(labels[own], minlength=federation.data.dataset.n_classes)
-        chosen = torch.as_tensor(index)
-        images = as_unit(samples.images[chosen]).to(federation.server.device)
-        trials.append(Trial(Candidates(client, images, samples.labels[chosen]), member, of_class[labels[index]]))
+        of_class = np.bincount(labels[own], minlength=n_classes)
+        images, classes = truth.samples.batch(torch.as_tensor(index))
+        trials.append(Trial(Candidates(client, images.to(truth.device), classes), member, of_class[labels[index]]))
     return trials
 
 
@@ -134,6 +125,14 @@ def summarise(scores: Sequence[Values], member: Sequence[NDArray[np.bool_]], see
     return rates(found, ends if len(inside) > 1 else None)
 
 
+def by_unit(values: Sequence[NDArray[Any]], units: Sequence[int]) -> list[NDArray[Any]]:
+    """Return arrays, one a client, as one a unit of several clients that are not independent."""
+    found: dict[int, list[NDArray[Any]]] = {}
+    for own, unit in zip(values, units, strict=True):
+        found.setdefault(unit, []).append(own)
+    return [np.concatenate(own) for own in found.values()]
+
+
 def rates(found: Mapping[str, float], ends: Sequence[Sequence[float]] | None) -> Rates:
     """Return measures with their intervals, which come in the same order, or None where there are none."""
     intervals = [None] * len(found) if ends is None else [(low, high) for low, high in ends]
@@ -167,51 +166,38 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     def in_order(found: Scores) -> list[Values]:
         return [on_common_scale(found.values[trial.candidates.client].numpy()) for trial in trials]
 
+    def summed_up(values: list[Values]) -> Rates:
+        return summarise(by_unit(values, units), by_unit(member, units), seed)
+
     found = inference(problem)
     scores = in_order(found)
+    units = [about.unit_of(trial.candidates.client) for trial in trials]
     permuted = None
     if evidence.permuted is not None:
         wrong = inference(replace(problem, observations=evidence.permuted))
-        permuted = summarise(in_order(wrong), member, seed)
+        permuted = summed_up(in_order(wrong))
     record = MembershipRecord(
         **dict(about),
-        **dict(summarise(scores, member, seed)),
+        **dict(summed_up(scores)),
         round=case.round,
-        n_clients=len(trials),
+        n_clients=len(set(units)),
         n_candidates=int(sum(len(m) for m in member)),
         n_nonmembers=int(sum((~m).sum() for m in member)),
         strata=_strata(scores, trials),
         permuted=permuted,
-        classes=_classes(problem.said(), case.federation),
+        classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=found.seconds),
     )
     return record.model_copy(update={"verdict": membership_verdict(record)})
 
 
 def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
-    """Return the candidates of every client that has some; see :func:`trials_of`."""
-    clients = sorted(case.problem(inference).uploads)
-    return trials_of(inference, case.run, case.federation, clients, case.round, case.kind, case.seed)
-
-
-def trials_of(
-    inference: Inference,
-    run: RunDirectory,
-    federation: Federation,
-    clients: Sequence[int],
-    round_: int,
-    kind: str,
-    seed: int,
-) -> list[Trial]:
     """Return the candidates of every client that has some.
-
-    Of uploads of trained weights, members are the images that the round's local steps used.
 
     Raises:
         UserError: when no client has both members and non-members.
     """
-    used = {k: used_images(run, round_, k).unique() for k in clients} if kind in TRAINED else None
-    drawn = draw_trials(federation, sorted(clients), inference.n_candidates, seed, used)
+    drawn = draw_trials(case.truth, sorted(case.problem(inference).uploads), inference.n_candidates, case.seed)
     trials = [trial for trial in drawn if len(trial.member)]
     if not trials:
         raise UserError(f"{inference.name}: no image outside the clients' training sets has a class that they hold")
@@ -232,16 +218,16 @@ def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, Stra
     return found
 
 
-def _classes(told: Mapping[int, Said], federation: Federation) -> NamedClasses | None:
+def _classes(told: Mapping[int, Said], truth: HeldImages) -> NamedClasses | None:
     """Return for how many clients uploads say exactly which classes, and how many images of each, they hold."""
     named, right, counted, counts_right = 0, 0, 0, 0
     for client, one in told.items():
-        labels, counts = federation.clients[client].train.labels.cpu().unique(return_counts=True)
-        truth = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        labels, counts = truth.labels(client).unique(return_counts=True)
+        held = dict(zip(labels.tolist(), counts.tolist(), strict=True))
         named += one.classes is not None
-        right += one.classes == tuple(sorted(truth))
+        right += one.classes == tuple(sorted(held))
         counted += one.counts is not None
-        counts_right += one.counts == truth
+        counts_right += one.counts == held
     if not named:
         return None
     return NamedClasses(clients=len(told), exact=right, counted=counted, counts_exact=counts_right)

@@ -18,7 +18,7 @@ from fedpriv.attacks.infer.property import IN_CLEAR
 from fedpriv.attacks.infer.property import QUESTIONS as QUESTIONS
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.membership import RATES, Values, area, rate_at, rates
+from fedpriv.scoring.membership import RATES, Values, area, by_unit, rate_at, rates
 from fedpriv.scoring.records import PropertyRecord, Provenance, Rates
 from fedpriv.scoring.records.inference import Seconds
 from fedpriv.util.errors import UserError
@@ -101,20 +101,25 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
     answers = list(_answers(inference, case, problem, found.asked).values())
     scores = [found.values[client].numpy() for client in found.asked.classes]
     classes = [one.numpy() for one in found.asked.classes.values()]
+    units = [about.unit_of(client) for client in found.asked.classes]
+
+    def summed_up(values: Sequence[Values]) -> Rates:
+        return summarise(by_unit(values, units), by_unit(answers, units), seed)
+
     said = problem.said()
     crowds = [_crowd(said[k], len(own)) for k, own in zip(found.asked.classes, answers, strict=True)]
     record = PropertyRecord(
         **dict(about),
-        **dict(summarise(scores, answers, seed)),
+        **dict(summed_up(scores)),
         round=case.round,
         question=found.asked.question,
         threshold=found.asked.threshold,
         learned_from=found.source,
-        n_clients=len(scores),
+        n_clients=len(set(units)),
         n_pairs=int(sum(map(len, answers))),
         n_yes=int(sum(told.sum() for told in answers)),
-        permuted=None if len(scores) < 2 else summarise(_of_the_next(classes, scores), answers, seed),
-        classes_alone=summarise(crowds, answers, seed),
+        permuted=None if len(scores) < 2 else summed_up(_of_the_next(classes, scores)),
+        classes_alone=summed_up(crowds),
         colluders=found.colluders,
         cost=Seconds(seconds=found.seconds),
     )

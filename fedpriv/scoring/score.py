@@ -82,7 +82,7 @@ def score(
     targets = reconstruction.targets
     names = [(seed, "comparison", target.round, target.client, target.index) for target in targets]
     beside = [comparison(truth, *name) for truth, name in zip(truths, names, strict=True)]
-    means = Means(tuple(target.client for target in targets), seed)
+    means = Means(tuple(about.unit_of(target.client) for target in targets), seed)
     clean, diverged = settle(reconstruction.images)
     attack = measure(own_guesses(clean, truths), truths, beside)
     numbers = [len(shots) for shots in attack.guesses]
@@ -122,7 +122,7 @@ def score(
     return ReconstructionRecord(
         **{name: getattr(about, name) for name in Identity.model_fields} | {"seed": seed},
         n_targets=len(targets),
-        n_clients=len(set(means.clients)),
+        n_clients=len(set(means.units)),
         n_guesses=max(numbers),
         n_diverged=sum(diverged),
         headline=f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
@@ -176,11 +176,12 @@ def _feature_metrics(
         own = means.summary(function(reconstruction.features, true).numpy(), name)
         beside = None if control is None else control_of(own, function(control, true).tolist(), means, name)
         found[name] = FeatureMeasure(**dict(own), permuted=beside)
-    hits, chance = identify_features(reconstruction.features, true, means.clients)
+    clients = [target.client for target in reconstruction.targets]
+    hits, chance = identify_features(reconstruction.features, true, clients)
     told = means.finite(hits, "feature identification")
     beside = None
     if control is not None:
-        beside = control_of(told, identify_features(control, true, means.clients)[0], means, "feature_identification")
+        beside = control_of(told, identify_features(control, true, clients)[0], means, "feature_identification")
     found["feature_identification"] = FeatureIdentification(**dict(told), chance=chance, permuted=beside)
     return found
 

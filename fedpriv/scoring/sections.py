@@ -36,25 +36,25 @@ class Means:
     """Means over this record's targets, with intervals over its clients.
 
     Attributes:
-        clients: ``T`` client numbers, the clusters of the bootstrap.
+        units: ``T`` numbers of independent units (clients, or declared groups of them), the clusters of intervals.
         seed: the record's seed.
     """
 
-    clients: tuple[int, ...]
+    units: tuple[int, ...]
     seed: int
 
     def summary(self, values: Sequence[float] | Values, *purpose: str) -> Summary:
         """Return one value a target, summed up; ``purpose`` names the draw of its resamples."""
-        return summary(values, self.clients, self._rng(*purpose))
+        return summary(values, self.units, self._rng(*purpose))
 
     def finite(self, values: Sequence[float] | Values, *purpose: str) -> FiniteSummary:
         """Return the same of values that are all finite."""
-        return finite_summary(values, self.clients, self._rng(*purpose))
+        return finite_summary(values, self.units, self._rng(*purpose))
 
     def of(self, values: Values, keep: Sequence[int], *purpose: str) -> Estimate:
         """Return mean, interval and n over the targets ``keep``."""
         chosen = values[list(keep)]
-        interval = bootstrap_mean(chosen, [self.clients[i] for i in keep], self._rng(*purpose))
+        interval = bootstrap_mean(chosen, [self.units[i] for i in keep], self._rng(*purpose))
         return Estimate(mean=float(chosen.mean()) if len(chosen) else None, ci95=interval, n=len(chosen))
 
     def compare(
@@ -76,7 +76,7 @@ class Means:
         return tuple(
             compare(
                 values[chosen],
-                [self.clients[row] for row in chosen],
+                [self.units[row] for row in chosen],
                 measure=measure,
                 against=against,
                 least=least,

@@ -382,12 +382,13 @@ class Smallest(Inference):
 
 
 def test_a_third_inference_is_judged_without_anybody_knowing_it(world):
+    from fedpriv.evidence.held import held_in_run
     from fedpriv.scoring.inference import check, evaluate
     from fedpriv.scoring.inference_case import InferenceCase
 
     directory, federation = world("fedproto")
     seen = gather(directory, federation, "prototype", Smallest().card(KnowledgeCard()), n_targets=99, seed=0)
-    case = InferenceCase(seen, directory, federation, "prototype", 0)
+    case = InferenceCase(seen, held_in_run(federation), "prototype", 0)
     check(Smallest(), case)
     record = evaluate(Smallest(), case, provenance(directory, federation, seen))
     assert (record.kind, record.attack, record.question) == ("property", "smallest", "which class is rare?")

@@ -16,6 +16,7 @@ from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
+from fedpriv.evidence.held import held_in_run, used_in_round
 from fedpriv.evidence.traces import granted, local_steps, mixing_weights
 from fedpriv.evidence.truths import truths
 from fedpriv.experiment.federation import prepare
@@ -25,7 +26,6 @@ from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
 from fedpriv.federation.truth_files import load_trace, store_trace, trace_path
-from fedpriv.scoring.membership import trials_of
 from fedpriv.util.errors import UserError
 
 CPU = torch.device("cpu")
@@ -140,7 +140,7 @@ def importers(module):
 def test_nothing_but_the_evaluator_reads_the_trace():
     assert importers("fedpriv.federation.truth_files") == {"federation/capture", "evidence/traces"}
     readers = importers("fedpriv.evidence.traces")
-    assert readers == {"evidence/gather", "evidence/grants", "evidence/truths", "scoring/membership"}
+    assert readers == {"evidence/gather", "evidence/grants", "evidence/truths", "evidence/held"}
     closed = ("fedpriv.evidence", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")
     for path in (PACKAGE / "attacks").rglob("*.py"):
         assert not [name for name in imports(path) if name.startswith(closed)], path
@@ -200,6 +200,6 @@ def test_updates_are_attacked_without_the_trace_under_a_card_that_grants_nothing
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
         truths(directory, federation, "model", seen.targets, seed=0)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
-        trials_of(attack, directory, federation, [1], 2, "model", 0)
+        used_in_round(directory, held_in_run(federation), "model", 2, [1])
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
         gather(directory, federation, "model", replace(BLIND, labels="given"), n_targets=2, seed=0)

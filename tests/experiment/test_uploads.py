@@ -41,6 +41,7 @@ NETWORK, MODEL = extractor(), classifier()
 IMAGES = [smooth(3, 1), smooth(3, 2)]
 STRANGERS = smooth(60, 3)
 UPLOADS = [fedpriv.Prototypes(NETWORK(images).detach(), CLASSES) for images in IMAGES]
+MIXTURE = fedpriv.Entangled(torch.ones(64), torch.full((3,), 1 / 3))
 USUAL = {
     **{"extractor": NETWORK, "images": IMAGES, "labels": [CLASSES, CLASSES], "strangers": STRANGERS},
     **{"target": "prototype", "attacks": "pixels", "iterations": 2},
@@ -149,6 +150,83 @@ def test_other_forms_of_uploads(kind):
     assert clients == ({4, 7} if several else {0})
 
 
+# ---------------------------------------------------------------- units, inferences, rounds
+
+
+def test_intervals_go_by_the_groups_that_are_declared(tmp_path):
+    images = [smooth(3, seed) for seed in range(10, 16)]
+    uploads = [fedpriv.Prototypes(NETWORK(own).detach(), CLASSES) for own in images]
+    given = {"images": images, "labels": [CLASSES] * 6, "control": False}
+    alone = attack(uploads, **given).records["pixels"]
+    result = attack(uploads, **given, groups=["north", "north", "north", "south", "south", "south"])
+    together = result.records["pixels"]
+    assert (alone.n_clients, together.n_clients) == (6, 2)
+    assert dict(together.groups) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
+    assert together.advantage_db.per_target == alone.advantage_db.per_target
+    assert together.advantage_db.ci95 != alone.advantage_db.ci95
+    kept = result.save(tmp_path / "kept")
+    (again,) = fedpriv.score(kept).values()
+    assert again.advantage_db.ci95 == together.advantage_db.ci95
+    one = attack(uploads, **given, groups=dict.fromkeys(range(6), 7)).records["pixels"]
+    assert one.n_clients == 1
+
+
+@pytest.fixture(scope="module")
+def asked():
+    images = [smooth(12, seed) for seed in range(20, 26)]
+    labels = [torch.tensor([k % 3, (k + 1) % 3]).repeat_interleave(torch.tensor([9, 3])) for k in range(6)]
+    uploads = [fedpriv.Representations(NETWORK(own).detach(), told) for own, told in zip(images, labels, strict=True)]
+    strangers, classes = smooth(90, 30), torch.arange(90) % 3
+    given = {"images": images, "labels": labels, "strangers": strangers, "stranger_labels": classes}
+    return lambda **changes: attack(
+        uploads,
+        **{**given, "target": "representation", "attacks": ["membership", "property"], "iterations": None, **changes},
+    )
+
+
+def test_members_and_properties_are_told_of_uploads_from_elsewhere(asked, tmp_path):
+    result = asked()
+    member, held = result.scores["membership"], result.scores["property"]
+    assert not result.records
+    assert member.auc.value == 1  # a representation is at distance zero from its own image's
+    assert abs(member.permuted.auc.value - 0.5) < 0.15
+    assert (member.n_clients, member.n_candidates, member.n_nonmembers) == (6, 144, 72)
+    assert held.auc.value == 1  # how many rows of a class there are is sent in clear
+    assert held.knowledge.rounds_seen == 1
+    assert fedpriv.report(result.save(tmp_path / "kept")).pages
+
+
+def test_inferences_resample_groups(asked):
+    alone, together = asked().scores["property"], asked(groups=[0, 0, 0, 1, 1, 1]).scores["property"]
+    assert (alone.n_clients, together.n_clients) == (6, 2)
+    assert asked(groups=[0] * 6, attacks="membership").scores["membership"].auc.ci95 is None
+
+
+def test_mixtures_of_several_rounds_are_unmixed():
+    draw = torch.Generator().manual_seed(5)
+    features = [NETWORK(images).detach() for images in IMAGES]
+    rounds = []
+    for _ in range(6):
+        shares = [torch.rand(3, generator=draw).softmax(0) for _ in features]
+        rounds.append([fedpriv.Entangled(own @ rows, own) for own, rows in zip(shares, features, strict=True)])
+    result = attack(rounds, target="entangled", attacks=["pixels", "unmix"], iterations=200)
+    unmixed, blurred = result.records["unmix"], result.records["pixels"]
+    assert (unmixed.knowledge.rounds_seen, blurred.knowledge.rounds_seen) == (6, 1)
+    assert unmixed.metrics.relative_error.mean < 0.01
+    assert unmixed.advantage_db.mean > 3
+    assert {row.round for row in (*unmixed.targets, *blurred.targets)} == {6}
+    fewer = attack(rounds, target="entangled", attacks="unmix", rounds_seen=2).records["unmix"]
+    assert fewer.knowledge.rounds_seen == 2
+    assert fewer.metrics.relative_error.mean > 0.01
+
+
+def test_a_round_in_which_not_everybody_took_part():
+    features = NETWORK(IMAGES[0]).detach()
+    early = [fedpriv.Prototypes(features, CLASSES)]
+    result = attack([early, {0: UPLOADS[0], 1: UPLOADS[1]}], broadcasts=[(), UPLOADS[0]])
+    assert {(row.round, row.client) for row in result.records["pixels"].targets} == {(2, 0), (2, 1)}
+
+
 # ---------------------------------------------------------------- refused at the door
 
 
@@ -177,7 +255,13 @@ def test_other_forms_of_uploads(kind):
         ({"extractor": None}, "needs extractor"),
         ({"target": "entangled"}, "uploads: holds prototype, and no entangled"),
         ({"target": "model", "attacks": "dlg"}, "uploads: holds prototype, and no model"),
-        ({"attacks": "membership"}, "attacks='membership': inference"),
+        ({"attacks": "membership", "iterations": None}, "stranger_labels: missing; attack .membership. tells members"),
+        ({"attacks": "dip", "rounds_seen": 2}, r"rounds_seen=2: 1 round\(s\) were handed in"),
+        ({"groups": ["one"]}, "groups: 1 given for 2 uploads"),
+        ({"groups": "one"}, "groups='one': expected one label a client"),
+        ({"groups": [0.5, 1]}, "groups: 0.5 of client 0; expected a text or a whole number"),
+        ({"target": "entangled", "attacks": "unmix", "uploads": [MIXTURE, MIXTURE]},
+         r"uploads: of 1 round\(s\), but attack 'unmix' uses 2; expected a list of rounds, each a list of uploads"),
         ({"knowledge": {"attacker_data": "same_domain"}}, "grants what was not handed in; public would give it"),
         ({"seed": -1}, "seed=-1"),
         ({"iteration": 3}, "unknown argument 'iteration'; did you mean 'iterations'"),
@@ -204,6 +288,11 @@ def test_what_does_not_fit_is_refused_by_its_argument(changes, words):
             fedpriv.Gradient([p.detach() for p in MODEL.parameters()]),
             {"batch": fedpriv.BatchFacts(2, 0.1, 3)},
             r"batch: 6 images in 3 step\(s\), but client 0 has 1",
+        ),
+        (
+            [[fedpriv.Gradient([p.detach() for p in MODEL.parameters()])]] * 2,
+            {},
+            "uploads: weights of 2 rounds; expected those of one round",
         ),
     ],
 )

@@ -6,11 +6,12 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedpriv.attacks.contract import Attack, Declared
 from fedpriv.attacks.invert.shadow import shadow_extractor
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
 from fedpriv.attacks.trained import Trained
@@ -25,12 +26,6 @@ from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, NETWORKS, VECTORS
 
-if TYPE_CHECKING:
-    from fedpriv.attacks.contract import Attack
-
-ROUND = 1
-"""The round that uploads from elsewhere are said to be of."""
-
 
 @dataclass(frozen=True)
 class Handed:
@@ -38,7 +33,7 @@ class Handed:
 
     Attributes:
         target: kind of upload.
-        observations: one a client.
+        observations: one for each round, counted from 1, and client that took part in it.
         own: each client's private images; for scorers, and for labels where the card gives them.
         image_shape: (channels, height, width).
         n_classes: C.
@@ -48,6 +43,7 @@ class Handed:
         batches: client -> batch facts, where they are known.
         statistics: client -> running statistics of the uploaded network's batch norms.
         public: the attacker's own images with their classes, or None.
+        groups: client -> number of its independent unit; empty where each client is one.
         device: where to compute.
     """
 
@@ -62,7 +58,22 @@ class Handed:
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     statistics: Mapping[int, Statistics] = field(default_factory=dict)
     public: Samples | None = None
+    groups: Mapping[int, int] = field(default_factory=dict)
     device: torch.device = torch.device("cpu")
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are; the last one is attacked."""
+        return max(seen.round for seen in self.observations)
+
+    @property
+    def newest(self) -> tuple[Observation, ...]:
+        """What was seen in the last round."""
+        return self.seen(1)
+
+    def seen(self, number: int) -> tuple[Observation, ...]:
+        """Return what was seen in the last so many rounds."""
+        return tuple(one for one in self.observations if one.round > self.rounds - number)
 
 
 def derive_card(handed: Handed, wanted: Mapping[str, Any]) -> KnowledgeCard:
@@ -100,14 +111,14 @@ def derive_card(handed: Handed, wanted: Mapping[str, Any]) -> KnowledgeCard:
 
 
 def make_evidence(
-    handed: Handed, card: KnowledgeCard, attack: Attack, number: int, seed: int, trained: Trained
+    handed: Handed, card: KnowledgeCard, attack: Declared, number: int, seed: int, trained: Trained
 ) -> Evidence:
-    """Return what one attack is handed.
+    """Return what one attack is handed: of the last round, or of the last ``card.rounds_seen`` rounds.
 
     Args:
         handed: what was handed in.
         card: the grants.
-        attack: says what one target is.
+        attack: says what one target is; for an inference every upload.
         number: targets at most.
         seed: of the drawing of targets.
         trained: substitutes for extractors that were trained already.
@@ -115,11 +126,12 @@ def make_evidence(
     Raises:
         UserError: when the uploads hold no target.
     """
-    seen, kind = handed.observations, handed.target
-    if attack.unit == "class":
-        targets = choose_classes([_classes(handed, o, card) for o in seen], number, seed)
+    seen = handed.seen(card.rounds_seen)
+    if isinstance(attack, Attack) and attack.unit == "class":
+        targets = choose_classes([_classes(handed, o, card) for o in handed.newest], number, seed)
     else:
-        targets = choose_targets(seen, kind, number, seed, partial(attack.select, seen))
+        select = partial(attack.select, seen) if isinstance(attack, Attack) else None
+        targets = choose_targets(handed.newest, handed.target, number, seed, select)
     if not targets:
         raise UserError(f"{argument('uploads')}: hold nothing that attack {attack.name!r} could recover")
     knowledge = _grant(handed, card, sorted({target.client for target in targets}), seed, trained)
@@ -131,7 +143,7 @@ def _classes(handed: Handed, seen: Observation, card: KnowledgeCard) -> list[Tar
     if handed.target in LAYERS:
         given = card.labels == "given"
         return [TargetId(seen.round, seen.client, n, label if given else -1) for n, label in enumerate(held)]
-    return [target for target in classes_with_weight(handed.observations, seen) if target.label in held]
+    return [target for target in classes_with_weight(handed.seen(card.rounds_seen), seen) if target.label in held]
 
 
 def _grant(handed: Handed, card: KnowledgeCard, clients: Sequence[int], seed: int, kept: Trained) -> Knowledge:
@@ -151,10 +163,12 @@ def _grant(handed: Handed, card: KnowledgeCard, clients: Sequence[int], seed: in
         model=handed.model,
         batch=_protocol(list(batches.values())),
         batches=batches,
-        statistics={(ROUND, client): handed.statistics[client] for client in clients if client in handed.statistics}
+        statistics={
+            (handed.rounds, client): handed.statistics[client] for client in clients if client in handed.statistics
+        }
         if card.batch_norm == "running"
         else {},
-        labels={(ROUND, client): handed.own[client].labels for client in clients}
+        labels={(handed.rounds, client): handed.own[client].labels for client in clients}
         if card.labels == "given" and trained
         else {},
         public_images=None if public is None else public.images,
@@ -167,10 +181,10 @@ def _extractor(
 ) -> Callable[[Tensor], Tensor]:
     if card.extractor == "shadow":
         assert handed.public is not None
-        seen, samples, n_classes = handed.observations, handed.public, handed.n_classes
+        seen, samples, n_classes, last = handed.observations, handed.public, handed.n_classes, handed.rounds
         return kept.get(
             ("shadow extractor", client, seed),
-            lambda: shadow_extractor(seen, client, ROUND, samples, n_classes, seed),
+            lambda: shadow_extractor(seen, client, last, samples, n_classes, seed),
         )
     own = handed.extractors[client]
     return torch.no_grad()(own) if card.extractor == "query" else own

@@ -90,6 +90,39 @@ def by_client(name: str, given: Any) -> dict[int, Any]:
     return dict(sorted(found.items()))
 
 
+def by_round(given: Any) -> list[dict[int, Any]]:
+    """Return uploads as one mapping from the client's number for each round, the oldest first.
+
+    Several rounds are a list whose entries are lists, or mappings from client numbers; anything else is one round.
+
+    Raises:
+        UserError: as :func:`by_client`.
+    """
+    several = isinstance(given, list) and all(
+        isinstance(one, list) or (isinstance(one, Mapping) and all(isinstance(key, int) for key in one))
+        for one in given
+    )
+    return [by_client("uploads", one) for one in given] if several and given else [by_client("uploads", given)]
+
+
+def declared_groups(given: Any, clients: Sequence[int]) -> dict[int, int]:
+    """Return client -> number of its independent unit, in the order in which their labels come; empty where none are given.
+
+    Raises:
+        UserError: for anything but a label, a text or a whole number, for each client.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, (list, tuple, Mapping)):
+        raise UserError(f"{argument('groups', given)}: expected one label a client, a list or a mapping by client")
+    labels = each("groups", given, clients)
+    for client, label in labels.items():
+        if isinstance(label, bool) or not isinstance(label, (int, str)):
+            raise UserError(f"{argument('groups')}: {label!r} of client {client}; expected a text or a whole number")
+    order = list(dict.fromkeys(labels.values()))
+    return {client: order.index(label) for client, label in labels.items()}
+
+
 def each(name: str, given: Any, clients: Sequence[int]) -> dict[int, Any]:
     """Return an argument that is one for all clients, or one a client (a list in their order, or a mapping).
 

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.norm_statistics import batch_norms
-from fedpriv.experiment.uploads.evidence import ROUND, Handed, check_extractor, own_copy
+from fedpriv.experiment.uploads.evidence import Handed, check_extractor, own_copy
 from fedpriv.experiment.uploads.given import (
     Gradient,
     Update,
-    by_client,
+    by_round,
     check_images,
     check_labels,
+    declared_groups,
     each,
     private_images,
 )
@@ -36,10 +37,12 @@ def read_handed(
 ) -> Handed:
     """Check everything at the door and return it."""
     device = pick_device(settings.get("device", "auto"))
-    given = by_client("uploads", uploads)
-    clients = list(given)
+    rounds = by_round(uploads)
+    clients = sorted({k for given in rounds for k in given})
     told = dict.fromkeys(clients) if labels is None else _labels_by_client(labels, clients)
-    read = {k: read_message(given[k], target, told[k], settings.get("n_classes")) for k in clients}
+    number = settings.get("n_classes")
+    messages = [{k: read_message(one, target, told[k], number) for k, one in given.items()} for given in rounds]
+    read = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     own = private_images(
         images, labels, settings.get("weights"), {k: m if isinstance(m, tuple) else () for k, m in read.items()}
     )
@@ -49,17 +52,20 @@ def read_handed(
         raise UserError(f"{argument('model')}: missing; weights of a network are attacked through its architecture")
     facts = _facts(settings.get("batch"), {k: len(own[k].images) for k in clients}, read)
     observations, batches = [], {}
-    before = _broadcasts(settings.get("broadcasts"), clients)
-    for k in clients:
-        one, broadcast, known = read[k], before[k], facts.get(k)
-        if isinstance(one, (Update, Gradient)):
-            one, broadcast, known = exchange(one, target, model, known)
-        if known is not None:
-            batches[k] = known
-        observations.append(Observation(ROUND, k, one, broadcast))
-    n_classes = _n_classes(
-        settings.get("n_classes"), [payload for o in observations for payload in o.upload], own, model
-    )
+    before = _broadcasts(settings.get("broadcasts"), rounds)
+    for place, of_round in enumerate(messages):
+        for k, one in of_round.items():
+            broadcast, known = before[place][k], facts.get(k)
+            if isinstance(one, (Update, Gradient)):
+                if len(rounds) > 1:
+                    raise UserError(
+                        f"{argument('uploads')}: weights of {len(rounds)} rounds; expected those of one round"
+                    )
+                one, broadcast, known = exchange(one, target, model, known)
+            if known is not None:
+                batches[k] = known
+            observations.append(Observation(place + 1, k, one, broadcast))
+    n_classes = _n_classes(number, [payload for o in observations for payload in o.upload], own, model)
     handed = Handed(
         target=target,
         observations=tuple(observations),
@@ -72,7 +78,8 @@ def read_handed(
         },
         model=model,
         batches=batches,
-        statistics=_statistics(model, given),
+        statistics=_statistics(model, rounds[-1]),
+        groups=declared_groups(settings.get("groups"), clients),
         public=_public(settings, shape, device),
         device=device,
     )
@@ -89,8 +96,16 @@ def _labels_by_client(labels: Any, clients: Sequence[int]) -> dict[int, Any]:
     return each("labels", labels, clients)
 
 
-def _broadcasts(given: Any, clients: Sequence[int]) -> dict[int, Message]:
-    """Return the message that each client answered; an empty one where none is known."""
+def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]]) -> list[dict[int, Message]]:
+    """Return the message that each client answered in each round; an empty one where none is known."""
+    if len(rounds) == 1 or not isinstance(given, list):
+        return [_answered(given, list(clients)) for clients in rounds]
+    if len(given) != len(rounds):
+        raise UserError(f"{argument('broadcasts')}: {len(given)} given for {len(rounds)} rounds; expected one for each")
+    return [_answered(one, list(clients)) for one, clients in zip(given, rounds, strict=True)]
+
+
+def _answered(given: Any, clients: Sequence[int]) -> dict[int, Message]:
     one = given is None or isinstance(given, (Payload, tuple))
     found = dict.fromkeys(clients, given) if one else each("broadcasts", given, clients)
     messages = {k: () if own is None else (own,) if isinstance(own, Payload) else own for k, own in found.items()}
@@ -193,7 +208,7 @@ def _public(settings: Mapping[str, Any], shape: Sequence[int], device: torch.dev
 
 def _check_together(handed: Handed) -> None:
     """Check that uploads, networks and images belong together."""
-    for seen in handed.observations:
+    for seen in handed.newest:
         own = handed.own[seen.client]
         if seen.client in handed.extractors:
             check_extractor(handed.extractors[seen.client], own.images, seen, handed.target)
@@ -210,8 +225,8 @@ def _check_together(handed: Handed) -> None:
         raise UserError(f"{argument('batch')}: missing; the update of a layer is read with fedpriv.BatchFacts")
 
 
-def read_strangers(strangers: Any, labels: Any, handed: Handed, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the images that floors are made of, and their classes."""
+def read_strangers(strangers: Any, labels: Any, handed: Handed) -> Samples:
+    """Return the images that no upload was computed from with their classes, -1 where these are not known."""
     found = check_images("strangers", strangers, handed.image_shape)
     if len(found) < 2:
         raise UserError(
@@ -219,5 +234,9 @@ def read_strangers(strangers: Any, labels: Any, handed: Handed, seed: int) -> tu
         )
     refuse_known(found, handed.own)
     known = torch.full((len(found),), -1) if labels is None else check_labels("stranger_labels", labels, len(found))
-    order = torch.randperm(len(found), generator=generator(seed, "strangers"))[:STRANGERS]
-    return found[order], known[order]
+    return Samples(found, known)
+
+
+def drawn(strangers: Samples, seed: int) -> Samples:
+    """Return the strangers that floors are made of: as many as for runs at most."""
+    return strangers.subset(torch.randperm(len(strangers), generator=generator(seed, "strangers"))[:STRANGERS])

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId, Unit
+from fedpriv.attacks.read.disclosed_labels import said
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.held import HeldImages
 from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.uploads.evidence import Handed
 from fedpriv.experiment.uploads.given import PrivateImages
+from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, MIXTURES, NETWORKS, payload_kind
@@ -19,15 +25,12 @@ STRANGERS = 240
 """Strangers that a score uses at most, drawn by seed: as many as for runs."""
 
 
-def own_truths(
-    handed: Handed, strangers: Tensor, stranger_labels: Tensor, targets: Sequence[TargetId], unit: Unit
-) -> tuple[Truth, ...]:
+def own_truths(handed: Handed, strangers: Samples, targets: Sequence[TargetId], unit: Unit) -> tuple[Truth, ...]:
     """Return the truth of each target.
 
     Args:
         handed: what was handed in.
-        strangers: ``(p, c, h, w)`` images that no upload was computed from.
-        stranger_labels: ``(p,)``; -1 where classes are not known.
+        strangers: images that no upload was computed from; class -1 where it is not known.
         targets: T targets.
         unit: what one target is.
 
@@ -43,7 +46,7 @@ def own_truths(
                 f"{argument('images')}: client {target.client} has no image of class {target.label}, which its upload names"
             )
         feature = _feature(handed, target, own.images[index]) if unit in ("class", "row") else None
-        found.append(Truth(own.images[index], weights, own.labels[index], strangers, stranger_labels, feature))
+        found.append(Truth(own.images[index], weights, own.labels[index], strangers.images, strangers.labels, feature))
     return tuple(found)
 
 
@@ -71,7 +74,7 @@ def _shares(handed: Handed, own: PrivateImages, target: TargetId) -> Tensor:
     """Return each image's share in a mixture: as it was handed in, or by class as the upload says."""
     if own.weights is not None:
         return own.weights
-    seen = next(seen for seen in handed.observations if seen.client == target.client)
+    seen = next(seen for seen in handed.newest if seen.client == target.client)
     payload = MIXTURES.first(seen.upload)
     name = None if payload is None else payload.field_that_says("weights")
     if name is None:
@@ -89,6 +92,29 @@ def _feature(handed: Handed, target: TargetId, images: Tensor) -> Tensor | None:
     with torch.no_grad():
         means: Tensor = network(images.to(handed.device)).mean(0).cpu()
     return means
+
+
+def own_case(handed: Handed, evidence: Evidence, strangers: Samples, seed: int) -> InferenceCase:
+    """Return what an inference is tried on; non-members are strangers and other clients' images of the members' classes."""
+    places: dict[bytes, int] = {}
+    images: list[Tensor] = []
+    labels: list[Tensor] = []
+    held: dict[int, np.ndarray] = {}
+    for client, own in handed.own.items():
+        index = []
+        for image, label in zip(own.images, own.labels, strict=True):
+            key = image.numpy().tobytes()  # an image that two clients hold is nobody's non-member
+            if key not in places:
+                places[key] = len(images)
+                images.append(image)
+                labels.append(label)
+            index.append(places[key])
+        held[client] = np.array(index)
+    pool = Samples(
+        torch.cat([torch.stack(images), strangers.images]), torch.cat([torch.stack(labels), strangers.labels])
+    )
+    told = {k: said(o.upload for o in handed.observations if o.client == k) for k in handed.own}
+    return InferenceCase(evidence, HeldImages(pool, held, device=handed.device), handed.target, seed, told)
 
 
 def refuse_known(strangers: Tensor, own: Mapping[int, PrivateImages]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
 
-from fedpriv.attacks import ATTACKS
-from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.contract import AttackProblem, Declared
+from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
+from fedpriv.datasets.types import Samples
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.experiment.federation_settings import refuse_unknown, texts
+from fedpriv.experiment.inference import EVERYTHING, measure
 from fedpriv.experiment.plan import (
     AttackPlan,
     attack_names,
@@ -21,18 +24,21 @@ from fedpriv.experiment.plan import (
     granted,
     options_by_attack,
     parse_budgets,
+    refuse_rounds,
     target_name,
 )
 from fedpriv.experiment.scored import Answers, attack_and_score
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.suite import Execution
 from fedpriv.experiment.uploads.evidence import Handed, derive_card, make_evidence
-from fedpriv.experiment.uploads.handed import read_handed, read_strangers
-from fedpriv.experiment.uploads.truth import own_truths
+from fedpriv.experiment.uploads.handed import drawn, read_handed, read_strangers
+from fedpriv.experiment.uploads.truth import own_case, own_truths
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.pages.report import write_report
+from fedpriv.scoring.inference import check
+from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judge import JUDGED
-from fedpriv.scoring.records import About, ReconstructionRecord
+from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
 from fedpriv.scoring.records.made import Budget
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
@@ -50,9 +56,14 @@ class UploadSettings(TypedDict, total=False):
             ``(n, C)``. It is copied. The weights of a :class:`Gradient` are its weights.
         head: private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a client.
         batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
-        broadcasts: payloads that clients answered, one message for all or one a client.
+        broadcasts: payloads that clients answered, one message for all or one a client; of several rounds a list of these.
         weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
-        stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes.
+        groups: label of the independent unit that each client belongs to (a person, a hospital), a list in the order of the
+            clients or a mapping by client, where clients are not independent: intervals and their number of units then go
+            by group.
+        rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are handed in).
+        stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes, and membership inference has
+            no non-members.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -78,6 +89,8 @@ class UploadSettings(TypedDict, total=False):
     batch: Any
     broadcasts: Any
     weights: Any
+    groups: Sequence[int | str] | Mapping[int, int | str]
+    rounds_seen: int
     stranger_labels: Any
     public: Tensor
     public_labels: Any
@@ -118,14 +131,15 @@ def attack_uploads(
     Args:
         uploads: one upload, a list with one a client, or a mapping from client numbers. An upload is a payload
             (``fedpriv.Prototypes``, ...), a tuple of payloads, a tensor where its kind is obvious, :class:`Update`,
-            :class:`Gradient`, a pair of state dicts (before, after), or a mapping from parameter names to gradients.
+            :class:`Gradient`, a pair of state dicts (before, after), or a mapping from parameter names to gradients. Of
+            several rounds: a list with one list or mapping a round, the oldest first; the last round is attacked.
         target: kind of upload to attack: ``fedpriv list targets``.
-        images: the private images behind each upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
+        images: the private images behind each client's last upload, ``(n, c, h, w)`` floats in [0, 1], one tensor a client.
         strangers: ``(p, c, h, w)`` floats in [0, 1] that no upload was computed from: blind guesses are made of them.
         labels: ``(n,)`` class of each image, one a client; may be missing where uploads name it.
         extractor: a ``torch.nn.Module`` from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``, one or one a
             client. It is copied and used in evaluation mode. None where the attacker has none.
-        attacks: names of attacks; none for all that fit and are granted.
+        attacks: names of attacks and inferences; none for all that fit and are granted.
         settings: see :class:`UploadSettings`.
 
     Raises:
@@ -136,43 +150,88 @@ def attack_uploads(
     named = texts("attacks", attacks)
     _check_numbers(settings)
     handed = read_handed(uploads, target, images, labels, extractor, settings)
-    pool, pool_labels = read_strangers(strangers, settings.get("stranger_labels"), handed, seed)
+    pool = read_strangers(strangers, settings.get("stranger_labels"), handed)
     plan, notices = _plan(target, named, handed, settings)
+    trained = Trained()
+    cases, silent = _cases(plan, named, handed, pool, trained)
+    notices += silent
+    if not (plan.attacks or cases):
+        raise UserError(f"{argument('target', target)}: nothing can be attacked: {notices[0]}")
     folder, scratch = place(settings.get("out"))
     for line in notices:
         listener.say(line)
     records: dict[str, ReconstructionRecord] = {}
-    trained = Trained()
+    scores: dict[str, InferenceResult] = {}
     with folders.output(folder, "attacks", force=settings.get("force", False)):
         for job in plan.jobs():
-            evidence = make_evidence(handed, plan.card, job.attack, plan.n_targets, seed, trained)
+            card = plan.card_for(job, handed.rounds)
+            evidence = make_evidence(handed, card, job.attack, plan.n_targets, seed, trained)
             asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
             about = About(
-                target=target,
-                attack=job.name,
-                attack_version=job.attack.version,
-                method=settings.get("method", "own uploads"),
-                dataset=settings.get("dataset", "own images"),
-                knowledge=plan.card,
-                seed=seed,
-                upload=upload_facts(target),
-                options=plain(job.attack),
-                command=listener.command or f"fedpriv.attack_uploads(..., target={target!r}, attacks={job.name!r})",
+                **dict(_provenance(handed, job.attack, card, settings)),
                 caveat=job.attack.caveat(asked),
                 budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
                 device=str(handed.device),
             )
-            truths = own_truths(handed, pool, pool_labels, evidence.targets, job.attack.unit)
+            truths = own_truths(handed, drawn(pool, seed), evidence.targets, job.attack.unit)
             execution = Execution(seed, handed.device, plan.chunk_rows, kind=target, trained=trained)
             records[job.folder] = attack_and_score(
                 folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
             )
-        write_report([folder / name for name in records], folder, [])
-    return AttackResult(folder, records, {}, tuple(notices), None, scratch)
+        for name, case in cases.items():
+            inference = plan.inferences[name]
+            card = replace(inference.card(plan.card), rounds_seen=handed.rounds if inference.reads_every_round else 1)
+            with listener.progress(f"{name} on {target}"):
+                made = _provenance(handed, inference, card, settings)
+                record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)
+            scores |= {} if record is None else {name: record}
+        write_report([folder / name for name in records], folder, [folder / name for name in scores])
+    return AttackResult(folder, records, scores, tuple(notices), None, scratch)
+
+
+def _provenance(handed: Handed, made: Declared, card: KnowledgeCard, settings: Mapping[str, Any]) -> Provenance:
+    written = f"fedpriv.attack_uploads(..., target={handed.target!r}, attacks={made.name!r})"
+    return Provenance(
+        target=handed.target,
+        attack=made.name,
+        attack_version=made.version,
+        method=settings.get("method", "own uploads"),
+        dataset=settings.get("dataset", "own images"),
+        knowledge=card,
+        seed=settings.get("seed", 0),
+        groups=handed.groups,
+        upload=upload_facts(handed.target),
+        options=plain(made),
+        command=settings.get("listener", SILENT).command or written,
+    )
+
+
+def _cases(
+    plan: AttackPlan, named: Sequence[str], handed: Handed, strangers: Samples, trained: Trained
+) -> tuple[dict[str, InferenceCase], list[str]]:
+    """Return what each inference is tried on, and a line for each that has nothing to ask or to tell apart."""
+    found: dict[str, InferenceCase] = {}
+    lines: list[str] = []
+    for name, inference in plan.inferences.items():
+        try:
+            if inference.asks == "images" and bool((strangers.labels < 0).all()):
+                raise UserError(
+                    f"{argument('stranger_labels')}: missing; attack {name!r} tells members from strangers of their class"
+                )
+            evidence = make_evidence(handed, inference.card(plan.card), inference, EVERYTHING, plan.seed, trained)
+            case = own_case(handed, evidence, strangers, plan.seed)
+            check(inference, case)
+        except UserError as error:
+            if name in named:
+                raise
+            lines.append(f"left out: {error}")
+        else:
+            found[name] = case
+    return found, lines
 
 
 def _check_numbers(settings: Mapping[str, Any]) -> None:
-    least = {"targets": 1, "iterations": 1, "restarts": 1, "chunk_rows": 1, "n_classes": 2, "seed": 0}
+    least = {"targets": 1, "rounds_seen": 1, "iterations": 1, "restarts": 1, "chunk_rows": 1, "n_classes": 2, "seed": 0}
     for name, bound in least.items():
         value = settings.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < bound):
@@ -185,17 +244,10 @@ def _plan(
     """Return what is attacked with what, and a line for each thing that is left out."""
     card = derive_card(handed, mapping("knowledge", settings.get("knowledge", ())))
     names = attack_names(target, named)
-    scoring = [name for name in names if ATTACKS.load(name).result == "scores"]
-    refused = [name for name in scoring if named]
-    if refused:
-        raise UserError(
-            f"{argument('attacks', refused[0])}: inference over uploads from elsewhere is not offered; train a run with "
-            "fedpriv.train and attack that"
-        )
-    notices = [f"left out: attack {name!r}: it asks a run who was a member or what clients hold" for name in scoring]
-    names = tuple(name for name in names if name not in scoring)
-    if not names:
-        raise UserError(f"{argument('target', target)}: no attack on this kind of upload returns images")
+    rounds_seen = settings.get("rounds_seen")
+    if rounds_seen is not None and rounds_seen > handed.rounds:
+        where = argument("rounds_seen", rounds_seen)
+        raise UserError(f"{where}: {handed.rounds} round(s) were handed in; expected no more")
     budgets = parse_budgets(settings.get("budget"))
     if settings.get("iterations") is not None and budgets:
         raise UserError(f"{argument('iterations')} and {argument('budget')} exclude each other")
@@ -206,19 +258,32 @@ def _plan(
         restarts=settings.get("restarts"),
         budgets=budgets,
     )
-    chosen, refusals = granted(build_attacks(names, options), named, target, card, 1)
-    notices += [f"left out: {line}" for line in refusals]
+    built = build_attacks(names, options)
+    refuse_rounds(named, built, target, rounds_seen)
+    across = {name: made.needs.min_rounds for name, made in built.items() if made.needs.min_rounds > handed.rounds}
+    early = [
+        f"{argument('uploads')}: of {handed.rounds} round(s), but attack {name!r} uses {least}; expected a list of rounds, "
+        "each a list of uploads"
+        for name, least in across.items()
+    ]
+    if early and (named or len(across) == len(built)):
+        raise UserError(early[0])
+    there = {name: made for name, made in built.items() if name not in across}
+    chosen, refusals = granted(there, named, target, card, rounds_seen)
+    notices = [f"left out: {line}" for line in (*early, *refusals)]
     control = settings.get("control", True)
-    if control and len(handed.observations) == 1:
+    if control and len(handed.newest) == 1:
         notices.append("no negative control: permuting uploads takes two clients at least")
     if any(name in JUDGED for name in chosen):
         notices.append("no independent classifier judges class images: it is trained on a run's data")
     plan = AttackPlan(
         target=target,
-        attacks=chosen,
+        attacks={name: made for name, made in chosen.items() if made.result == "images"},
+        inferences={name: made for name, made in chosen.items() if made.result == "scores"},
         card=card,
         n_targets=settings.get("targets", 48),
         seed=settings.get("seed", 0),
+        rounds_seen=rounds_seen,
         budgets=budgets,
         control=control,
         chunk_rows=settings.get("chunk_rows"),

@@ -37,7 +37,7 @@ class InferenceRecord(Provenance, Rates):
 
     Attributes:
         round: that was attacked.
-        n_clients: of whom something was asked; intervals resample them.
+        n_clients: independent units of whom something was asked (clients, or declared groups); intervals resample them.
         permuted: the same from other clients' uploads; None where that was not run.
         comparisons: with the strongest guess; what verdicts rest on.
         cost: of the inference without its control.

@@ -87,6 +87,7 @@ class Identity(Record):
         stage: that was attacked, or None.
         upload: what is known of the kind of upload.
         training: None for uploads that were made elsewhere.
+        groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
     """
 
     version: Literal[3] = RECORD_VERSION
@@ -100,6 +101,11 @@ class Identity(Record):
     stage: Stage | None = None
     upload: Upload = Upload()
     training: Training | None = None
+    groups: Mapping[int, int] = Field(default_factory=dict)
+
+    def unit_of(self, client: int) -> int:
+        """Return the independent unit that a client belongs to: itself unless groups were declared."""
+        return self.groups.get(client, client)
 
 
 class DefenseFacts(Record):

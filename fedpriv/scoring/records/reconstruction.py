@@ -242,7 +242,7 @@ class ReconstructionRecord(Identity):
     """``metrics.json``.
 
     Attributes:
-        n_targets, n_clients: how many there are, of which the intervals resample clients.
+        n_targets, n_clients: how many targets and independent units (clients, or declared groups); intervals go over units.
         n_guesses: at most, at a target.
         n_diverged: targets with images that are not finite.
         headline: the rule behind ``psnr_db``.

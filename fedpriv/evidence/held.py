@@ -1,0 +1,59 @@
+"""Who holds which images: the truth that inferences are asked about. For scorers only; no attack imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.traces import used_images
+from fedpriv.federation.rounds import Federation
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.wire.kinds import TRAINED
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HeldImages:
+    """All images there are, and whose they are.
+
+    Attributes:
+        samples: those of clients, and those that nobody has; no image twice.
+        held: client -> indices ``(n,)`` of its training images.
+        used: client -> those of them that went into the attacked upload; of a client that is not there all did.
+        device: where candidates are handed over.
+    """
+
+    samples: Samples
+    held: Mapping[int, Index]
+    used: Mapping[int, Index] = field(default_factory=dict)
+    device: torch.device = torch.device("cpu")
+
+    def labels(self, client: int) -> Tensor:
+        """Return the classes ``(n,)`` of a client's training images."""
+        return self.samples.labels[torch.as_tensor(self.held[client])].cpu()
+
+
+def held_in_run(federation: Federation) -> HeldImages:
+    """Return who holds what in a run."""
+    held = {client: np.asarray(own.train_index) for client, own in enumerate(federation.data.clients)}
+    return HeldImages(federation.data.dataset.samples, held, device=federation.server.device)
+
+
+def used_in_round(
+    run: RunDirectory, truth: HeldImages, kind: str, round_: int, clients: Iterable[int]
+) -> dict[int, Index]:
+    """Return which images went into the uploads of a round, of trained weights; nothing of other kinds, where all did.
+
+    Raises:
+        UserError: when the trace is missing or damaged.
+    """
+    if kind not in TRAINED:
+        return {}
+    return {k: truth.held[k][used_images(run, round_, k).unique().numpy()] for k in clients}
