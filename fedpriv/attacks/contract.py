@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypedDict, Unpack, final
 
@@ -108,6 +108,10 @@ class Computing(TypedDict, total=False):
     trained: Trained
 
 
+Objective = Callable[[Tensor], Tensor]
+"""Images ``(T, M, c, h, w)`` in [0, 1], as an attack returns them for T targets -> ``(T,)``, lower is better."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attack(Declared):
     """An attack that returns images.
@@ -164,6 +168,14 @@ class Attack(Declared):
             UserError: when there are none.
         """
         return tuple(targets)
+
+    def objective(self, problem: AttackProblem) -> Objective | None:
+        """Return how badly any images explain the targets' uploads, by the measure that the attack minimises.
+
+        Without priors, penalties and noise of the search: of the upload alone. It tells whether images fit the upload that
+        they were found for better than other images do. None where nothing leads from images to uploads.
+        """
+        return None
 
     def caveat(self, problem: AttackProblem) -> str:
         """Return in words why the true images need not be what is searched for; empty where they are."""

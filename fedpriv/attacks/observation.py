@@ -233,6 +233,9 @@ class Reconstruction:
         cost: what it spent.
         converged: ``(T,)`` bool, whether the chosen row met the attack's own convergence rule.
         features: ``(T, d)`` representation that the images were fitted to, or None (gradient attacks).
+        fits: ``(T, 3)`` float64, the attack's objective (:meth:`fedpriv.attacks.contract.Attack.objective`) against the
+            target's own upload: of these images, of those found from another client's upload in its place, and the lowest
+            of strangers' images. Measured after the attack, where it has a control; else None.
     """
 
     targets: tuple[TargetId, ...]
@@ -243,12 +246,13 @@ class Reconstruction:
     cost: Cost
     converged: Tensor
     features: Tensor | None = None
+    fits: Tensor | None = None
 
     def to_cpu(self) -> Reconstruction:
         """Return the same on the CPU."""
         moved = {name: getattr(self, name).detach().cpu() for name in ("images", "objective", "chosen", "labels")}
-        features = None if self.features is None else self.features.detach().cpu()
-        return replace(self, **moved, converged=self.converged.detach().cpu(), features=features)
+        features, fits = (None if one is None else one.detach().cpu() for one in (self.features, self.fits))
+        return replace(self, **moved, converged=self.converged.detach().cpu(), features=features, fits=fits)
 
 
 Progress = Callable[[int, int], None]

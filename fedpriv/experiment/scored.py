@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.experiment.fits import with_fits
 from fedpriv.experiment.suite import Execution, attack_in_pieces, forget_pieces
 from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.score import score
@@ -71,6 +72,8 @@ def attack_and_score(
     if job.control and evidence.permuted is not None:
         permuted = run(evidence.permuted, "permuted", "permuted uploads")
     found = look_up()
+    if permuted is not None:
+        reconstruction = with_fits(job.attack, reconstruction, permuted, evidence, found.truths, execution)
     record = score(reconstruction, found.truths, permuted, seed=execution.seed, about=found.about, judge=found.judge)
     save_attack(
         directory,

@@ -6,6 +6,28 @@ import statistics
 from dataclasses import dataclass
 
 from fedpriv.scoring.records import ReconstructionRecord
+from fedpriv.scoring.records.reconstruction import Fit
+
+SPECIFIC = 0.1
+"""Share of the objective of images found without an upload that those found from it must stay below to be specific.
+
+One step from the same start already leads below the objective of other images, so that below alone would say nothing.
+"""
+
+
+def is_specific(fit: Fit | None) -> bool | None:
+    """Return whether images explain their own upload far better than images that were found without it.
+
+    A network that tells no images apart lets any image explain any upload. Then a search converges at once, and neither its
+    success nor its failure says anything.
+
+    Args:
+        fit: of a target; None where it was not measured, and then so is the answer.
+    """
+    if fit is None:
+        return None
+    others = [value for value in (fit.permuted, fit.strangers) if value is not None]
+    return fit.own is not None and all(fit.own < SPECIFIC * value for value in others)
 
 
 @dataclass(frozen=True)
@@ -13,7 +35,7 @@ class Convergence:
     """What an attack's own objective says.
 
     Attributes:
-        share: of targets that met the attack's own convergence rule, in [0, 1].
+        share: of targets that met the attack's own convergence rule with a specific fit, in [0, 1].
         objective: median over targets of the final objective of the chosen restart; None where none is finite.
     """
 
@@ -41,7 +63,8 @@ def convergence(record: ReconstructionRecord) -> Convergence:
     rows = record.targets
     finite = [row.objective for row in rows if row.objective is not None]
     return Convergence(
-        sum(bool(row.converged) for row in rows) / len(rows), statistics.median(finite) if finite else None
+        sum(row.converged and row.specific is not False for row in rows) / len(rows),
+        statistics.median(finite) if finite else None,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import STRATA, Truth, stratum
 from fedpriv.scoring import effects
+from fedpriv.scoring.convergence import is_specific
 from fedpriv.scoring.definitions import TEXTS, ComparisonSet
 from fedpriv.scoring.floors import PERMUTED, floor_words
 from fedpriv.scoring.intervals import Values, bootstrap_mean, compare, finite_summary, summary
@@ -20,6 +21,7 @@ from fedpriv.scoring.records import Comparison, Estimate, FiniteSummary, Measure
 from fedpriv.scoring.records.reconstruction import (
     ControlResult,
     Definition,
+    Fit,
     NonMembers,
     Stratum,
     StratumAdvantage,
@@ -117,6 +119,13 @@ def chosen_objective(reconstruction: Reconstruction) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in picked]
 
 
+def _fits(reconstruction: Reconstruction) -> list[Fit | None]:
+    if reconstruction.fits is None:
+        return [None] * len(reconstruction.targets)
+    rows = [[value if math.isfinite(value) else None for value in row] for row in reconstruction.fits.tolist()]
+    return [Fit(own=own, permuted=permuted, strangers=strangers) for own, permuted, strangers in rows]
+
+
 def target_rows(
     reconstruction: Reconstruction,
     truths: tuple[Truth, ...],
@@ -126,6 +135,7 @@ def target_rows(
 ) -> tuple[Target, ...]:
     """Return ``targets``: one row a target."""
     objective = chosen_objective(reconstruction)
+    fits = _fits(reconstruction)
     return tuple(
         Target(
             round=target.round,
@@ -139,6 +149,8 @@ def target_rows(
             advantage_db=float(attack.psnr[row] - floor.psnr[row]),
             objective=objective[row],
             converged=bool(reconstruction.converged[row]),
+            fit=fits[row],
+            specific=is_specific(fits[row]),
             diverged=bool(diverged[row]),
         )
         for row, target in enumerate(reconstruction.targets)

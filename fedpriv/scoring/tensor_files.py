@@ -40,6 +40,8 @@ def save_reconstruction(path: Path, reconstruction: Reconstruction) -> None:
     blocks = {name: getattr(moved, name).to(dtype) for name, (_, dtype) in _RECONSTRUCTION_TENSORS.items()}
     if moved.features is not None:
         blocks["features"] = moved.features.float()
+    if moved.fits is not None:
+        blocks["fits"] = moved.fits.double()
     header = {
         "targets": [dataclasses.asdict(target) for target in moved.targets],
         "cost": dataclasses.asdict(moved.cost),
@@ -67,11 +69,13 @@ def load_reconstruction(path: Path) -> Reconstruction:
     chosen = blocks["chosen"]
     if len(chosen) and not bool(((chosen >= 0) & (chosen < restarts)).all()):
         raise UserError(f"{path}: tensor 'chosen' should lie in 0..{restarts - 1}")
-    features = blocks.get("features")
+    features, fits = blocks.get("features"), blocks.get("fits")
     if features is not None:
         _check_block(path, blocks, "features", len(targets), 2, torch.float32)
+    if fits is not None:
+        _check_block(path, blocks, "fits", len(targets), 2, torch.float64)
     named = {name: blocks[name] for name in _RECONSTRUCTION_TENSORS}
-    return Reconstruction(targets=targets, cost=cost, features=features, **named)
+    return Reconstruction(targets=targets, cost=cost, features=features, fits=fits, **named)
 
 
 # ---------------------------------------------------------------- truths

@@ -12,7 +12,7 @@ import torch
 
 import fedpriv.attacks
 from fedpriv.attacks import ATTACKS
-from fedpriv.attacks.contract import Attack
+from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.infer.contract import Asked, Candidates, Inference, InferenceProblem, Scores
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
 from fedpriv.attacks.recover.then_invert import INVERSIONS, RecoverThenInvert
@@ -267,6 +267,25 @@ def test_an_attack_says_the_same_twice_and_leaves_its_evidence_alone(name, world
         assert torch.equal(values, again[key]), key
     after = [value for value in tensors_of(seen) if isinstance(value, torch.Tensor)]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+SEARCHED = ("dip", "joint", "decoder", "unmix", "unmix-prior", "unmix-label", "average", "head-update", "angle-update")
+"""Attacks whose objective is of images and uploads alone."""
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if ATTACKS.load(name).result == "images"])
+def test_any_images_have_an_objective_and_those_of_the_attack_the_one_it_reports(name, world):
+    attack, seen = evidence_for(world, name)
+    observations = observations_for(name, seen)
+    found = attack(observations, seen.knowledge, seen.targets, kind=CASES[name].kind, seed=1)
+    objective = attack.objective(AttackProblem(observations, seen.knowledge, seen.targets, seed=1))
+    own, other = objective(found.images), objective(torch.rand(found.images.shape))
+    assert own.shape == other.shape == (len(seen.targets),)
+    assert bool(own.isfinite().all() & other.isfinite().all())
+    assert not torch.equal(own, other)
+    if name in SEARCHED:
+        reported = found.objective.gather(1, found.chosen[:, None])[:, 0]
+        assert torch.allclose(own, reported, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedpriv.attacks.contract import CPU, Attack, AttackProblem
+from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.layer_inputs import Affine, LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
@@ -54,6 +54,46 @@ class Solution:
     inputs: Tensor
     errors: Tensor | None
     unexplained: float
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """What an update says of the gradient of a linear layer, float64.
+
+    Attributes:
+        weight: ``(m, k)`` of its weight.
+        bias: ``(m,)`` of its bias.
+        left: factor that the columns of a truncated layer are known along, or None.
+        onto: ``(k, r)``, its rows likewise.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    left: Tensor | None
+    onto: Tensor | None
+
+    @property
+    def rows(self) -> Tensor:
+        """Of a truncated layer all rows are known along V, and all columns along U."""
+        return self.weight if self.onto is None else self.weight @ self.onto
+
+    def unexplained(self, inputs: Tensor) -> float:
+        """Return the share of the rows that is no combination of inputs ``(n, k)``."""
+        seen = inputs if self.onto is None else inputs @ self.onto
+        left_over = self.rows - self.rows @ torch.linalg.pinv(seen) @ seen
+        return float(left_over.norm() / self.rows.norm().clamp(min=1e-300))
+
+
+def _gradient(update: Update, layer: str) -> _Gradient:
+    change, name = update.gradient(1.0), f"{layer}.weight"
+    tangent = update.project if isinstance(update.project, Tangent) else Tangent()
+    right = tangent.right.get(name)
+    return _Gradient(
+        change[name].double().cpu(),
+        change[f"{layer}.bias"].double().cpu(),
+        tangent.left.get(name),
+        None if right is None else right.double().cpu().T,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +134,7 @@ class LinearLayer(Attack):
             UserError: when the architecture or the batch facts are missing, or the network has no such layer.
         """
         knowledge, targets, device = problem.knowledge, problem.targets, problem.device
-        facts = [known for known in (knowledge.facts_of(target.client) for target in targets) if known is not None]
-        if knowledge.model is None or len(facts) < len(targets):
-            raise UserError(f"attack {self.name!r} needs the shared architecture and the batch facts")
-        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
-        updates = [read_update(observation_of(problem.observations, target), shapes, device) for target in targets]
-        layer = first_linear(knowledge.model, knowledge.image_shape, updates[0].before.keys())
+        model, facts, updates, layer = self._read(problem)
         own_labels = [_labels(knowledge, *known) for known in zip(facts, targets, updates, strict=True)]
         most = max(len(own) for own in own_labels)
         # A batch of fewer images shows them again, and again.
@@ -125,7 +160,7 @@ class LinearLayer(Attack):
                 converged=sound,
             )
         solved = invert_layers(
-            knowledge.model,
+            model,
             layer,
             [
                 self._layer(view, update, one, layer, own, device)
@@ -142,6 +177,32 @@ class LinearLayer(Attack):
             objective=solved.objective + left_over[:, None].to(solved.objective.device),
             converged=solved.converged & sound.to(solved.converged.device),
         )
+
+    def objective(self, problem: AttackProblem) -> Objective:
+        """Return the share of the layer's gradient that is no combination of what images put into the layer."""
+        _, _, updates, layer = self._read(problem)
+        views = _views(problem.knowledge, updates, layer, problem.device)
+        gradients = [_gradient(update, layer) for update in updates]
+
+        def of(images: Tensor) -> Tensor:
+            with torch.no_grad():
+                inputs = [view(own).double().cpu() for view, own in zip(views, images, strict=True)]
+            return torch.tensor([one.unexplained(own) for one, own in zip(gradients, inputs, strict=True)])
+
+        return of
+
+    def _read(self, problem: AttackProblem) -> tuple[nn.Module, list[BatchFacts], list[Update], str]:
+        """Return the architecture, facts and update of each target, and the name of the layer."""
+        knowledge, targets = problem.knowledge, problem.targets
+        facts = [known for known in (knowledge.facts_of(target.client) for target in targets) if known is not None]
+        if knowledge.model is None or len(facts) < len(targets):
+            raise UserError(f"attack {self.name!r} needs the shared architecture and the batch facts")
+        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
+        updates = [
+            read_update(observation_of(problem.observations, target), shapes, problem.device) for target in targets
+        ]
+        layer = first_linear(knowledge.model, knowledge.image_shape, updates[0].before.keys())
+        return knowledge.model, facts, updates, layer
 
     def caveat(self, problem: AttackProblem) -> str:
         """Return in words what else moved the layer than its inputs; empty for nothing."""
@@ -160,29 +221,21 @@ class LinearLayer(Attack):
         return f"{told} {_SUMMED}".strip()
 
     def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
-        change = update.gradient(1.0)
-        name = f"{layer}.weight"
-        weight, bias = change[name].double().cpu(), change[f"{layer}.bias"].double().cpu()
-        tangent = update.project if isinstance(update.project, Tangent) else Tangent()
-        left, right = tangent.left.get(name), tangent.right.get(name)
-        onto = None if right is None else right.double().cpu().T
-        # Of a truncated layer all rows are known along V, and all columns along U.
-        rows = weight if onto is None else weight @ onto
-        parts = separate(rows, bias, count, draw, self.draws if count <= self.separable else 0)
-        inputs = inputs_of(parts.errors, weight, left)
+        known = _gradient(update, layer)
+        rows, onto = known.rows, known.onto
+        parts = separate(rows, known.bias, count, draw, self.draws if count <= self.separable else 0)
+        inputs = inputs_of(parts.errors, known.weight, known.left)
         apart = parts.attested == count
         if len(inputs) < count:
-            lone, _ = lone_inputs(rows, bias)
+            lone, _ = lone_inputs(rows, known.bias)
             lone = lone if onto is None else lone @ onto.T
             inputs = torch.cat([inputs, _others(lone, inputs, count - len(inputs))])
         if not len(inputs):  # no output was touched: the update is zero
-            inputs = weight.new_zeros(1, weight.shape[1])
-        seen = inputs if onto is None else inputs @ onto
-        left_over = rows - rows @ torch.linalg.pinv(seen) @ seen
+            inputs = known.weight.new_zeros(1, known.weight.shape[1])
         return Solution(
             inputs=inputs[torch.arange(count) % len(inputs)].float(),
             errors=parts.errors.float() if apart else None,
-            unexplained=float(left_over.norm() / rows.norm().clamp(min=1e-300)),
+            unexplained=known.unexplained(inputs),
         )
 
     def _layer(

@@ -13,13 +13,13 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.attacks.contract import CPU, Attack, AttackProblem
+from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
 from fedpriv.attacks.gradients.layer_inputs import last_readable, readable_layers
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, NeedsOn, Reconstruction, Statistics, TargetId
-from fedpriv.attacks.optim.rows import Row, Solved, solve_rows
+from fedpriv.attacks.optim.rows import Row, Solved, rows_of, rows_that_fit, solve_rows
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
@@ -128,15 +128,7 @@ class GradientMatching(Attack):
     @final
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover the images of each target."""
-        updates, knowledge = self._read(problem), problem.knowledge
-        matcher = Matcher(
-            updates.model,
-            knowledge.image_shape,
-            updates.facts,
-            self.several_steps,
-            problem.device,
-            knowledge.loss.proximal,
-        )
+        updates, matcher = self._read(problem)
 
         def solve(rows: Sequence[Row], tick: Tick) -> Solved:
             return self.solve(problem, updates, matcher, rows, tick)
@@ -146,15 +138,38 @@ class GradientMatching(Attack):
             solve,
             restarts=self.rows_per_target,
             iterations=getattr(self, str(self.budget)),
-            bytes_per_row=self.bytes_beside(problem, updates) + bytes_of_matching(updates, knowledge, matcher),
+            bytes_per_row=self.bytes_beside(problem, updates) + bytes_of_matching(updates, problem.knowledge, matcher),
         )
 
-    def _read(self, problem: AttackProblem) -> StepProblem:
-        return read_problem(self.name, problem, labels_known=self.labels_known, ignore=self.ignore, match=self.match)
+    def objective(self, problem: AttackProblem) -> Objective | None:
+        """Return the cosine distance of the updates that images lead to; None where their labels would have to be found."""
+        if not self.labels_known:
+            return None
+        updates, matcher = self._read(problem)
+        knowledge, rows = problem.knowledge, rows_of(problem.targets, 1)
+        size = problem.chunk_rows or rows_that_fit(bytes_of_matching(updates, knowledge, matcher), problem.device)
+
+        def of(images: Tensor) -> Tensor:
+            found = []
+            for start in range(0, len(rows), size):
+                some, own = rows[start : start + size], images[start : start + size]
+                steps, counts, _ = updates.of(some)
+                own = own[:, torch.arange(max(counts)) % own.shape[1]]
+                known = updates.probabilities(some, knowledge.n_classes)
+                found.append(matcher.against(steps, counts).cosine(own, known, torch.arange(len(some))).detach())
+            return torch.cat(found)
+
+        return of
+
+    def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher]:
+        """Return the updates, and what compares candidates with them."""
+        updates = read_problem(self.name, problem, labels_known=self.labels_known, ignore=self.ignore, match=self.match)
+        shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
+        return updates, Matcher(updates.model, shape, updates.facts, self.several_steps, problem.device, proximal)
 
     def caveat(self, problem: AttackProblem) -> str:
         """Return in words why the true images need not be what is searched for; empty where they are."""
-        return self._read(replace(problem, device=CPU)).misfit
+        return self._read(replace(problem, device=CPU))[0].misfit
 
 
 def read_problem(

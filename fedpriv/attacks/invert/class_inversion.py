@@ -25,7 +25,6 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.invert.inversion import DipFitting, FittedInversion, ImageShape
 from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule
-from fedpriv.attacks.optim.rows import Row
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.class_outputs import output_distance, uploaded_output
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
@@ -76,26 +75,25 @@ class ClassInversion(DipFitting, FittedInversion):
         Raises:
             UserError: when a model is missing, or a target is not there.
         """
+        return self.fit(problem)
+
+    def distance(self, problem: AttackProblem) -> Distance:
+        """Return the distance of the model's answers to the uploaded outputs."""
         knowledge, device, targets = problem.knowledge, problem.device, problem.targets
         require_extractors(knowledge, targets)
         for client in sorted(set(problem.clients) - set(knowledge.heads)):
             raise UserError(f"no head of client {client} was handed over; attack {self.name!r} needs the whole model")
         outputs = [self._wanted(problem.observations, target, knowledge.n_classes) for target in targets]
+        wanted = torch.stack([one for one, _ in outputs]).to(device)
+        softmax = torch.tensor([one for _, one in outputs], device=device)
+        owners = torch.tensor([target.client for target in targets])
 
-        def distance_to(rows: Sequence[Row]) -> Distance:
-            wanted = torch.stack([outputs[row.position][0] for row in rows]).to(device)
-            softmax = torch.tensor([outputs[row.position][1] for row in rows], device=device)
-            owners = torch.tensor([row.target.client for row in rows])
+        def distance(images: Tensor, places: Tensor) -> Tensor:
+            logits, there = answers(knowledge, images, owners[places]), places.to(device)
+            as_softmax = output_distance(logits, wanted[there], softmax=True)
+            return torch.where(softmax[there], as_softmax, output_distance(logits, wanted[there], softmax=False))
 
-            def distance(images: Tensor, which: Tensor) -> Tensor:
-                logits = answers(knowledge, images, owners[which])
-                there = which.to(device)
-                as_softmax = output_distance(logits, wanted[there], softmax=True)
-                return torch.where(softmax[there], as_softmax, output_distance(logits, wanted[there], softmax=False))
-
-            return distance
-
-        return self.fit(problem, distance_to)
+        return distance
 
     def _wanted(self, observations: Sequence[Observation], target: TargetId, n_classes: int) -> tuple[Tensor, bool]:
         if self.match == "outputs":

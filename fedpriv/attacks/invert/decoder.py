@@ -17,8 +17,9 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, train_decoder
+from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Schedule, fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
@@ -122,6 +123,11 @@ class DecoderInversion(Attack):
             converged=settled.to(device)[here, chosen],
             features=vectors,
         )
+
+    def objective(self, problem: AttackProblem) -> Objective:
+        """Return the distance of images' representations to the uploaded vectors; queries are enough for it."""
+        apart, places = vector_distance(problem), torch.arange(len(problem.targets))
+        return lambda images: apart(images, places)
 
     def _trained(self, problem: AttackProblem, own: Tensor, client: int, means: bool, seed: int, tick: Tick) -> Decoder:
         """Return the decoder of a client's extractor, which is trained once for all that ask for the same."""

@@ -16,14 +16,14 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
+from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule
-from fedpriv.attacks.optim.objectives import DISTANCES, Match
+from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.wire.kinds import VECTORS
 
@@ -98,24 +98,28 @@ class FittedInversion(Fitting, Attack):
     def bytes_per_image(self, image_shape: ImageShape) -> int:
         """Estimate the memory that a row takes."""
 
-    def fit(
-        self,
-        problem: AttackProblem,
-        distance_to: Callable[[Sequence[Row]], Distance],
-        features: Tensor | None = None,
-    ) -> Reconstruction:
+    @abstractmethod
+    def distance(self, problem: AttackProblem) -> Distance:
+        """Return (images ``(n, c, h, w)``, places of their targets ``(n,)``) -> ``(n,)`` distances to what was observed."""
+
+    def objective(self, problem: AttackProblem) -> Objective:
+        """Return the distance of each target's image to what was observed of it."""
+        apart, places = self.distance(problem), torch.arange(len(problem.targets))
+        return lambda images: apart(images[:, 0], places)
+
+    def fit(self, problem: AttackProblem, features: Tensor | None = None) -> Reconstruction:
         """Fit every row's image.
 
         Args:
             problem: T targets.
-            distance_to: N rows -> distances of images to what was observed of their targets.
             features: ``(T, d)`` vectors that the images are fitted to, or None.
         """
-        schedule, image_shape = self.schedule, problem.knowledge.image_shape
+        schedule, image_shape, apart = self.schedule, problem.knowledge.image_shape, self.distance(problem)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             prior = self.prior_of([row.generator(problem.seed) for row in rows], image_shape, problem.device)
-            return fit_rows(rows, prior, distance_to(rows), schedule, tick)
+            places = torch.tensor([row.position for row in rows])
+            return fit_rows(rows, prior, lambda images, which: apart(images, places[which]), schedule, tick)
 
         return solve_rows(
             problem,
@@ -146,22 +150,13 @@ class VectorInversion(FittedInversion):
         Raises:
             UserError: when an extractor is missing, or a target is not there.
         """
-        knowledge, device = problem.knowledge, problem.device
-        require_extractors(knowledge, problem.targets)
-        vectors = torch.stack([target_feature(problem.observations, target).to(device) for target in problem.targets])
-        apart = DISTANCES[self.match]
+        seen, device = problem.observations, problem.device
+        return self.fit(problem, torch.stack([target_feature(seen, target).to(device) for target in problem.targets]))
 
-        def distance_to(rows: Sequence[Row]) -> Distance:
-            wanted = vectors[[row.position for row in rows]]
-            owners = torch.tensor([row.target.client for row in rows])
-
-            def distance(images: Tensor, which: Tensor) -> Tensor:
-                features = represent_rows(knowledge, images, owners[which])
-                return apart(features, wanted[which.to(device)])
-
-            return distance
-
-        return self.fit(problem, distance_to, vectors)
+    def distance(self, problem: AttackProblem) -> Distance:
+        """Return the distance of representations to the uploaded vectors."""
+        apart = vector_distance(problem, self.match)
+        return lambda images, places: apart(images.unsqueeze(1), places)
 
 
 @dataclass(frozen=True, kw_only=True)

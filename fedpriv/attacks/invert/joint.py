@@ -18,13 +18,14 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.inversion import DipFitting
+from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
-from fedpriv.attacks.optim.objectives import DISTANCES, Match
+from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.priors.several import SeveralImages
-from fedpriv.attacks.read.extractors import represent_rows, require_extractors
+from fedpriv.attacks.read.extractors import require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
 from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Prototypes, find_payload
@@ -82,7 +83,7 @@ class JointInversion(DipFitting, Attack):
                     problem.progress((number - 1) * planned + done, self.most * planned)
 
             part = replace(problem, targets=tuple(targets[place] for place in waiting), progress=within)
-            solved = self._solve(part, [vectors[place] for place in waiting], number)
+            solved = self._solve(part, number)
             spent.append(solved.cost)
             for position, place in enumerate(waiting):
                 attempt = _Attempt(solved, position)
@@ -93,18 +94,32 @@ class JointInversion(DipFitting, Attack):
     def _settled(self, attempt: _Attempt | None) -> bool:
         return attempt is not None and attempt.lowest <= self.fits
 
-    def _solve(self, problem: AttackProblem, vectors: Sequence[Tensor], number: int) -> Reconstruction:
+    def objective(self, problem: AttackProblem) -> Objective:
+        """Return the distance to the uploaded vectors, each by as many images as it is a mean of.
+
+        Where the upload hides the number, by all images that differ: a solution of fewer repeats them.
+        """
+        apart = vector_distance(problem, self.match, CLASS_MEANS)
+        counts = [uploaded_count(problem.observations, target) for target in problem.targets]
+
+        def of(images: Tensor) -> Tensor:
+            own = [
+                shown.unique(dim=0) if count is None else shown[: min(count, self.most)]
+                for shown, count in zip(images, counts, strict=True)
+            ]
+            return torch.cat([apart(shown[None], torch.tensor([place])) for place, shown in enumerate(own)])
+
+        return of
+
+    def _solve(self, problem: AttackProblem, number: int) -> Reconstruction:
         knowledge, device = problem.knowledge, problem.device
+        apart = vector_distance(problem, self.match, CLASS_MEANS)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            wanted = torch.stack([vectors[row.position] for row in rows])
-            owners = torch.tensor([row.target.client for row in rows])
+            places = torch.tensor([row.position for row in rows])
 
             def distance(pictures: Tensor, which: Tensor) -> Tensor:
-                images = pictures.unflatten(1, (number, -1)).flatten(0, 1)
-                features = represent_rows(knowledge, images, owners[which].repeat_interleave(number))
-                means = features.unflatten(0, (-1, number)).mean(1)
-                return DISTANCES[self.match](means, wanted[which.to(device)])
+                return apart(pictures.unflatten(1, (number, -1)), places[which])
 
             draws = [[row.generator(problem.seed, "image", image) for image in range(number)] for row in rows]
             prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)

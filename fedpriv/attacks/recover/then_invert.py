@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.invert.joint import JointInversion
@@ -87,6 +87,12 @@ class RecoverThenInvert(Attack):
         if found.sound is not None:
             converged = converged & found.sound.to(converged.device)
         return replace(inverted, targets=problem.targets, labels=labels, converged=converged)
+
+    @final
+    def objective(self, problem: AttackProblem) -> Objective | None:
+        """Return the inversion's, against the vectors recovered from the uploads."""
+        found = self.recover(problem)
+        return self.inverter().objective(replace(problem, observations=found.uploads, targets=found.places))
 
 
 def as_uploads(found: Sequence[Tensor], targets: Sequence[TargetId]) -> tuple[Observation, ...]:

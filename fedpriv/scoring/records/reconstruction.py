@@ -153,6 +153,20 @@ class Advantage(FiniteSummary):
     share_3db: FiniteFloat
 
 
+class Fit(Record):
+    """The attack's objective against a target's own upload; None where it is not finite.
+
+    Attributes:
+        own: of the images found from that upload.
+        permuted: of those found from another client's upload in its place.
+        strangers: the lowest of a few strangers' images, of the same classes where these are told.
+    """
+
+    own: FiniteFloat | None
+    permuted: FiniteFloat | None
+    strangers: FiniteFloat | None
+
+
 class Target(Record):
     """One target.
 
@@ -162,6 +176,9 @@ class Target(Record):
         psnr_db, floor_psnr_db, advantage_db: of the attack, of the strongest floor, and their difference.
         objective: of the chosen restart; None where it is not finite.
         converged: by the attack's own rule.
+        fit: how well the images explain the upload, beside images found without it; None without a control, and where
+            nothing leads from images to uploads.
+        specific: whether they do so far better than those, as ``convergence.is_specific`` has it; None with ``fit``.
         diverged: it was not finite, and counts as black.
     """
 
@@ -176,6 +193,8 @@ class Target(Record):
     advantage_db: FiniteFloat
     objective: FiniteFloat | None
     converged: bool
+    fit: Fit | None = None
+    specific: bool | None = None
     diverged: bool
 
 

@@ -1,0 +1,44 @@
+"""How far images are from the vectors that were uploaded, each by its own client's extractor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.optim.objectives import DISTANCES, Match
+from fedpriv.attacks.read.extractors import represent_rows, require_extractors
+from fedpriv.attacks.read.target_features import target_feature
+from fedpriv.wire.kinds import VECTORS, Kinds
+
+
+def vector_distance(
+    problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return how far images are from the uploaded vectors of the targets.
+
+    Args:
+        problem: T targets, and the extractors.
+        match: what of an uploaded vector is believed.
+        kinds: of payload, of which each upload holds one.
+
+    Returns:
+        (images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)``: the distance of the
+        mean representation of each row's M images.
+
+    Raises:
+        UserError: when an extractor is missing, or a target is not there.
+    """
+    knowledge, targets = problem.knowledge, problem.targets
+    require_extractors(knowledge, targets)
+    wanted = torch.stack([target_feature(problem.observations, one, kinds).to(problem.device) for one in targets])
+    owners = torch.tensor([target.client for target in targets])
+
+    def distance(images: Tensor, places: Tensor) -> Tensor:
+        number = images.shape[1]
+        features = represent_rows(knowledge, images.flatten(0, 1), owners[places].repeat_interleave(number))
+        return DISTANCES[match](features.unflatten(0, (-1, number)).mean(1), wanted[places.to(wanted.device)])
+
+    return distance
