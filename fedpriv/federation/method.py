@@ -22,10 +22,13 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payloads import Message
 from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Item
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 State = dict[str, Tensor]
 """Private tensors of a client or of the server, by name. Never uploaded as such."""
+
+Uploads = Sequence[tuple[int, Message]]
+"""(client, upload) of a round, by client number."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +181,9 @@ def own_cross_entropy(options: Any, round_: int) -> PublicLoss:
     return PublicLoss()
 
 
-def no_message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Send nothing."""
-    return ()
+def declared_sizes(facts: FederationSizes) -> Scalars:
+    """Send what the shapes of the payloads say."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,8 @@ class Method:
         check: raises UserError for a plan that the method cannot run, before anything is trained.
         homogeneous: whether all clients must share one architecture.
         needs_public: whether the server needs public images.
-        message_sizes: what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
+        sizes: (sizes of a federation, with the method's options) -> scalars of a settled round that the declared shapes of
+            the payloads do not tell; see :func:`fedpriv.federation.planned_traffic.message_sizes`.
         extra_predictors: further ways to predict, by name, from the private model (``model.*`` in the state) alone;
             their accuracy is recorded beside the main one.
         accepted_substitutes: kinds of payload that the server takes in place of its own kind, if a defense turns one into
@@ -231,12 +235,12 @@ class Method:
     init: Callable[[ClientSetup, torch.Generator], State]
     apply_broadcast: Callable[[ClientSetup, State, Message], State]
     client_step: Callable[[ClientSetup, State, Message, torch.Generator], tuple[State, Message]]
-    server_step: Callable[[ServerSetup, State, Sequence[tuple[int, Message]], torch.Generator], tuple[State, Message]]
+    server_step: Callable[[ServerSetup, State, Uploads, torch.Generator], tuple[State, Message]]
     predict: Callable[[ClientSetup, State, Tensor], Tensor]
     check: Callable[[Plan], None] = no_check
     homogeneous: bool = False
     needs_public: bool = False
-    message_sizes: Callable[[FederationSizes], tuple[Item, ...]] = no_message_sizes
+    sizes: Callable[[FederationSizes], Scalars] = declared_sizes
     extra_predictors: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
     accepted_substitutes: tuple[str, ...] = ()
     shared: Callable[[Blueprint, Any], Blueprint] = own_architecture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import Field, asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,10 @@ from fedpriv.models.split import Blueprint
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-from fedpriv.wire.sizes import FederationSizes, total
+from fedpriv.wire.kinds import payload_kind
+from fedpriv.wire.ledger import Direction
+from fedpriv.wire.payload import Payload
+from fedpriv.wire.sizes import FLOAT, INTEGER, FederationSizes, Item, total
 
 
 def model_parameters(blueprint: Blueprint) -> int:
@@ -63,6 +66,65 @@ def held(federated: FederatedData) -> dict[str, int]:
     }
 
 
+def message_sizes(method: Method, facts: FederationSizes) -> tuple[Item, ...]:
+    """Return what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
+
+    An axis of a payload's declared shape is C, d or 1, and its first may be n, the images of a client, or c, its
+    classes, in a broadcast the classes that anybody holds. Parameters by name are those of the kind's network. What is
+    optional, or sent once, is left out. What ``method.sizes`` says comes before all this.
+
+    Raises:
+        UserError: when a size is not known.
+    """
+    facts = facts if facts.options is not None else replace(facts, options=method.options())
+    told = method.sizes(facts)
+    items = []
+    sent: tuple[tuple[Direction, tuple[str, ...]], ...] = ("upload", method.uploads), ("broadcast", method.broadcasts)
+    for direction, names in sent:
+        for kind in map(payload_kind, names):
+            for spec in fields(kind):
+                name, meta = f"{kind.kind}.{spec.name}", spec.metadata
+                scalars = told.get((direction, name))
+                if scalars is None and not (meta["optional"] or (kind.once and direction == "upload")):
+                    scalars = _scalars(method, facts, direction, kind, spec)
+                if scalars:
+                    items.append(Item(direction, name, scalars, meta["paper"], INTEGER if meta["integer"] else FLOAT))
+    return tuple(items)
+
+
+def _scalars(
+    method: Method, facts: FederationSizes, direction: Direction, kind: type[Payload], spec: Field[Any]
+) -> int:
+    if spec.metadata["shape"] == "*":
+        return _of_network(method, facts, kind)
+    first, *others = spec.metadata["shape"].split()
+    lengths = {"1": 1, "d": facts.width, "C": facts.classes}
+    if first == "n":
+        number = int(facts.need("samples", "--samples"))
+    elif first == "c" and direction == "upload":
+        number = int(facts.need("pairs", "--pairs"))
+    else:
+        lengths["c"] = facts.known_classes or facts.classes
+        number, others = facts.clients, [first, *others]
+    for axis in others:
+        if axis not in lengths:
+            raise UserError(
+                f"method {method.name!r} does not say how long axis {axis} of {kind.kind}.{spec.name} is; its sizes should"
+            )
+        number *= lengths[axis]
+    return number
+
+
+def _of_network(method: Method, facts: FederationSizes, kind: type[Payload]) -> int:
+    if kind.space == "factors":
+        return facts.clients * int(facts.need("compressed_scalars", "--compressed-scalars"))
+    if kind.network == "head":
+        return facts.clients * facts.head_scalars
+    if kind.network == "small":
+        return facts.clients * model_parameters(method.shared(facts.need("blueprint", "--model"), facts.options))
+    return facts.all_models() - (facts.clients * facts.head_scalars if kind.network == "extractor" else 0)
+
+
 def communication(
     method: Method, facts: FederationSizes, options: Mapping[str, Any], *, mixed: bool = False
 ) -> dict[str, Any]:
@@ -82,5 +144,5 @@ def communication(
             f"method {method.name!r} needs one architecture for all clients: pass one in {argument('models')}"
         )
     parsed: Any = parse(method.options, options, f"options of {method.name}")
-    counts = total(method.message_sizes(replace(facts, options=parsed)))
+    counts = total(message_sizes(method, replace(facts, options=parsed)))
     return {kind: {f"{key}_per_round": value for key, value in asdict(own).items()} for kind, own in counts.items()}

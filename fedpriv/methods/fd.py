@@ -22,7 +22,6 @@ mean. Outputs are collected in evaluation mode after training, over all training
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -32,13 +31,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from fedpriv.federation.local_training import class_means, classify, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.class_table import ClassTable
 from fedpriv.wire.payloads import ClassLogits, Message, find_payload, get_payload
-from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
 
 VALUES, KNOWN = "logits.values", "logits.known"
+OUTPUTS = ClassTable(VALUES, KNOWN)
 Targets = Literal["softmax", "logits_mse", "raw"]
 
 
@@ -59,25 +59,13 @@ class Options:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model; no class has a global mean output yet."""
-    return personal_model.init(setup, rng) | no_outputs(setup.n_classes, setup.train.labels.device)
-
-
-def no_outputs(n_classes: int, device: torch.device) -> State:
-    """Return the state of somebody who knows no class's output."""
-    return {
-        VALUES: torch.zeros(n_classes, n_classes, device=device),
-        KNOWN: torch.zeros(n_classes, dtype=torch.bool, device=device),
-    }
+    return personal_model.init(setup, rng) | OUTPUTS.empty(setup.n_classes, setup.n_classes, setup.train.labels.device)
 
 
 def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Take over the broadcast outputs."""
     received = find_payload(broadcast, ClassLogits)
-    if received is None:
-        return state
-    values, known = state[VALUES].clone(), state[KNOWN].clone()
-    values[received.classes], known[received.classes] = received.values, True
-    return state | {VALUES: values, KNOWN: known}
+    return state if received is None else OUTPUTS.replaced(state, received.values, received.classes)
 
 
 def exchanged(logits: Tensor, targets: Targets) -> Tensor:
@@ -120,39 +108,14 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Start without outputs; the first broadcast is empty."""
-    return no_outputs(setup.blueprint.n_classes, setup.device), ()
+    return OUTPUTS.empty(setup.blueprint.n_classes, setup.blueprint.n_classes, setup.device), ()
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average each class's outputs over the clients that sent it, every client counting once."""
-    sums = torch.zeros_like(state[VALUES], dtype=torch.float64)
-    holders = torch.zeros(len(sums), dtype=torch.float64, device=sums.device)
-    for _, upload in uploads:
-        sent = get_payload(upload, ClassLogits)
-        sums.index_add_(0, sent.classes, sent.values.double())
-        holders.index_add_(0, sent.classes, torch.ones_like(sent.classes, dtype=torch.float64))
-    fresh = holders > 0
-    values = torch.where(fresh[:, None], (sums / holders.clamp(min=1)[:, None]).float(), state[VALUES])
-    known = fresh | state[KNOWN]
-    classes = known.nonzero().squeeze(1)
-    return {VALUES: values, KNOWN: known}, (ClassLogits(values[classes], classes),)
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one output for every (client, class) pair, and every known class's to every client.
-
-    The first broadcast is empty. With ``collect = "training"`` a class is missing whose samples were in no batch.
-    """
-    pairs = facts.need("pairs")
-    known = facts.clients * (facts.known_classes or facts.classes)
-    return (
-        Item("upload", "logits.values", pairs * facts.classes),
-        labels("logits.classes", pairs),
-        Item("broadcast", "logits.values", known * facts.classes),
-        Item("broadcast", "logits.classes", known, in_paper_count=False, itemsize=INTEGER),
-    )
+    sent = [get_payload(upload, ClassLogits) for _, upload in uploads]
+    state = OUTPUTS.averaged(state, [(own.values, own.classes, None) for own in sent])
+    return state, (ClassLogits(*OUTPUTS.rows(state)),)
 
 
 METHOD = Method(
@@ -167,5 +130,4 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    message_sizes=message_sizes,
 )

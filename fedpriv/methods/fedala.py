@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import classification_loss, represent, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, State
+from fedpriv.federation.method import ClientSetup, Plan, State
 from fedpriv.federation.states import inner, outer, parameters, put, take
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import personal_model
@@ -185,22 +185,14 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
     return PublicLoss(besides="the weights began from a private merge, not from the broadcast")
 
 
-METHOD = Method(
+METHOD = replace(
+    fedavg.METHOD,
     name="fedala",
     source="Zhang et al., AAAI 2023",
     options=Options,
-    uploads=("model", "sample-count"),
-    broadcasts=("model",),
-    start=fedavg.start,
-    init=personal_model.init,
     apply_broadcast=apply_broadcast,
     client_step=client_step,
-    server_step=fedavg.server_step,
-    predict=personal_model.predict,
     check=check,
-    homogeneous=True,
-    message_sizes=fedavg.message_sizes,
-    linear_aggregation=True,
     non_sgd_computation=non_sgd_computation,
     public_loss=public_loss,
 )

@@ -7,17 +7,15 @@ one epoch of plain SGD a round, the hyperparameters of its FedRE and FedGH.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.methods.shared import global_head, personal_model
 from fedpriv.methods.shared.global_head import HeadTraining
 from fedpriv.wire.payloads import Message, Representations
-from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 @dataclass(frozen=True)
@@ -37,22 +35,10 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return trained, (Representations(represent(setup.model, setup.train.images), setup.train.labels),)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Train the head on every uploaded representation, or on what a defense made of them."""
     features, targets = global_head.uploaded_rows(uploads, setup.blueprint.n_classes)
     return global_head.train_head(state, features, targets, setup.options.server, rng, "mean")
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return every training representation with its label, and a head per client."""
-    samples = facts.need("samples")
-    return (
-        Item("upload", "representation.features", samples * facts.width),
-        labels("representation.labels", samples),
-        global_head.broadcast_item(facts),
-    )
 
 
 METHOD = Method(
@@ -67,6 +53,5 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    message_sizes=message_sizes,
     accepted_substitutes=("entangled",),
 )

@@ -22,7 +22,6 @@ step size is left out: the optimisers that it belongs to are rebuilt without it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -32,28 +31,25 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import classify, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
-from fedpriv.federation.states import parameters, put, take, weighted_mean
+from fedpriv.federation.method import ClientSetup, Method, State
+from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods.shared import personal_model
 from fedpriv.methods.shared.mutual import divergence
 from fedpriv.methods.shared.small_model import (
     AUTO,
-    broadcast_small,
-    check_small,
+    check_shared,
     initial_small,
+    plain_mean,
     receive_small,
     shared_small,
     small_blueprint,
-    small_items,
     small_scratch,
-    start_small,
-    uploaded,
+    start_shared,
 )
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Message, SmallModel
 from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Item
 
 WEIGHT, SET, TRAINED = "ensemble.weight", "ensemble.set", "ensemble.trained"
 
@@ -177,33 +173,10 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return state | take(model, "model") | take(small, "small") | trained, (SmallModel(parameters(small)),)
 
 
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Build the initial shared model and broadcast it."""
-    blueprint = small_blueprint(setup.blueprint, setup.options.small_model)
-    return start_small(setup, blueprint, personal_model.draw_seed(rng))
-
-
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
-    """Take the plain mean of the shared models."""
-    return broadcast_small(weighted_mean(uploaded(uploads), [1] * len(uploads)))
-
-
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return the mixed logits ``(n, C)``, w P + (1 - w) S."""
     private, shared = (classify(model, images) for model in load(setup, state))
     return mix(private, shared, state[WEIGHT])
-
-
-def check(plan: Plan) -> None:
-    """Refuse a shared model that does not exist or does not fit the images."""
-    check_small(plan, plan.options.small_model)
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one small model each way per client."""
-    return small_items(facts, (facts.options or Options()).small_model)
 
 
 def non_sgd_computation(options: Options) -> str:
@@ -222,14 +195,13 @@ METHOD = Method(
     options=Options,
     uploads=("small-model",),
     broadcasts=("small-model",),
-    start=start,
+    start=start_shared,
     init=init,
     apply_broadcast=apply_broadcast,
     client_step=client_step,
-    server_step=server_step,
+    server_step=plain_mean,
     predict=predict,
-    check=check,
-    message_sizes=message_sizes,
+    check=check_shared,
     shared=shared_small,
     extra_predictors={"private": personal_model.predict},
     linear_aggregation=True,

@@ -7,17 +7,14 @@ client, as in the reference libraries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fedpriv.federation.local_training import classification_loss, train
-from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, State, Uploads
 from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
 from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
-from fedpriv.wire.payloads import Message, Model, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes, Item, labels
+from fedpriv.wire.payloads import Classifier, Extractor, Message, Model, SampleCount, get_payload
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
@@ -46,25 +43,18 @@ def sample_count(setup: ClientSetup) -> SampleCount:
     return SampleCount(torch.tensor([len(setup.train)]))
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
-    """Average: sum_k n_k w_k / sum_k n_k over the clients of the round."""
-    weights = weighted_mean(
-        [get_payload(upload, Model).state for _, upload in uploads],
+def mean_by_samples(uploads: Uploads, kind: type[Model | Extractor | Classifier]) -> State:
+    """Return sum_k n_k w_k / sum_k n_k over the weights of a kind that the clients of a round uploaded."""
+    return weighted_mean(
+        [get_payload(upload, kind).state for _, upload in uploads],
         [int(get_payload(upload, SampleCount).count) for _, upload in uploads],
     )
+
+
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+    """Average the models by numbers of samples."""
+    weights = mean_by_samples(uploads, Model)
     return outer(weights, "global"), (Model(weights),)
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return a model each way per client, and the number of samples."""
-    model = facts.clients * facts.need("model_scalars", "models", "model_scalars")
-    return (
-        Item("upload", "model.state", model),
-        labels("sample-count.count", facts.clients),
-        Item("broadcast", "model.state", model),
-    )
 
 
 METHOD = Method(
@@ -80,6 +70,5 @@ METHOD = Method(
     server_step=server_step,
     predict=personal_model.predict,
     homogeneous=True,
-    message_sizes=message_sizes,
     linear_aggregation=True,
 )

@@ -23,7 +23,6 @@ scalars of g out; both counts of the ledger have them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -33,13 +32,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import represent, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import personal_model
 from fedpriv.wire.payloads import FeatureMean, Message, Model, SampleCount, find_payload, get_payload
 from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Item
 
 TRANSLATION, GLOBAL_MEAN, REPORTED = "dbe.translation", "dbe.global_mean", "dbe.reported"
 MEAN_SUM, MEAN_COUNT = "mean.sum", "mean.count"
@@ -109,9 +107,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return state | take(model, "model") | private, upload
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average models as FedAvg; average the running means of all clients that have sent one."""
     weights, sent = fedavg.server_step(setup, state, uploads, rng)
     sums = state.get(MEAN_SUM, torch.zeros(setup.blueprint.width, dtype=torch.float64, device=setup.device))
@@ -131,14 +127,6 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     with torch.no_grad():
         logits: Tensor = setup.model.head(features + state[TRANSLATION])
     return logits
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return FedAvg's, and the global mean to every client.
-
-    In the first round clients upload their running means, and the server has no global mean to send.
-    """
-    return (*fedavg.message_sizes(facts), Item("broadcast", "feature-mean.mean", facts.clients * facts.width))
 
 
 def non_sgd_computation(options: Options) -> str:
@@ -166,7 +154,6 @@ METHOD = Method(
     server_step=server_step,
     predict=predict,
     homogeneous=True,
-    message_sizes=message_sizes,
     non_sgd_computation=non_sgd_computation,
     public_loss=public_loss,
 )

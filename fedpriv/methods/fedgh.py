@@ -7,17 +7,15 @@ a network in training mode). Each prototype is one training row for the head, by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from fedpriv.federation.local_training import class_means, represent
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.methods.shared import global_head, personal_model
 from fedpriv.methods.shared.global_head import HeadTraining
 from fedpriv.wire.payloads import Message, Prototypes
-from fedpriv.wire.sizes import FederationSizes, Item, labels
 
 
 @dataclass(frozen=True)
@@ -38,22 +36,10 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return trained, (Prototypes(means, classes),)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Train the head on every uploaded prototype, or on what a defense made of them."""
     features, targets = global_head.uploaded_rows(uploads, setup.blueprint.n_classes)
     return global_head.train_head(state, features, targets, setup.options.server, rng, "mean")
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one prototype for every (client, class) pair, and a head per client."""
-    pairs = facts.need("pairs")
-    return (
-        Item("upload", "prototype.features", pairs * facts.width),
-        labels("prototype.classes", pairs),
-        global_head.broadcast_item(facts),
-    )
 
 
 METHOD = Method(
@@ -68,6 +54,5 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    message_sizes=message_sizes,
     accepted_substitutes=("entangled",),
 )

@@ -1,51 +1,65 @@
-"""FedHeNN for heterogeneous clients: upload whole models, train towards the mean kernel of all of them.
+"""FedHeNN: train towards a reference kernel K_ref of public images, which the server samples anew every round.
 
-Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Neural Networks, ICML 2022, algorithm 2
-and equation 6. The server keeps every client's newest weights, so that the reference of a round covers all N clients,
-also those that did not take part: K_ref = 1/N sum_j K_j over that round's public images. Nothing is averaged but
-kernels; with weight 0 clients train alone. See :mod:`fedpriv.methods.shared.alignment` for the term itself, and
-:mod:`fedpriv.methods.fedhenn_kernel` for a variant in which no weights leave the client.
+Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Neural Networks, ICML 2022. See
+:mod:`fedpriv.methods.shared.alignment` for the term. Three methods differ in where the reference comes from:
+
+- ``fedhenn`` (algorithm 2, equation 6), for clients of any architecture: they upload whole models. The server keeps every
+  client's newest weights, so that the reference covers all N clients, also those that did not take part: K_ref = 1/N
+  sum_j K_j over the round's public images. Nothing is averaged but kernels; with weight 0 clients train alone.
+- ``fedhenn-homogeneous`` (algorithm 1, equation 5): FedAvg, where K_ref is the kernel of the global model that the client
+  just received; it computes that itself. With weight 0 this is FedAvg.
+- ``fedhenn-kernel``, a variant of ours in which the server never holds a client's model: clients upload the kernel K_i of
+  their trained model. Since only clients can compute kernels, the reference of a round is about the images of the round
+  before, and is the mean over that round's clients. A broadcast therefore carries, in this order, the L images that the
+  reference kernel is about (none in the first round) and L new ones whose kernel is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.local_training import classification_loss, train
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads, own_cross_entropy
 from fedpriv.federation.states import inner, outer, parameters, put, take
-from fedpriv.methods.shared import personal_model
-from fedpriv.methods.shared.alignment import (
-    Options,
-    aligned_loss,
-    coefficient,
-    coefficient_item,
-    images_item,
-    public_kernel,
-    rad_images,
-    sample_images,
-)
+from fedpriv.methods import fedavg
+from fedpriv.methods.shared import alignment, personal_model
+from fedpriv.methods.shared.alignment import Options, coefficient, public_kernel, sample_images
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Coefficient, Kernel, Message, Model, PublicImages, get_payload
+from fedpriv.wire.payloads import Coefficient, Kernel, Message, Model, PublicImages, find_payload, get_payload
 from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Item
 
-ROUND = "round"
+ROUND, IMAGES = "round", "images"
+FIRST = {ROUND: torch.tensor([1])}
+_TERM = "alignment of representations of public images"
+
+
+def train_aligned(
+    setup: ClientSetup, broadcast: Message, images: Tensor, reference: Tensor, rng: torch.Generator
+) -> None:
+    """Train ``setup.model`` by cross-entropy and alignment on images ``(L, c, h, w)`` with K_ref ``(L, L)``."""
+    weight = float(get_payload(broadcast, Coefficient).value)
+    loss = alignment.aligned_loss(setup, images, reference, weight, rng)
+    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
+
+
+# ---------------------------------------------------------------- fedhenn
 
 
 def prefix(client: int) -> str:
-    """Return what the server files a client's weights under."""
+    """Return the name that the server files a client's weights under."""
     return f"client-{client:03d}"
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Give every client the initial weights of its architecture, as the clients do themselves, and broadcast."""
     seed = personal_model.draw_seed(rng)
-    state: State = {ROUND: torch.tensor([1])}
+    state: State = dict(FIRST)
     for client, blueprint in enumerate(setup.blueprints):
         weights = parameters(build_model(blueprint, seed))
         state |= outer({name: value.to(setup.device) for name, value in weights.items()}, prefix(client))
@@ -78,16 +92,13 @@ def load(model: SplitModel, weights: Mapping[str, Tensor]) -> None:
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train by cross-entropy and alignment; upload the whole model."""
-    images, reference = get_payload(broadcast, PublicImages).images, get_payload(broadcast, Kernel).matrix
     put(setup.model, state, "model")
-    loss = aligned_loss(setup, images, reference, float(get_payload(broadcast, Coefficient).value), rng)
-    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
+    images, reference = get_payload(broadcast, PublicImages).images, get_payload(broadcast, Kernel).matrix
+    train_aligned(setup, broadcast, images, reference, rng)
     return take(setup.model, "model"), (Model(parameters(setup.model)),)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Keep the uploaded weights and represent new public images with everybody's."""
     state = state | {ROUND: state[ROUND] + 1}
     for client, upload in uploads:
@@ -95,20 +106,9 @@ def server_step(
     return state, broadcast(setup, state, rng)
 
 
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return every client's model up; public images, their L x L kernel and eta down to every client."""
-    size = rad_images(facts)
-    return (
-        Item("upload", "model.state", facts.all_models()),
-        images_item(facts, size),
-        Item("broadcast", "kernel.matrix", facts.clients * size * size),
-        coefficient_item(facts),
-    )
-
-
 def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the loss has a term of public images beside the cross-entropy."""
-    return PublicLoss(besides="alignment of representations of public images" if options.weight else "")
+    return PublicLoss(besides=_TERM if options.weight else "")
 
 
 METHOD = Method(
@@ -124,6 +124,100 @@ METHOD = Method(
     server_step=server_step,
     predict=personal_model.predict,
     needs_public=True,
-    message_sizes=message_sizes,
+    sizes=alignment.sizes,
     public_loss=public_loss,
+)
+
+
+# ---------------------------------------------------------------- fedhenn-homogeneous
+
+
+def start_averaging(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Broadcast the initial global model with the first public images."""
+    state, message = fedavg.start(setup, rng)
+    return state | FIRST, (*message, PublicImages(sample_images(setup, rng)), coefficient(setup, 1))
+
+
+def train_averaged(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
+    """Train the global model by cross-entropy and alignment with where it came from; upload it."""
+    images = get_payload(broadcast, PublicImages).images
+    put(setup.model, fedavg.apply_broadcast(setup, state, broadcast), "model")
+    with torch.no_grad():
+        reference = public_kernel(setup.model, images, setup.options)
+    train_aligned(setup, broadcast, images, reference, rng)
+    return take(setup.model, "model"), (Model(parameters(setup.model)), fedavg.sample_count(setup))
+
+
+def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+    """Average by numbers of samples; sample new public images."""
+    averaged, message = fedavg.server_step(setup, state, uploads, rng)
+    round_ = state[ROUND] + 1
+    images = PublicImages(sample_images(setup, rng))
+    return averaged | {ROUND: round_}, (*message, images, coefficient(setup, int(round_)))
+
+
+def later_loss(options: Options, round_: int) -> PublicLoss:
+    """Return that the loss has a term of public images, whose gradient is zero where a round begins."""
+    return PublicLoss(later=_TERM if options.weight else "")
+
+
+HOMOGENEOUS = replace(
+    fedavg.METHOD,
+    name="fedhenn-homogeneous",
+    source="Makhija et al., ICML 2022",
+    options=Options,
+    broadcasts=("model", "public-images", "coefficient"),
+    start=start_averaging,
+    client_step=train_averaged,
+    server_step=average,
+    needs_public=True,
+    sizes=alignment.sizes,
+    public_loss=later_loss,
+)
+
+
+# ---------------------------------------------------------------- fedhenn-kernel
+
+
+def start_kernels(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Ask for the kernel of the first public images; there is no reference yet."""
+    images = sample_images(setup, rng)
+    return FIRST | {IMAGES: images}, (PublicImages(images), coefficient(setup, 1))
+
+
+def train_and_compare(
+    setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator
+) -> tuple[State, Message]:
+    """Train by cross-entropy and alignment; upload the kernel of the new public images."""
+    images, reference = get_payload(broadcast, PublicImages).images, find_payload(broadcast, Kernel)
+    put(setup.model, state, "model")
+    known = 0 if reference is None else len(reference.matrix)
+    if reference is None:
+        train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
+    else:
+        train_aligned(setup, broadcast, images[:known], reference.matrix, rng)
+    with torch.no_grad():
+        matrix = public_kernel(setup.model, images[known:], setup.options)
+    return take(setup.model, "model"), (Kernel(matrix),)
+
+
+def average_kernels(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+    """Average the kernels of the round's clients and ask for those of new images."""
+    kernels = torch.stack([get_payload(upload, Kernel).matrix.double() for _, upload in uploads])
+    images, round_ = sample_images(setup, rng), state[ROUND] + 1
+    both = PublicImages(torch.cat([state[IMAGES], images]))
+    return {ROUND: round_, IMAGES: images}, (both, Kernel(kernels.mean(0).float()), coefficient(setup, int(round_)))
+
+
+KERNEL = replace(
+    METHOD,
+    name="fedhenn-kernel",
+    source="variant of Makhija et al., ICML 2022",
+    uploads=("kernel",),
+    start=start_kernels,
+    client_step=train_and_compare,
+    server_step=average_kernels,
+    sizes=partial(alignment.sizes, images=2),
+    linear_aggregation=True,
+    public_loss=own_cross_entropy,
 )

@@ -20,7 +20,6 @@ the mentees, takes the plain mean, and compresses it at the share of the round. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,14 +30,14 @@ from torch.nn.functional import cross_entropy, linear, mse_loss
 
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
 from fedpriv.methods.shared import personal_model
 from fedpriv.methods.shared.mutual import clip_each, divergence
 from fedpriv.methods.shared.small_model import (
     AUTO,
     buffers,
-    check_small,
+    check_shared,
     initial_small,
     received,
     shared_small,
@@ -49,7 +48,6 @@ from fedpriv.models.build import build_model
 from fedpriv.util.seeds import derive_seed, global_seed
 from fedpriv.wire.payloads import Energy, LowRankModel, Message, get_payload
 from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Item
 
 LEAST_DIVISOR = 1e-3
 DONE = "rounds-done"
@@ -150,9 +148,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     return _announce(setup, parameters(mentee), 0, setup.options.energy_start)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Take the plain mean of the recovered mentees, compress and broadcast it with the next round's share."""
     mentees = [recover(get_payload(upload, LowRankModel).factors) for _, upload in uploads]
     mean = weighted_mean(mentees, [1] * len(mentees))
@@ -163,25 +159,6 @@ def _announce(setup: ServerSetup, weights: State, done: int, energy: float) -> t
     share = torch.tensor([energy_of_round(done, setup.rounds, setup.options)], device=setup.device)
     state = outer(weights, "small") | {DONE: torch.tensor([done], device=setup.device), ENERGY: share}
     return state, (LowRankModel(compress(weights, energy)), Energy(share.clone()))
-
-
-def check(plan: Plan) -> None:
-    """Refuse a mentee that does not exist or does not fit the images."""
-    check_small(plan, plan.options.small_model)
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one compressed mentee each way per client, and the share of energy.
-
-    What a compressed model weighs depends on its weights, and differs a little from client to client; here all weigh
-    the same.
-    """
-    compressed = facts.clients * facts.need("compressed_scalars")
-    return (
-        Item("upload", "low-rank-model.factors", compressed),
-        Item("broadcast", "low-rank-model.factors", compressed),
-        Item("broadcast", "energy.share", facts.clients, in_paper_count=False),
-    )
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
@@ -202,8 +179,7 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    check=check,
-    message_sizes=message_sizes,
+    check=check_shared,
     shared=shared_small,
     public_loss=public_loss,
 )

@@ -16,7 +16,6 @@ stores one network for all, so its mean is the last client's), and no optimiser 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -27,7 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import as_unit
 from fedpriv.federation.local_training import EVALUATION_BATCH, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State, Uploads
 from fedpriv.federation.states import parameters, put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared.personal_model import draw_seed
@@ -38,7 +37,6 @@ from fedpriv.methods.shared.small_model import (
     initial_small,
     receive_small,
     small_blueprint,
-    small_items,
     small_scratch,
     start_small,
     uploaded,
@@ -49,7 +47,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 from fedpriv.wire.payloads import Message, SampleCount, SmallModel, get_payload
 from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Item, labels
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 
 @dataclass(frozen=True)
@@ -153,9 +151,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     return start_small(setup, _small(setup.blueprint, setup.options), draw_seed(rng))
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the small models, weighted by numbers of samples or uniformly."""
     if setup.options.averaging == "counts":
         weights = [int(get_payload(upload, SampleCount).count) for _, upload in uploads]
@@ -182,16 +178,14 @@ def check(plan: Plan) -> None:
     check_small(plan, plan.options.small_model, _small_width(width, plan.options))
 
 
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one small model each way per client, and the number of samples where the mean needs it."""
-    options = Options() if facts.options is None else facts.options
-    items = small_items(facts, options.small_model, _small_width(facts.width, options))
-    return (*items, labels("sample-count.count", facts.clients)) if options.averaging == "counts" else items
-
-
 def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the projector stands between the small extractor and its head."""
     return PublicLoss(through="representation", head_apart=True)
+
+
+def sizes(facts: FederationSizes) -> Scalars:
+    """Return that numbers of samples are uploaded where the mean needs them."""
+    return {("upload", "sample-count.count"): facts.clients if facts.options.averaging == "counts" else 0}
 
 
 METHOD = Method(
@@ -207,7 +201,7 @@ METHOD = Method(
     server_step=server_step,
     predict=predict,
     check=check,
-    message_sizes=message_sizes,
+    sizes=sizes,
     shared=_small,
     linear_aggregation=True,
     public_loss=public_loss,

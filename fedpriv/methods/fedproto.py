@@ -10,7 +10,6 @@ before the first broadcast, and as a second figure ``head``, the client's own he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -20,13 +19,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import class_means, represent, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model
+from fedpriv.methods.shared.class_table import ClassTable
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
-from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 FEATURES, KNOWN = "prototypes.features", "prototypes.known"
+PROTOTYPES = ClassTable(FEATURES, KNOWN)
 
 
 @dataclass(frozen=True)
@@ -45,25 +46,13 @@ class Options:
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model; no class has a global prototype yet."""
-    return personal_model.init(setup, rng) | no_prototypes(setup.n_classes, setup.width, setup.train.labels.device)
-
-
-def no_prototypes(n_classes: int, width: int, device: torch.device) -> State:
-    """Return the state of somebody who knows no prototype."""
-    return {
-        FEATURES: torch.zeros(n_classes, width, device=device),
-        KNOWN: torch.zeros(n_classes, dtype=torch.bool, device=device),
-    }
+    return personal_model.init(setup, rng) | PROTOTYPES.empty(setup.n_classes, setup.width, setup.train.labels.device)
 
 
 def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> State:
     """Take over the broadcast prototypes."""
     received = find_payload(broadcast, Prototypes)
-    if received is None:
-        return state
-    features, known = state[FEATURES].clone(), state[KNOWN].clone()
-    features[received.classes], known[received.classes] = received.features, True
-    return state | {FEATURES: features, KNOWN: known}
+    return state if received is None else PROTOTYPES.replaced(state, received.features, received.classes)
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
@@ -91,32 +80,14 @@ def train_towards_prototypes(setup: ClientSetup, state: State, rng: torch.Genera
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     """Start without prototypes; the first broadcast is empty."""
-    return no_prototypes(setup.blueprint.n_classes, setup.blueprint.width, setup.device), ()
+    return PROTOTYPES.empty(setup.blueprint.n_classes, setup.blueprint.width, setup.device), ()
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
-    """Average each class's prototypes over the clients that hold it."""
-    features, known = average_prototypes([get_payload(upload, Prototypes) for _, upload in uploads], state)
-    classes = known.nonzero().squeeze(1)
-    return {FEATURES: features, KNOWN: known}, (Prototypes(features[classes], classes),)
-
-
-def average_prototypes(uploads: Sequence[Prototypes], state: State) -> tuple[Tensor, Tensor]:
-    """Return the updated global prototypes ``(C, d)`` and which classes have one ``(C,)`` bool.
-
-    Weights are the uploaded counts where there are any, else one.
-    """
-    sums, weights = torch.zeros_like(state[FEATURES], dtype=torch.float64), torch.zeros(len(state[KNOWN])).double()
-    weights = weights.to(sums.device)
-    for upload in uploads:
-        share = torch.ones(len(upload.classes), device=sums.device) if upload.counts is None else upload.counts
-        sums.index_add_(0, upload.classes, upload.features.double() * share.double()[:, None])
-        weights.index_add_(0, upload.classes, share.double())
-    fresh = weights > 0
-    means = (sums / weights.clamp(min=1e-12)[:, None]).float()
-    return torch.where(fresh[:, None], means, state[FEATURES]), fresh | state[KNOWN]
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+    """Average each class's prototypes over the clients that hold it, by the uploaded counts where there are any."""
+    sent = [get_payload(upload, Prototypes) for _, upload in uploads]
+    state = PROTOTYPES.averaged(state, [(own.features, own.classes, own.counts) for own in sent])
+    return state, (Prototypes(*PROTOTYPES.rows(state)),)
 
 
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
@@ -129,18 +100,16 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return (-distance).masked_fill(~state[KNOWN], -torch.inf)
 
 
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one prototype for every (client, class) pair, and every known class's to every client."""
-    pairs = facts.need("pairs")
-    known = facts.clients * (facts.known_classes or facts.classes)
-    sent = [Item("upload", "prototype.features", pairs * facts.width), labels("prototype.classes", pairs)]
-    if facts.options is not None and facts.options.averaging == "counts":
-        sent.append(labels("prototype.counts", pairs))
-    return (
-        *sent,
-        Item("broadcast", "prototype.features", known * facts.width),
-        Item("broadcast", "prototype.classes", known, in_paper_count=False, itemsize=INTEGER),
-    )
+def sizes(facts: FederationSizes) -> Scalars:
+    """Return the counts, where the mean needs them."""
+    weighted = facts.options.averaging == "counts"
+    return {("upload", "prototype.counts"): facts.need("pairs", "--pairs")} if weighted else {}
+
+
+def broadcast_scalars(facts: FederationSizes, prototypes: int) -> Scalars:
+    """Return the scalars of so many prototypes to every client."""
+    sent = facts.clients * prototypes
+    return {("broadcast", "prototype.features"): sent * facts.width, ("broadcast", "prototype.classes"): sent}
 
 
 METHOD = Method(
@@ -155,6 +124,6 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=predict,
-    message_sizes=message_sizes,
+    sizes=sizes,
     extra_predictors={"head": personal_model.predict},
 )

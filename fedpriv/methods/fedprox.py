@@ -12,7 +12,7 @@ reports the unsquared distance beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -21,10 +21,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, Method, State
+from fedpriv.federation.method import ClientSetup, State
 from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods import fedavg
-from fedpriv.methods.shared import personal_model
 from fedpriv.wire.payloads import Message, Model
 from fedpriv.wire.public_loss import PublicLoss
 
@@ -61,20 +60,11 @@ def public_loss(options: Options, round_: int) -> PublicLoss:
     return PublicLoss(proximal=options.mu)
 
 
-METHOD = Method(
+METHOD = replace(
+    fedavg.METHOD,
     name="fedprox",
     source="Li et al., MLSys 2020",
     options=Options,
-    uploads=("model", "sample-count"),
-    broadcasts=("model",),
-    start=fedavg.start,
-    init=personal_model.init,
-    apply_broadcast=fedavg.apply_broadcast,
     client_step=client_step,
-    server_step=fedavg.server_step,
-    predict=personal_model.predict,
-    homogeneous=True,
-    message_sizes=fedavg.message_sizes,
-    linear_aggregation=True,
     public_loss=public_loss,
 )

@@ -33,7 +33,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
 from fedpriv.federation.local_training import represent, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import personal_model
@@ -41,7 +41,7 @@ from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes, Item, labels
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 ANGLE = "angle"
 
@@ -116,9 +116,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
     return _announce(initial_angle(setup.blueprint.width, seed, setup.options.scale).to(setup.device))
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the matrices element by element and broadcast the dense result."""
     blocks = [get_payload(upload, AngleMatrix).blocks for _, upload in uploads]
     if setup.options.aggregation == "naive":
@@ -160,19 +158,20 @@ def check(plan: Plan) -> None:
             raise UserError(f"method 'fedral', option blocks: {error}; or change --width") from None
 
 
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
+def sizes(facts: FederationSizes) -> Scalars:
     """Return d^2 / m_k scalars up and the dense matrix down per client, and sample counts where the mean needs them.
 
     Where not all clients take part, the first ``facts.clients`` of them are counted.
     """
-    options = Options() if facts.options is None else facts.options
+    options: Options = facts.options
     square = facts.width**2
-    sent = sum(square // blocks_of(k, facts.width, options) for k in range(facts.clients))
-    items = (
-        Item("upload", "angle-matrix.blocks", sent),
-        Item("broadcast", "angle-matrix.blocks", facts.clients * square),
-    )
-    return (*items, labels("sample-count.count", facts.clients)) if options.aggregation == "weighted" else items
+    return {
+        ("upload", "angle-matrix.blocks"): sum(
+            square // blocks_of(k, facts.width, options) for k in range(facts.clients)
+        ),
+        ("upload", "sample-count.count"): facts.clients if options.aggregation == "weighted" else 0,
+        ("broadcast", "angle-matrix.blocks"): facts.clients * square,
+    }
 
 
 METHOD = Method(
@@ -188,7 +187,7 @@ METHOD = Method(
     server_step=server_step,
     predict=predict,
     check=check,
-    message_sizes=message_sizes,
+    sizes=sizes,
     extra_predictors={"without_matrix": personal_model.predict},
     linear_aggregation=True,
 )

@@ -8,7 +8,6 @@ here the head is broadcast every round, as the paper says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,11 +15,10 @@ import torch
 
 from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.methods.shared import global_head, personal_model
 from fedpriv.methods.shared.global_head import HeadTraining
 from fedpriv.wire.payloads import Entangled, Message, get_payload
-from fedpriv.wire.sizes import FederationSizes, Item
 
 WEIGHTS = "entanglement.weights"
 """Where a client keeps fixed weights of its training images ``(n,)`` in its state."""
@@ -62,23 +60,12 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return trained, (Entangled(feature, encoding),)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Train the head on the uploads of the round's clients."""
     rows = [get_payload(upload, Entangled) for _, upload in uploads]
     features = torch.stack([row.feature for row in rows])
     encodings = torch.stack([row.label_encoding for row in rows])
     return global_head.train_head(state, features, encodings, setup.options.server, rng, "sum")
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one entangled representation with its label encoding, and a head per client."""
-    return (
-        Item("upload", "entangled.feature", facts.clients * facts.width),
-        Item("upload", "entangled.label_encoding", facts.clients * facts.classes, in_paper_count=False),
-        global_head.broadcast_item(facts),
-    )
 
 
 METHOD = Method(
@@ -93,5 +80,4 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    message_sizes=message_sizes,
 )

@@ -14,7 +14,6 @@ PFLlib, though no weight of the extractor moves. A limit on the number of steps 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -24,14 +23,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup, State
-from fedpriv.federation.states import outer, parameters, put, take, weighted_mean
-from fedpriv.methods.fedavg import sample_count
+from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup, State, Uploads
+from fedpriv.federation.states import outer, parameters, put, take
+from fedpriv.methods.fedavg import mean_by_samples, sample_count
 from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
-from fedpriv.wire.payloads import Extractor, Message, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes, Item, labels
+from fedpriv.wire.payloads import Extractor, Message, get_payload
 
 
 @dataclass(frozen=True)
@@ -102,25 +100,10 @@ def train_base(setup: ClientSetup, rng: torch.Generator) -> None:
     train(model, setup.train, setup.training, rng, loss, setup.trace, trained=moved)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the extractors by numbers of samples."""
-    base = weighted_mean(
-        [get_payload(upload, Extractor).state for _, upload in uploads],
-        [int(get_payload(upload, SampleCount).count) for _, upload in uploads],
-    )
+    base = mean_by_samples(uploads, Extractor)
     return outer(base, "global"), (Extractor(base),)
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return an extractor each way per client, and the number of samples."""
-    base = facts.clients * (facts.need("model_scalars", "models", "model_scalars") - facts.head_scalars)
-    return (
-        Item("upload", "extractor.state", base),
-        labels("sample-count.count", facts.clients),
-        Item("broadcast", "extractor.state", base),
-    )
 
 
 METHOD = Method(
@@ -136,7 +119,6 @@ METHOD = Method(
     server_step=server_step,
     predict=personal_model.predict,
     homogeneous=True,
-    message_sizes=message_sizes,
     linear_aggregation=True,
     local_phases=local_phases,
 )

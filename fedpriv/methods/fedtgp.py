@@ -13,7 +13,6 @@ Uploaded prototypes are class means of the client's newly trained model (the ref
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -23,13 +22,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
 from fedpriv.federation.local_training import class_means, represent
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import take
 from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Message, Prototypes, get_payload
-from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,7 @@ def separation_loss(features: Tensor, classes: Tensor, prototypes: Tensor, margi
     return cross_entropy(-(distance + handicap), classes)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Train the generator on the uploads and broadcast a prototype for every class."""
     options: Options = setup.options
     rows = [get_payload(upload, Prototypes) for _, upload in uploads]
@@ -143,15 +140,9 @@ def server_step(
     return found, (Prototypes(prototypes, torch.arange(len(prototypes), device=prototypes.device)),)
 
 
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one prototype for every (client, class) pair, and every class's to every client."""
-    pairs, sent = facts.need("pairs"), facts.clients * facts.classes
-    return (
-        Item("upload", "prototype.features", pairs * facts.width),
-        labels("prototype.classes", pairs),
-        Item("broadcast", "prototype.features", sent * facts.width),
-        Item("broadcast", "prototype.classes", sent, in_paper_count=False, itemsize=INTEGER),
-    )
+def sizes(facts: FederationSizes) -> Scalars:
+    """Return that every class's prototype is broadcast, held by somebody or not."""
+    return fedproto.broadcast_scalars(facts, facts.classes)
 
 
 METHOD = Method(
@@ -166,6 +157,6 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=fedproto.predict,
-    message_sizes=message_sizes,
+    sizes=sizes,
     extra_predictors={"head": personal_model.predict},
 )

@@ -14,7 +14,6 @@ of 1 switches mutual learning off. The server takes the plain mean of the shared
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -24,28 +23,25 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State
-from fedpriv.federation.states import parameters, put, take, weighted_mean
+from fedpriv.federation.method import ClientSetup, Method, State
+from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods.shared import personal_model
 from fedpriv.methods.shared.mutual import clip_each, divergence
 from fedpriv.methods.shared.small_model import (
     AUTO,
-    broadcast_small,
     buffers,
-    check_small,
+    check_shared,
     initial_small,
+    plain_mean,
     received,
     shared_small,
     small_blueprint,
-    small_items,
     small_scratch,
-    start_small,
-    uploaded,
+    start_shared,
 )
 from fedpriv.models.build import build_model
 from fedpriv.wire.payloads import Message, SmallModel, get_payload
 from fedpriv.wire.public_loss import PublicLoss
-from fedpriv.wire.sizes import FederationSizes, Item
 
 PARITY_CLIP = 10.0
 
@@ -110,29 +106,6 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(model, "model") | buffers(small, "small"), (SmallModel(parameters(small)),)
 
 
-def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
-    """Build the initial shared model and broadcast it."""
-    blueprint = small_blueprint(setup.blueprint, setup.options.small_model)
-    return start_small(setup, blueprint, personal_model.draw_seed(rng))
-
-
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
-    """Take the plain mean of the shared models."""
-    return broadcast_small(weighted_mean(uploaded(uploads), [1] * len(uploads)))
-
-
-def check(plan: Plan) -> None:
-    """Refuse a small model that does not exist or does not fit the images."""
-    check_small(plan, plan.options.small_model)
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one small model each way per client."""
-    return small_items(facts, (facts.options or Options()).small_model)
-
-
 def public_loss(options: Options, round_: int) -> PublicLoss:
     """Return that the private model teaches the shared one through its logits."""
     return PublicLoss() if options.beta == 1 and not options.parity else PublicLoss(through="logits")
@@ -144,15 +117,14 @@ METHOD = Method(
     options=Options,
     uploads=("small-model",),
     broadcasts=("small-model",),
-    start=start,
+    start=start_shared,
     init=init,
     # The broadcast is taken up at the start of training; the private model, which predicts, does not change.
     apply_broadcast=personal_model.receive_nothing,
     client_step=client_step,
-    server_step=server_step,
+    server_step=plain_mean,
     predict=personal_model.predict,
-    check=check,
-    message_sizes=message_sizes,
+    check=check_shared,
     shared=shared_small,
     linear_aggregation=True,
     public_loss=public_loss,

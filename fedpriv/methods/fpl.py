@@ -15,7 +15,6 @@ mode during the last epoch).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,11 +25,12 @@ from torch.nn.functional import cross_entropy, normalize
 
 from fedpriv.algebra.finch import coarsest_groups, group_means
 from fedpriv.federation.local_training import class_means, represent, train
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take
+from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
 from fedpriv.wire.payloads import Message, Prototypes, find_payload, get_payload
-from fedpriv.wire.sizes import INTEGER, FederationSizes, Item, labels
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 FEATURES, CLASSES = "clusters.features", "clusters.classes"
 
@@ -110,9 +110,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return state | take(model, "model"), (Prototypes(means, held),)
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Cluster each class's prototypes; only this round's clients count, as in the paper."""
     rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
@@ -134,19 +132,12 @@ def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
     return Prototypes(torch.cat(found), torch.tensor(of_class, device=features.device))
 
 
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return one prototype for every (client, class) pair, and all Q clusters' to every client.
+def sizes(facts: FederationSizes) -> Scalars:
+    """Return that all Q cluster prototypes are broadcast.
 
     Q depends on the prototypes: at least the number of classes held, at most half the pairs beyond single holders.
     """
-    pairs = facts.need("pairs")
-    sent = facts.clients * facts.need("clusters")
-    return (
-        Item("upload", "prototype.features", pairs * facts.width),
-        labels("prototype.classes", pairs),
-        Item("broadcast", "prototype.features", sent * facts.width),
-        Item("broadcast", "prototype.classes", sent, in_paper_count=False, itemsize=INTEGER),
-    )
+    return fedproto.broadcast_scalars(facts, facts.need("clusters", "--clusters"))
 
 
 METHOD = Method(
@@ -161,5 +152,5 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    message_sizes=message_sizes,
+    sizes=sizes,
 )

@@ -9,16 +9,13 @@ whole model by cross-entropy and upload the head; the server averages, and the a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, State
-from fedpriv.federation.states import outer, parameters, weighted_mean
-from fedpriv.methods.fedavg import sample_count
+from fedpriv.federation.method import ClientSetup, Method, NoOptions, ServerSetup, State, Uploads
+from fedpriv.federation.states import outer, parameters
+from fedpriv.methods.fedavg import mean_by_samples, sample_count
 from fedpriv.methods.shared import global_head, personal_model
-from fedpriv.wire.payloads import Classifier, Message, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes, Item, labels
+from fedpriv.wire.payloads import Classifier, Message
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
@@ -27,24 +24,10 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return trained, (Classifier(parameters(setup.model.head)), sample_count(setup))
 
 
-def server_step(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the heads by numbers of samples."""
-    head = weighted_mean(
-        [get_payload(upload, Classifier).state for _, upload in uploads],
-        [int(get_payload(upload, SampleCount).count) for _, upload in uploads],
-    )
+    head = mean_by_samples(uploads, Classifier)
     return outer(head, "head"), (Classifier(head),)
-
-
-def message_sizes(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return a head each way per client, and the number of samples."""
-    return (
-        Item("upload", "classifier.state", facts.clients * facts.head_scalars),
-        labels("sample-count.count", facts.clients),
-        global_head.broadcast_item(facts),
-    )
 
 
 METHOD = Method(
@@ -59,6 +42,5 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
-    message_sizes=message_sizes,
     linear_aggregation=True,
 )

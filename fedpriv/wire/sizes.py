@@ -6,7 +6,7 @@ client's copy of a broadcast counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from fedpriv.wire.ledger import Count, Direction
 
 FLOAT, INTEGER = 4, 8
 """Bytes of a float32 and of an int64 scalar."""
+
+Scalars = Mapping[tuple[Direction, str], int]
+"""(direction, ``kind.field``) -> number of scalars, all clients of a round together; 0 for what is not sent."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,3 @@ def total(items: Iterable[Item]) -> dict[str, Count]:
         if item.in_paper_count:
             totals["paper"] += own
     return totals
-
-
-def labels(name: str, scalars: int) -> Item:
-    """Return an uploaded integer tensor that the field's habit leaves out."""
-    return Item("upload", name, scalars, in_paper_count=False, itemsize=INTEGER)

@@ -671,14 +671,14 @@ def test_a_client_of_fd_that_trained_on_nothing_sends_no_class():
 
 
 def test_ten_clients_exchange_what_the_published_table_says():
+    from fedpriv.federation.planned_traffic import message_sizes
     from fedpriv.methods import METHODS
-    from fedpriv.util.registry import resolve
     from fedpriv.wire.sizes import FederationSizes, total
 
     facts = FederationSizes(clients=10, classes=10, width=512, pairs=61, known_classes=10, model_scalars=878_538)
 
     def counted(name, **changes):
-        return total(resolve("method", name, METHODS).message_sizes(replace(facts, **changes)))["paper"]
+        return total(message_sizes(METHODS.load(name), replace(facts, **changes)))["paper"]
 
     head = 10 * (512 * 10 + 10)
     assert counted("lg-fedavg").upload_scalars == counted("lg-fedavg").broadcast_scalars == head == 51_300

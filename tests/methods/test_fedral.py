@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.local_training import local_batches, represent
 from fedpriv.federation.method import LocalTraining, Plan
+from fedpriv.federation.planned_traffic import message_sizes
 from fedpriv.federation.states import put
 from fedpriv.methods import fedral
 from fedpriv.models.split import Blueprint
@@ -143,7 +144,7 @@ def test_communication_of_table_4():
     # KB of float32 for one client: 9.77 (100 blocks), 7.81 (125), 39.06 (25); the 1.56 printed beside them is below
     # the 1.95 of the diagonal alone.
     for blocks, kilobytes in ((100, 9.77), (125, 7.81), (25, 39.06), (500, 1.95)):
-        counted = total(fedral.METHOD.message_sizes(FederationSizes(1, 10, 500, fedral.Options(blocks=(blocks,)))))[
+        counted = total(message_sizes(fedral.METHOD, FederationSizes(1, 10, 500, fedral.Options(blocks=(blocks,)))))[
             "paper"
         ]
         assert counted.upload_bytes / 1024 == pytest.approx(kilobytes, abs=0.005)

@@ -342,11 +342,12 @@ def test_fedproto_averages_uniformly_or_by_counts_and_keeps_what_nobody_sent():
     }
     a = Prototypes(torch.tensor([[1.0], [4.0]]), torch.tensor([0, 1]), torch.tensor([1, 5]))
     b = Prototypes(torch.tensor([[5.0]]), torch.tensor([0]), torch.tensor([3]))
-    features, known = fedproto.average_prototypes([a, b], state)
-    assert features.tolist() == [[4.0], [4.0], [9.0]]  # (1 * 1 + 5 * 3) / 4
-    assert known.tolist() == [True, True, True]
-    plain = [Prototypes(p.features, p.classes) for p in (a, b)]
-    assert fedproto.average_prototypes(plain, state)[0].tolist() == [[3.0], [4.0], [9.0]]
+    averaged, (sent,) = fedproto.server_step(None, state, [(0, (a,)), (1, (b,))], None)
+    assert averaged[fedproto.FEATURES].tolist() == [[4.0], [4.0], [9.0]]  # (1 * 1 + 5 * 3) / 4
+    assert averaged[fedproto.KNOWN].tolist() == [True, True, True]
+    assert (sent.features.tolist(), sent.classes.tolist()) == ([[4.0], [4.0], [9.0]], [0, 1, 2])
+    plain = [(k, (Prototypes(p.features, p.classes),)) for k, p in enumerate((a, b))]
+    assert fedproto.server_step(None, state, plain, None)[0][fedproto.FEATURES].tolist() == [[3.0], [4.0], [9.0]]
 
 
 def test_fedproto_without_its_regulariser_is_local_training():
@@ -404,6 +405,7 @@ def facts_of(world, broadcast):
 
 @pytest.mark.parametrize(("name", "options"), ROWS, ids=str)
 def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(name, options):
+    from fedpriv.federation.planned_traffic import message_sizes
     from fedpriv.wire.sizes import total
 
     world = World(name, options, batch_size=4)
@@ -412,4 +414,4 @@ def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(na
     _, _, _, uploads = world.round(2, server, broadcast, states)
     rows = [row for k in range(len(SIZES)) for row in entries(broadcast, 2, k, "broadcast")]
     rows += [row for k, upload in uploads for row in entries(upload, 2, k, "upload")]
-    assert total(world.method.message_sizes(facts_of(world, broadcast))) == count(rows)
+    assert total(message_sizes(world.method, facts_of(world, broadcast))) == count(rows)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.algebra.low_rank import compress, recover
 from fedpriv.federation.local_training import classify
 from fedpriv.federation.method import LocalTraining, Plan
+from fedpriv.federation.planned_traffic import message_sizes
 from fedpriv.federation.states import inner
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
 from fedpriv.methods.shared.mutual import clip_each, divergence
@@ -268,7 +269,7 @@ def test_fedmrl_refuses_a_small_representation_that_is_wider_than_the_private_on
 def test_fedmrls_communication_is_that_of_table_11_of_fedre(shape, classes, scalars):
     blueprint = Blueprint("resnet18", shape, classes, 512)
     facts = FederationSizes(10, classes, 512, fedmrl.Options(small_model="cnn4"), blueprint=blueprint)
-    upload, broadcast, _ = fedmrl.METHOD.message_sizes(facts)
+    upload, _, broadcast = message_sizes(fedmrl.METHOD, facts)
     assert (upload.scalars, broadcast.scalars) == (10 * scalars, 10 * scalars)
 
 
@@ -376,8 +377,8 @@ def test_fedkd_predicts_with_the_mentor_alone_and_keeps_its_bridge():
 
 def test_fedkds_communication_needs_the_size_of_a_compressed_model():
     with pytest.raises(UserError, match="compressed_scalars"):
-        fedkd.METHOD.message_sizes(FederationSizes(10, 10, 512))
-    counts = total(fedkd.METHOD.message_sizes(FederationSizes(10, 10, 512, compressed_scalars=337_428)))
+        message_sizes(fedkd.METHOD, FederationSizes(10, 10, 512))
+    counts = total(message_sizes(fedkd.METHOD, FederationSizes(10, 10, 512, compressed_scalars=337_428)))
     assert counts["paper"].upload_scalars == counts["paper"].broadcast_scalars == 3_374_280
     assert counts["full"].broadcast_scalars == 3_374_290
 

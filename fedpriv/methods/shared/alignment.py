@@ -14,6 +14,7 @@ learnable parameters only, computes what the client does, and public images leav
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -30,7 +31,7 @@ from fedpriv.federation.method import ClientSetup, ServerSetup
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Coefficient
-from fedpriv.wire.sizes import FederationSizes, Item
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 LEAST_IMAGES = 4
 """Centred kernels of two inputs are all proportional to each other; with a few more, alignment says something."""
@@ -138,18 +139,13 @@ def aligned_loss(setup: ClientSetup, images: Tensor, reference: Tensor, weight: 
     return loss
 
 
-def rad_images(facts: FederationSizes) -> int:
-    """Return the number L of public images in a round."""
-    available = int(facts.need("public"))
-    return available if facts.options is None else min(facts.options.rad_size, available)
-
-
-def images_item(facts: FederationSizes, images: int) -> Item:
-    """Return that many public images for every client."""
-    channels, height, width = facts.need("blueprint", "models").image_shape
-    return Item("broadcast", "public-images.images", facts.clients * images * channels * height * width)
-
-
-def coefficient_item(facts: FederationSizes) -> Item:
-    """Return eta for every client."""
-    return Item("broadcast", "coefficient.value", facts.clients, in_paper_count=False)
+def sizes(facts: FederationSizes, images: int = 1) -> Scalars:
+    """Return L x L kernels, and public images for every client: ``images`` times L of them, L as many as there are."""
+    n_images = min(facts.options.rad_size, int(facts.need("public", "--public")))
+    pixels = math.prod(facts.need("blueprint", "--model and --image-size").image_shape)
+    kernels = facts.clients * n_images**2
+    return {
+        ("upload", "kernel.matrix"): kernels,
+        ("broadcast", "kernel.matrix"): kernels,
+        ("broadcast", "public-images.images"): facts.clients * images * n_images * pixels,
+    }

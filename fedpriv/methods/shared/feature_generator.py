@@ -6,7 +6,6 @@ normalises by the batch it is given, on both sides, and so has no running statis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot
 
 from fedpriv.federation.local_training import train
-from fedpriv.federation.method import ClientSetup, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
 from fedpriv.federation.states import outer, parameters, put, take
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Generator, LabelCounts, Message, find_payload, get_payload
-from fedpriv.wire.sizes import INTEGER, FederationSizes, Item
+from fedpriv.wire.sizes import FederationSizes, Scalars
 
 REPORTED, LABELS, GENERATOR = "fedgen.reported", "labels", "generator"
 
@@ -147,7 +146,7 @@ def start(setup: ServerSetup, rng: torch.Generator) -> State:
 def server_step(
     setup: ServerSetup,
     state: State,
-    uploads: Sequence[tuple[int, Message]],
+    uploads: Uploads,
     head: tuple[Tensor, Tensor],
     rng: torch.Generator,
 ) -> tuple[State, Message]:
@@ -186,11 +185,7 @@ def generator_scalars(n_classes: int, width: int, options: Options) -> int:
     return first + 2 * options.hidden + options.hidden * width + width
 
 
-def broadcast_items(facts: FederationSizes) -> tuple[Item, ...]:
-    """Return a generator and the label histogram per client."""
-    generator = generator_scalars(facts.classes, facts.width, facts.options or Options())
-    histogram = facts.clients * facts.classes
-    return (
-        Item("broadcast", "generator.state", facts.clients * generator),
-        Item("broadcast", "label-counts.counts", histogram, in_paper_count=False, itemsize=INTEGER),
-    )
+def sizes(facts: FederationSizes) -> Scalars:
+    """Return a generator for every client."""
+    generator = generator_scalars(facts.classes, facts.width, facts.options)
+    return {("broadcast", "generator.state"): facts.clients * generator}

@@ -7,7 +7,6 @@ receive client 0's head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -17,12 +16,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, one_hot
 
 from fedpriv.federation.local_training import classification_loss, train
-from fedpriv.federation.method import ClientSetup, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
 from fedpriv.federation.states import inner, outer, put, take
 from fedpriv.methods.shared.personal_model import draw_seed
 from fedpriv.models.build import build_model
 from fedpriv.wire.payloads import Classifier, Entangled, Message, Prototypes, Representations, find_payload, get_payload
-from fedpriv.wire.sizes import FederationSizes, Item
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,7 @@ def train_locally(setup: ClientSetup, state: State, broadcast: Message, rng: tor
     return take(setup.model, "model")
 
 
-def broadcast_item(facts: FederationSizes) -> Item:
-    """Return one head per client."""
-    return Item("broadcast", "classifier.state", facts.clients * facts.head_scalars)
-
-
-def uploaded_rows(uploads: Sequence[tuple[int, Message]], n_classes: int) -> tuple[Tensor, Tensor]:
+def uploaded_rows(uploads: Uploads, n_classes: int) -> tuple[Tensor, Tensor]:
     """Return the rows ``(n, d)`` of a round's uploads with their targets, one row for an entangled upload.
 
     Returns:

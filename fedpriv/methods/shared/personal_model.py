@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from fedpriv.federation.local_training import classify
-from fedpriv.federation.method import ClientSetup, ServerSetup, State
+from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take
 from fedpriv.models.build import build_model
 from fedpriv.wire.payloads import Message
@@ -39,9 +37,7 @@ def start_empty(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Messag
     return {}, ()
 
 
-def idle_server(
-    setup: ServerSetup, state: State, uploads: Sequence[tuple[int, Message]], rng: torch.Generator
-) -> tuple[State, Message]:
+def idle_server(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Do nothing on the server."""
     return state, ()
 

@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedpriv.federation.local_training import has_batch_norm
-from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, State
-from fedpriv.federation.states import outer, parameters
+from fedpriv.federation.method import ClientSetup, Plan, ServerSetup, State, Uploads
+from fedpriv.federation.states import outer, parameters, weighted_mean
+from fedpriv.methods.shared.personal_model import draw_seed
 from fedpriv.models.build import build_model, extractor_parameters
 from fedpriv.models.cnn import LEAST_SIDE
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.payloads import Message, SmallModel, get_payload
-from fedpriv.wire.sizes import FederationSizes, Item
 
 AUTO = "auto"
 
@@ -84,7 +85,7 @@ def receive_small(setup: ClientSetup, state: State, broadcast: Message) -> State
     return received(state, get_payload(broadcast, SmallModel).state)
 
 
-def uploaded(uploads: Sequence[tuple[int, Message]]) -> list[Mapping[str, Tensor]]:
+def uploaded(uploads: Uploads) -> list[Mapping[str, Tensor]]:
     """Return the small models of a round."""
     return [get_payload(upload, SmallModel).state for _, upload in uploads]
 
@@ -92,6 +93,21 @@ def uploaded(uploads: Sequence[tuple[int, Message]]) -> list[Mapping[str, Tensor
 def broadcast_small(weights: State) -> tuple[State, Message]:
     """Return the server's state and its broadcast."""
     return outer(weights, "small"), (SmallModel(weights),)
+
+
+def start_shared(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:
+    """Build the initial small model of the option ``small_model`` and broadcast it."""
+    return start_small(setup, shared_small(setup.blueprint, setup.options), draw_seed(rng))
+
+
+def plain_mean(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
+    """Take the plain mean of a round's small models and broadcast it."""
+    return broadcast_small(weighted_mean(uploaded(uploads), [1] * len(uploads)))
+
+
+def check_shared(plan: Plan) -> None:
+    """Refuse a small model that does not exist or does not fit the images."""
+    check_small(plan, plan.options.small_model)
 
 
 def check_small(plan: Plan, name: str, width: int | None = None) -> None:
@@ -108,11 +124,3 @@ def check_small(plan: Plan, name: str, width: int | None = None) -> None:
             f"{blueprint.name} has batch normalisation, which needs two; pass --option small_model=small-cnn, "
             "fewer clients or more data"
         )
-
-
-def small_items(facts: FederationSizes, name: str, width: int | None = None) -> tuple[Item, Item]:
-    """Return one small model each way per client."""
-    blueprint = small_blueprint(facts.need("blueprint", "models"), name, width)
-    head = blueprint.width * blueprint.n_classes + blueprint.n_classes
-    scalars = facts.clients * (extractor_parameters(blueprint) + head)
-    return Item("upload", "small-model.state", scalars), Item("broadcast", "small-model.state", scalars)
