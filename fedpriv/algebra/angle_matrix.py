@@ -16,18 +16,7 @@ PUBLISHED_BLOCK_SIDE = 5
 
 
 def diagonal_blocks(matrix: Tensor, n_blocks: int) -> Tensor:
-    """Return the blocks on the diagonal.
-
-    Args:
-        matrix: ``(d, d)``.
-        n_blocks: m, a divisor of d.
-
-    Returns:
-        ``(m, d / m, d / m)``, a copy, first block first.
-
-    Raises:
-        UserError: when m does not divide d.
-    """
+    """Return a copy of the m blocks ``(m, d / m, d / m)`` on the diagonal of ``(d, d)``, first block first; m divides d."""
     check_divides(n_blocks, len(matrix))
     side = len(matrix) // n_blocks
     index = torch.arange(n_blocks, device=matrix.device)
@@ -60,11 +49,7 @@ def published_blocks(width: int) -> int:
 
 
 def check_divides(n_blocks: int, width: int) -> None:
-    """Refuse a number of blocks that does not divide the width.
-
-    Raises:
-        UserError: with the nearest numbers that do.
-    """
+    """Refuse a number of blocks that does not divide the width."""
     if n_blocks < 1 or width % n_blocks:
         fitting = [m for m in range(1, width + 1) if width % m == 0]
         nearest = sorted(sorted(fitting, key=lambda m: abs(m - n_blocks))[:3])

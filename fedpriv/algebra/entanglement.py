@@ -37,15 +37,12 @@ def normalised_draws(
     distribution: Distribution = "uniform",
     normalisation: Normalisation = "absolute",
 ) -> Tensor:
-    """Draw ``size`` weights that sum to one.
+    """Draw weights ``(size,)`` float32 that sum to one.
 
     The paper draws from U(0, 1), N(0, 1) or Laplace(0, 1) and states weights in [0, 1], but does not say what becomes of
     negative draws. ``absolute`` (the default) takes magnitudes, so the weights are a distribution; ``softmax`` does
     that too; ``signed`` divides the raw draws by their sum, as a literal reading would, and draws again while that sum
     is nearly zero: such weights can be negative and large.
-
-    Returns:
-        ``(size,)`` float32.
     """
     while True:
         if distribution == "uniform":
@@ -71,18 +68,7 @@ def sample_weights(
     distribution: Distribution = "uniform",
     normalisation: Normalisation = "absolute",
 ) -> Tensor:
-    """Draw the weights of one upload.
-
-    Args:
-        labels: ``(n,)`` int64 labels of the client's training samples, n >= 1.
-        mechanism: one of :data:`MECHANISMS`.
-        generator: source of the draws.
-        distribution: distribution of the draws of RAR and RAP.
-        normalisation: see :func:`normalised_draws`.
-
-    Returns:
-        ``(n,)`` float32 that sums to one.
-    """
+    """Draw the weights of one upload, ``(n,)`` float32 that sum to one, for labels ``(n,)`` int64, n >= 1."""
     n = len(labels)
     classes, of_class, counts = torch.unique(labels.cpu(), return_inverse=True, return_counts=True)
     if mechanism == "RSR":
@@ -104,14 +90,7 @@ def sample_weights(
 
 
 def entangle(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the entangled representation ``(d,)`` and the entangled label encoding ``(C,)``.
-
-    Args:
-        features: ``(n, d)`` representations.
-        labels: ``(n,)`` int64.
-        weights: ``(n,)`` as :func:`sample_weights` gives them.
-        n_classes: C.
-    """
+    """Return r~ ``(d,)`` and y~ ``(C,)`` of representations ``(n, d)``, labels ``(n,)`` and weights ``(n,)``."""
     weights = weights.to(features)
     encoding = torch.zeros(n_classes, device=features.device).index_add_(0, labels, weights)
     return weights @ features, encoding

@@ -12,13 +12,10 @@ from torch.nn.functional import normalize
 
 
 def first_neighbour_groups(points: Tensor) -> Tensor:
-    """Return a group number for every point, counted from 0 in the order of first members.
+    """Return a group number for every point of ``(n, d)``, n >= 1, counted from 0 in the order of first members.
 
     Points i and j are linked when j is i's nearest other point, i is j's, or both have the same nearest one; groups are
     the connected components. Nearness is cosine similarity, ties go to the earlier point.
-
-    Args:
-        points: ``(n, d)``, n >= 1.
     """
     n = len(points)
     if n == 1:
@@ -42,15 +39,9 @@ def first_neighbour_groups(points: Tensor) -> Tensor:
 
 
 def coarsest_groups(points: Tensor) -> Tensor:
-    """Return the groups of the last level that is not a single group, or of the first level if that is one already.
+    """Return groups ``(n,)`` of points ``(n, d)``: the last level that is not a single group, or the first if that is one.
 
     Every level joins the first neighbours among the means of the groups before; means are of the original points.
-
-    Args:
-        points: ``(n, d)``, n >= 1.
-
-    Returns:
-        ``(n,)`` int64 on the CPU, numbered in the order of first members.
     """
     groups = first_neighbour_groups(points)
     while True:

@@ -55,12 +55,7 @@ def hsic(one: Tensor, other: Tensor) -> Tensor:
 
 
 def alignment(one: Tensor, other: Tensor) -> Tensor:
-    """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')), in [0, 1] for positive semi-definite kernels.
-
-    Args:
-        one: symmetric kernel ``(L, L)``.
-        other: symmetric kernel ``(L, L)`` over the same L inputs.
-    """
+    """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')) of kernels ``(L, L)``, in [0, 1]."""
     left, right = centred(one), centred(other)
     # Scaled by the largest entry first, so that squares neither overflow nor vanish in float32.
     left = left / left.detach().abs().max().clamp(min=SMALLEST)

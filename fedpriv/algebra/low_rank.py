@@ -21,30 +21,14 @@ LEFT, VALUES, RIGHT = ".u", ".s", ".v"
 
 
 def rank_for_energy(values: Tensor, energy: float) -> int:
-    """Return the smallest count t with sum of the first t squares >= energy * sum of all squares.
-
-    Args:
-        values: singular values ``(..., r)``, largest first; leading axes are pooled.
-        energy: share in (0, 1].
-
-    Returns:
-        1..r.
-    """
+    """Return the fewest of values ``(..., r)``, largest first and pooled, whose squares reach a share in (0, 1] of all."""
     squares = values.double().square().reshape(-1, values.shape[-1]).sum(0)
     reached = (squares.cumsum(0) < energy * squares.sum()).sum()
     return min(int(reached) + 1, len(squares))
 
 
 def factorise(tensor: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return the truncated factors of the last two axes, or None where they would be no smaller.
-
-    Args:
-        tensor: any shape; below two axes, or with one row only, there is nothing to gain.
-        energy: share in (0, 1].
-
-    Returns:
-        ``(..., a, t)``, ``(..., t)`` and ``(..., t, b)``.
-    """
+    """Return factors ``(..., a, t)``, ``(..., t)``, ``(..., t, b)`` of the last two axes; None where they are no smaller."""
     if tensor.dim() < 2 or len(tensor) == 1 or _size(tensor, 1) >= tensor.numel() or not tensor.isfinite().all():
         return None
     left, values, right = _decompose(tensor)

@@ -92,15 +92,6 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
 
     One legacy numpy generator seeded with ``seed`` makes the division and then the splits, so that divisions equal
     those of PFLlib with the same seed.
-
-    Args:
-        dataset: what is divided; its official training and test parts are treated alike.
-        options: which division.
-        n_clients: number of clients.
-        seed: 0..2**32 - 1.
-
-    Raises:
-        UserError: values out of range, or a client left without a training or a test image.
     """
     if not 0 <= seed <= MAX_LEGACY_SEED:
         raise UserError(f"seed is {seed}: it must be 0..{MAX_LEGACY_SEED}")

@@ -52,17 +52,10 @@ def holdings_table(federated: FederatedData) -> list[dict[str, Any]]:
 
 
 def draw_holdings(federated: FederatedData, path: Path) -> None:
-    """Draw clients by classes, coloured by the logarithm of the number of training images, and each client's total.
+    """Draw an ``.svg`` or ``.png`` of clients by classes, coloured by the logarithm of images, and each one's total.
 
     Cells of classes that a client lacks stay white. Small tables have their numbers written in; large ones (100
     clients, 200 classes) keep square-ish cells and fewer tick labels. The same division gives the same file.
-
-    Args:
-        federated: the division.
-        path: where to write; the suffix, ``.svg`` or ``.png``, chooses the format.
-
-    Raises:
-        UserError: another suffix, or a place that cannot be written.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -25,13 +25,7 @@ def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) 
 
 
 def iid_partition(labels: np.ndarray, n_clients: int, rng: Random) -> list[np.ndarray]:
-    """Return a random division into parts whose sizes differ by at most one.
-
-    Args:
-        labels: ``(n,)`` class numbers; only their number matters.
-        n_clients: number of parts.
-        rng: source of randomness; an integer seeds numpy's legacy generator.
-    """
+    """Return a random division into parts whose sizes differ by at most one."""
     _check(labels, n_clients)
     return [np.asarray(part) for part in np.array_split(Stream(rng).permutation(len(labels)), n_clients)]
 
@@ -51,9 +45,6 @@ def dirichlet_partition(
         alpha: concentration; small values give clients few classes.
         rng: source of randomness; an integer seeds numpy's legacy generator.
         least: smallest number of samples of a client; None means :func:`least_samples`.
-
-    Raises:
-        UserError: values out of range, or no acceptable division in ``MAX_DRAWS`` draws.
     """
     _check(labels, n_clients)
     if not (math.isfinite(alpha) and alpha > 0):
@@ -116,9 +107,6 @@ def pathological_partition(
         balanced: give the takers of a class equal parts; otherwise each but the last draws its number uniformly from a
             tenth of an equal part to an equal part, and the last gets the rest.
         least: a taker's smallest draw is at least this over C; None means :func:`least_samples`.
-
-    Raises:
-        UserError: values out of range, or numbers with which a class or a client would be left over.
     """
     _check(labels, n_clients)
     by_class = _positions_by_class(labels)
@@ -191,9 +179,6 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
         labels: ``(n,)`` class numbers 0..C-1.
         imbalance: size of the first class over size of the last, at least 1.
         rng: source of randomness; an integer seeds numpy's legacy generator.
-
-    Raises:
-        UserError: an imbalance below 1, or one that leaves a class without samples.
     """
     if not (math.isfinite(imbalance) and imbalance >= 1):
         raise UserError(
@@ -235,15 +220,10 @@ def long_tail_partition(
 def split_train_test(
     index_per_client: Sequence[np.ndarray], train_fraction: float, rng: Random
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (train, test) positions of every client, drawn without regard to class.
+    """Return (train, test) positions of every client, drawn without regard to class; the train fraction is in (0, 1).
 
     One permutation per client in order; its head is the test part and the rest, floor(train_fraction * n) long, the
     training part, as scikit-learn's ``train_test_split(train_size=...)`` does.
-
-    Args:
-        index_per_client: one array of positions per client.
-        train_fraction: share of the training part, above 0 and below 1.
-        rng: source of randomness; an integer seeds numpy's legacy generator.
     """
     if not 0 < train_fraction < 1:
         raise UserError(

@@ -16,12 +16,7 @@ CHUNK = 4096  # images at a time, so that float copies of a large set never stan
 
 
 def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
-    """Return the ascending positions of the first ``per_class`` occurrences of every label.
-
-    Args:
-        labels: ``(n,)`` integers.
-        per_class: how many to keep of each; None keeps all.
-    """
+    """Return the ascending positions of the first ``per_class`` occurrences of every label; None keeps all."""
     if per_class is None:
         return np.arange(len(labels))
     kept = [np.flatnonzero(labels == label)[:per_class] for label in np.unique(labels)]

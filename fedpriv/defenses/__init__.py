@@ -39,11 +39,7 @@ DEFENSES = Registry(
 
 
 def build_defenses(choices: Sequence[DefenseChoice]) -> tuple[Defense, ...]:
-    """Return the defenses that a run's configuration names, in its order.
-
-    Raises:
-        UserError: for an unknown name or option, or a value out of range.
-    """
+    """Return the defenses that a run's configuration names, in its order."""
     from fedpriv.util.config import parse
 
     return tuple(
@@ -56,9 +52,6 @@ def parse_choice(text: str) -> DefenseChoice:
 
     >>> parse_choice("noise:scale=0.1,kind=laplace")
     DefenseChoice(name='noise', options={'scale': '0.1', 'kind': 'laplace'})
-
-    Raises:
-        UserError: when it is not written so.
     """
     from fedpriv.federation.run_directory import DefenseChoice
     from fedpriv.util.errors import UserError

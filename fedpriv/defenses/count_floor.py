@@ -55,13 +55,7 @@ class CountFloor(Defense):
 
 
 def drop_small_classes(message: Message, class_counts: Tensor, least: int) -> Message:
-    """Return a message without classes of fewer than ``least`` images; empty where no row is left.
-
-    Args:
-        message: rows by class, or an entangled representation, which is dropped as a whole.
-        class_counts: ``(C,)`` int64, images of each class.
-        least: smallest number that stays.
-    """
+    """Return a message without classes of fewer than ``least`` images, of ``(C,)``; empty where none is left."""
     kept: list[Payload] = []
     for payload in message:
         rest = _without(payload, class_counts, least)

@@ -183,24 +183,14 @@ def releases(plan: ProtectionPlan) -> set[tuple[int, float]]:
 
 
 def worst(noise_multiplier: float, plan: ProtectionPlan, delta: float) -> float | None:
-    """Return the largest epsilon of any client; None, for no guarantee, without noise; 0 where nobody trains.
-
-    Raises:
-        UserError: when opacus is not installed.
-    """
+    """Return the largest epsilon of any client; None, for no guarantee, without noise; 0 where nobody trains."""
     if not noise_multiplier:
         return None
     return max((epsilon(noise_multiplier, steps, delta, rate) for steps, rate in releases(plan)), default=0.0)
 
 
 def private_step(step: Step, clip: float, spread: float) -> Step:
-    """Return the step that adds up clipped gradients of single images and noise.
-
-    Args:
-        step: computes the gradient of a batch; it is given one image at a time.
-        clip: the largest L2 norm of an image's gradient, over all parameters.
-        spread: standard deviation of the noise on every entry of the sum.
-    """
+    """Return the step that adds up gradients of single images, clipped in L2 norm, and noise of deviation ``spread``."""
 
     def private(work: Work, images: Tensor, labels: Tensor) -> Tensor:
         totals = [torch.zeros_like(parameter) for parameter in work.parameters]

@@ -63,10 +63,6 @@ def divergent_step(step: Step, beta: float) -> Step:
     """Return the step of the loss plus beta times the divergence of every bottleneck that the loss passes through.
 
     A bottleneck that is passed several times in one loss counts as it was passed last.
-
-    Args:
-        step: computes the gradient of a batch.
-        beta: weight of the divergence.
     """
 
     def divergent(work: Work, images: Tensor, labels: Tensor) -> Tensor:

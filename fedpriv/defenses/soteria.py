@@ -65,11 +65,7 @@ class Soteria(Defense):
 
 
 def refuse_private_gradients(name: str, plan: ProtectionPlan) -> None:
-    """Refuse to look at a batch again after its gradient was made private.
-
-    Raises:
-        UserError: naming the order that would do.
-    """
+    """Refuse to look at a batch again after its gradient was made private."""
     if plan.private_gradients:
         raise UserError(
             f"defense {name!r} behind {plan.private_gradients!r} would void its guarantee; leave one of them out, or, "
@@ -78,12 +74,7 @@ def refuse_private_gradients(name: str, plan: ProtectionPlan) -> None:
 
 
 def pruned_step(step: Step, percentile: float) -> Step:
-    """Return the step that zeroes low-scored columns of every head's gradient.
-
-    Args:
-        step: computes the gradient of a batch.
-        percentile: in [0, 100].
-    """
+    """Return the step that zeroes the columns of every head's gradient whose score is below a percentile in [0, 100]."""
 
     def pruned(work: Work, images: Tensor, labels: Tensor) -> Tensor:
         heads = [model.head for model in work.module.modules() if isinstance(model, SplitModel)]
@@ -105,13 +96,7 @@ def pruned_step(step: Step, percentile: float) -> Step:
 
 @contextmanager
 def watching(heads: list[nn.Linear], images: Tensor, found: dict[nn.Linear, Tensor]) -> Iterator[None]:
-    """Add the scores of what goes into the heads while the block runs.
-
-    Args:
-        heads: of the models in training.
-        images: ``(n, c, h, w)``, of which what goes in is differentiated; inputs that do not depend on them are passed over.
-        found: ``(d,)`` scores by head, to which they are added.
-    """
+    """Add the scores ``(d,)`` of what goes into the heads, as far as it depends on images ``(n, c, h, w)``, in the block."""
 
     def look_at(head: nn.Linear) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         def look(_: nn.Module, given: tuple[Any, ...]) -> None:
@@ -129,12 +114,7 @@ def watching(heads: list[nn.Linear], images: Tensor, found: dict[nn.Linear, Tens
 
 
 def scores(features: Tensor, images: Tensor) -> Tensor | None:
-    """Return ||d r_j / d x||_2 / (r_j + 0.1), summed over images ``(d,)``; None where features do not depend on them.
-
-    Args:
-        features: r ``(n, d)``, computed from the images, row by row.
-        images: x ``(n, c, h, w)``.
-    """
+    """Return ||d r_j / d x||_2 / (r_j + 0.1) of r ``(n, d)``, summed over images ``(d,)``; None where r is no function of x."""
     width = features.shape[1]
     norms: list[Tensor] = []
     for chosen in torch.arange(width, device=features.device).split(_AT_ONCE):

@@ -79,9 +79,6 @@ def read_policy(text: str) -> tuple[tuple[int, ...], ...]:
 
     >>> read_policy("3-1-7+43-18-18")
     ((3, 1, 7), (43, 18, 18))
-
-    Raises:
-        UserError: when it is not written so.
     """
     policies = []
     for part in text.split("+"):
@@ -106,14 +103,7 @@ def transformed_step(step: Step, policies: tuple[tuple[int, ...], ...], *, crop:
 
 
 def transform(image: Tensor, policies: tuple[tuple[int, ...], ...], rng: torch.Generator, *, crop: bool) -> Tensor:
-    """Return an image ``(c, h, w)`` in [0, 1], transformed by one of the policies.
-
-    Args:
-        image: ``(c, h, w)`` in [0, 1].
-        policies: of which one is drawn.
-        rng: draws it, the crop and all signs.
-        crop: whether to crop and mirror first.
-    """
+    """Return an image ``(c, h, w)`` in [0, 1], cropped and mirrored if asked, then changed by a policy that is drawn."""
     if crop:
         image = cropped(image, rng)
     for number in policies[_draw(len(policies), rng)]:

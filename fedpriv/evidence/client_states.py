@@ -24,11 +24,7 @@ def step_sizes(federation: Federation, client: int) -> list[int]:
 
 
 def refuse_mixed(method: Method, kind: str, architectures: Collection[str]) -> None:
-    """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks.
-
-    Raises:
-        UserError: when they do.
-    """
+    """Refuse attacks on whole private models where clients' architectures differ: one is handed to attacks."""
     if kind in NETWORKS and method.shared is own_architecture and len(set(architectures)) > 1:
         raise UserError(
             f"{argument('target', kind)}: clients of {method.name!r} upload models of different architectures "
@@ -45,9 +41,6 @@ def with_known_start(
     A method may upload weights and broadcast none, because clients go on from their own (FedHeNN). The server still has what
     a client uploaded the last time it took part; before that, the initial weights, which it drew itself. These are put in
     front of the broadcast.
-
-    Raises:
-        UserError: when the upload of the last time was not stored.
     """
     return tuple(replace(seen, broadcast=(*_start(run, federation, seen), *seen.broadcast)) for seen in observations)
 
@@ -75,9 +68,6 @@ def state_behind(run: RunDirectory, federation: Federation, kind: str, client: i
 
     For the update of one layer see :func:`state_of_update`; all else is computed with the state at the end of the round. An
     extractor too: FedRep trains the head first, then the extractor through that head.
-
-    Raises:
-        UserError: when the run did not keep the checkpoint.
     """
     return (state_of_update if kind in LAYERS else _state_at_end)(run, federation, client, round_)
 
@@ -97,9 +87,6 @@ def state_of_update(run: RunDirectory, federation: Federation, client: int, roun
 
     That is the state at the start of the round, after its broadcast, where the round was one step; otherwise the
     extractor moved during the round, and the state at its end stands for it.
-
-    Raises:
-        UserError: when the run did not keep the checkpoint.
     """
     if any(len(step_sizes(federation, setup.client)) != 1 for setup in federation.clients):
         return _kept(run, round_, round_, client)

@@ -9,14 +9,9 @@ from fedpriv.wire.kinds import TELLING
 
 
 def disclosed_labels(run: RunDirectory, federation: Federation, round_: int | None = None) -> dict[int, Said]:
-    """Return what each client's stored uploads say of the images that it holds.
+    """Return what each client's stored uploads say of its images, up to a round; None reads all.
 
     Empty where no upload of the method names classes, and where the server sees sums of uploads only.
-
-    Args:
-        run: a complete run.
-        federation: the run prepared again from its configuration.
-        round_: the last round that is read; default all.
     """
     if federation.shield.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads):
         return {}

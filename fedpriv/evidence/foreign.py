@@ -28,11 +28,7 @@ MOST_PER_CLASS = 200
 
 
 def parse_foreign(text: str) -> tuple[str, Path | None]:
-    """Return the data set and the folder of ``NAME`` or ``NAME:FOLDER``.
-
-    Raises:
-        UserError: for a name that is no data set's.
-    """
+    """Return the data set and the folder of ``NAME`` or ``NAME:FOLDER``."""
     name, folder = split_reference(text, DATASETS)
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
@@ -40,11 +36,7 @@ def parse_foreign(text: str) -> tuple[str, Path | None]:
 
 
 def refuse_foreign(card: KnowledgeCard, config: RunConfig) -> None:
-    """Check that a card's foreign images can be had, and are foreign to the clients of a run.
-
-    Raises:
-        UserError: when they are the clients' own data set, or cannot be loaded.
-    """
+    """Check that a card's foreign images can be had, and are foreign to the clients of a run."""
     name, folder = parse_foreign(card.foreign)
     own = None if config.data_dir is None else Path(config.data_dir)
     same_folder = folder is not None and own is not None and folder.resolve() == own.resolve()
@@ -69,9 +61,6 @@ def foreign_images(foreign: str, image_shape: tuple[int, int, int], seed: int) -
 
     Returns:
         ``(p, c, h, w)`` float32 in [0, 1], p at most :data:`MOST_IMAGES`.
-
-    Raises:
-        UserError: when the data set is not known, not there or cannot be read.
     """
     name, folder = parse_foreign(foreign)
     channels, height, width = image_shape

@@ -58,7 +58,7 @@ def gather(
     select: Callable[[Sequence[Observation], Sequence[TargetId]], Sequence[TargetId]] | None = None,
     trained: Trained | None = None,
 ) -> Evidence:
-    """Collect what a semi-honest server holds after a run.
+    """Collect what a semi-honest server holds after a complete run, and draw targets.
 
     Args:
         run: a complete run.
@@ -72,9 +72,6 @@ def gather(
             whole clients, so that each recovered class can be told apart from the client's others.
         select: of an attack that not every upload holds something for: the targets that do, by what the server saw.
         trained: what attackers on this run have trained and loaded so far; None begins anew.
-
-    Raises:
-        UserError: when the run stored no such upload, or cannot grant what the card says.
     """
     if kind not in federation.uploads:
         sent = ", ".join(federation.uploads) or "nothing"

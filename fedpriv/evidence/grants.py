@@ -38,22 +38,7 @@ def build_knowledge(
     seed: int = 0,
     trained: Trained | None = None,
 ) -> Knowledge:
-    """Hand over what a card grants, and nothing else.
-
-    Args:
-        run: a complete run.
-        federation: the run prepared again.
-        kind: kind of upload to attack.
-        card: the grants.
-        round_: the attacked round.
-        clients: the attacked clients.
-        observations: what the server saw, to which shadow extractors are aligned.
-        seed: of the training of shadow extractors.
-        trained: shadow extractors and loaded ones of this run, to which new ones are added; None begins anew.
-
-    Raises:
-        UserError: when the run does not have what the card names.
-    """
+    """Hand over what a card grants about the attacked clients and round, and nothing else."""
     if card.attacker_data == "other_domain":
         refuse_foreign(card, run.config)
     if card.attacker_data == "same_domain" and federation.server.public is None:
@@ -92,15 +77,7 @@ def build_knowledge(
 
 
 def _about_batch_norm(card: KnowledgeCard, model: SplitModel | None) -> KnowledgeCard:
-    """Return the card that results carry: without batch norm there is nothing to grant, and cards do not differ in it.
-
-    Args:
-        card: what was asked for.
-        model: the architecture that is uploaded; None where none is.
-
-    Raises:
-        UserError: for statistics of the batch where there are none.
-    """
+    """Return the card that results carry: without batch norm there is nothing to grant, and cards do not differ in it."""
     if model is None:
         if card.batch_norm == "exact":
             raise UserError("knowledge batch_norm=exact: runs store no batch statistics; use running or none")

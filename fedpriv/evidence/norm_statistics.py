@@ -23,11 +23,7 @@ def batch_norms(model: nn.Module) -> dict[str, nn.BatchNorm2d]:
 
 
 def running_statistics(run: RunDirectory, model: nn.Module, kind: str, client: int, round_: int) -> Statistics:
-    """Return the running statistics of the client's copy of an uploaded network at the end of a round.
-
-    Raises:
-        UserError: when the run did not keep the checkpoint.
-    """
+    """Return the running statistics of the client's copy of an uploaded network at the end of a round."""
     if round_ not in run.checkpointed_rounds():
         raise UserError(
             f"{run.path}: {argument('knowledge', {'batch_norm': 'running'})}: the client's running statistics of round "
@@ -43,17 +39,7 @@ def running_statistics(run: RunDirectory, model: nn.Module, kind: str, client: i
 
 
 def exact_statistics(setup: ClientSetup, steps: Sequence[Tensor], model: nn.Module, seen: Observation) -> Statistics:
-    """Return mean and biased variance of what went into each batch norm in the one step behind an upload.
-
-    Args:
-        setup: the client.
-        steps: the batches of its local steps.
-        model: the architecture that is uploaded.
-        seen: the upload, beside the weights that the client began with.
-
-    Raises:
-        UserError: when there were several steps, so no one batch, or a defense changed what the step trained on.
-    """
+    """Return mean and biased variance of what went into each batch norm of ``model`` in the one step behind an upload."""
     where = argument("knowledge", {"batch_norm": "exact"})
     if len(steps) != 1:
         raise UserError(

@@ -39,9 +39,6 @@ def mean_upload(uploads: Sequence[Message]) -> Message:
     """Return the mean of uploads of the same kinds, weighted by numbers of samples where they are uploaded.
 
     Numbers of samples themselves are added up. Angle matrices become dense, as the server's mean is.
-
-    Raises:
-        UserError: for a kind that is not added up.
     """
     counts = [find_payload(upload, SampleCount) for upload in uploads]
     weights = torch.tensor([1 if count is None else int(count.count) for count in counts], dtype=torch.float64)

@@ -25,11 +25,7 @@ _WINDOWS: dict[Stage, tuple[float, float]] = {"early": (0.0, 0.1), "middle": (0.
 
 
 def parse_stage(name: str) -> Stage:
-    """Return the stage of that name.
-
-    Raises:
-        UserError: when there is none.
-    """
+    """Return the stage of that name."""
     for stage in STAGES:
         if stage == name:
             return stage
@@ -48,11 +44,7 @@ def stage_round(stage: Stage, rounds: int) -> int:
 
 
 def planned_rounds(stages: Sequence[Stage], rounds: int) -> dict[Stage, int]:
-    """Return the round of each stage of a run that is still to be trained.
-
-    Raises:
-        UserError: when the run is too short for its stages to differ.
-    """
+    """Return the round of each stage of a run that is still to be trained."""
     found = {stage: stage_round(stage, rounds) for stage in STAGES}
     if len(set(found.values())) < len(found) and tuple(stages) != ("converged",):
         raise UserError(
@@ -72,11 +64,7 @@ def rounds_to_keep(kind: str, rounds: Sequence[int]) -> tuple[int, ...]:
 
 
 def kept_rounds(run: RunDirectory, kind: str, stages: Sequence[Stage]) -> dict[Stage, int]:
-    """Return the round of each stage among those that a finished run kept: the nearest to where the stage should be.
-
-    Raises:
-        UserError: when the run kept nothing of a stage; says what it kept, and how to train so that it is kept.
-    """
+    """Return the round of each stage among those that a finished run kept: the nearest to where the stage should be."""
     rounds = run.config.rounds
     planned = planned_rounds(stages, rounds)
     stored, kept = set(run.captured_rounds()), {0, *run.checkpointed_rounds()}

@@ -22,18 +22,7 @@ def choose_targets(
     seed: int,
     select: Callable[[Sequence[TargetId]], Sequence[TargetId]] | None = None,
 ) -> tuple[TargetId, ...]:
-    """Draw targets by seed, the same number from every client as far as it goes.
-
-    Args:
-        observations: whose uploads hold the targets.
-        kind: of upload.
-        number: how many at most.
-        seed: of the drawing.
-        select: returns those of the targets that may be drawn; default all.
-
-    Raises:
-        UserError: when ``number`` is less than one.
-    """
+    """Draw targets by seed among those that ``select`` returns, the same number from every client as far as it goes."""
     if number < 1:
         raise UserError(f"{argument('targets', number)}: expected at least 1")
     rng = np.random.default_rng(derive_seed(seed, "targets", kind))

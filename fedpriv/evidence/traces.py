@@ -23,11 +23,7 @@ from fedpriv.util.errors import UserError
 
 
 def local_steps(run: RunDirectory, round_: int, client: int) -> tuple[Tensor, ...]:
-    """Return the batches of the local steps behind an upload, as indices into the client's training set.
-
-    Raises:
-        UserError: when the trace is missing or damaged, or the method noted no steps.
-    """
+    """Return the batches of the local steps behind an upload, as indices into the client's training set."""
     phases = load_trace(run, round_, client).phases
     if not phases:
         raise UserError(
@@ -43,11 +39,7 @@ def used_images(run: RunDirectory, round_: int, client: int) -> Tensor:
 
 
 def mixing_weights(run: RunDirectory, round_: int, client: int) -> Tensor:
-    """Return the weight ``(n,)`` float64 of every training image in a client's entangled upload.
-
-    Raises:
-        UserError: when the trace is missing or damaged, or nobody noted a mixture.
-    """
+    """Return the weight ``(n,)`` float64 of every training image in a client's entangled upload."""
     weights = load_trace(run, round_, client).mixture
     if weights is None:
         raise UserError(
@@ -60,15 +52,7 @@ def mixing_weights(run: RunDirectory, round_: int, client: int) -> Tensor:
 def round_classes(
     run: RunDirectory, federation: Federation, round_: int, client: int, *, given: bool
 ) -> list[TargetId]:
-    """Return one target for each class that a client trained on in a round, ascending.
-
-    Args:
-        run: the run.
-        federation: the run prepared again.
-        round_: the round.
-        client: the client.
-        given: whether targets name their classes; else only how many there are is told.
-    """
+    """Return one target for each class that a client trained on in a round, ascending; only ``given`` ones name it."""
     classes = _labels(run, federation, round_, client).unique().tolist()
     return [TargetId(round_, client, place, label if given else -1) for place, label in enumerate(classes)]
 
@@ -100,20 +84,7 @@ def granted(
     model: SplitModel | None,
     observations: Sequence[Observation],
 ) -> Granted:
-    """Hand over what a card grants of the local steps behind uploads of trained weights, and nothing else.
-
-    Args:
-        run: the run.
-        federation: the run prepared again.
-        card: the grants.
-        round_: the attacked round.
-        clients: the attacked clients.
-        model: the architecture that is uploaded; None where none is.
-        observations: what the server saw.
-
-    Raises:
-        UserError: when the trace is missing or damaged, or exact statistics are granted that there are not.
-    """
+    """Hand over what a card grants of the local steps behind uploads of trained weights, and nothing else."""
     batches, labels, statistics = {}, {}, {}
     for k in sorted(clients):
         if card.batch:

@@ -32,21 +32,10 @@ def evaluate(
     known: Mapping[str, Any],
     changed: set[int],
 ) -> dict[str, list[list[int]]]:
-    """Count correct answers of every client, after local training and after the next broadcast.
+    """Return ``[correct, total]`` of every client by when it was counted: after training, and after the next broadcast.
 
     A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
     is not evaluated twice.
-
-    Args:
-        method: that predicts.
-        clients: every client's setup and test samples.
-        states: every client's, after the round.
-        broadcast: what the next round's clients will receive.
-        known: the counts before the round; empty at first.
-        changed: clients whose state the round changed.
-
-    Returns:
-        ``[correct, total]`` of every client, by when it was counted.
     """
     predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.extra_predictors.items()}}
     found: dict[str, list[list[int]]] = {}
@@ -75,14 +64,7 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
 def summarise(
     directory: RunDirectory, config: RunConfig, clients: Sequence[ClientSetup], protection: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the summary of a run from its lines, with what is known of its defenses.
-
-    Args:
-        directory: the run, all rounds done.
-        config: what it was made from.
-        clients: every client's setup.
-        protection: ``defenses``, one mapping each, and ``privacy``, the guarantees that they account for.
-    """
+    """Return the summary of a finished run from its lines; ``protection`` holds its ``defenses`` and ``privacy``."""
     lines, timings = directory.lines("metrics"), directory.lines("timings")
     rows: list[Entry] = directory.ledger()
     totals = count(rows)

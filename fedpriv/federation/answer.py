@@ -52,13 +52,7 @@ class Answer:
 
 
 def answers_for(answers: Sequence[Answer], kind: str, options: Mapping[str, Any]) -> tuple[Answer, ...]:
-    """Return the answers to a defense on one kind of upload; none where nothing is adapted to it there.
-
-    Args:
-        answers: all of the defense.
-        kind: of payload.
-        options: of the defense, the usual ones filled in.
-    """
+    """Return the answers to a defense with these options on one kind of upload; none where nothing is adapted."""
     about = [answer for answer in answers if answer.kinds is not None and kind in answer.kinds]
     return tuple(
         answer
@@ -68,12 +62,7 @@ def answers_for(answers: Sequence[Answer], kind: str, options: Mapping[str, Any]
 
 
 def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explained: bool = True) -> str:
-    """Return what is adapted to a defense, for a reader.
-
-    Args:
-        answers: all of the defense.
-        unanswered: why there are none.
-        explained: whether to say why each answer works.
+    """Return what is adapted to a defense, or why nothing is, for a reader.
 
     >>> answer_sentence([Answer(("joint",), ("prototype",), note="inverts all images of a class together")])
     'joint on prototype uploads: inverts all images of a class together; on others not evaluated'

@@ -12,13 +12,7 @@ from fedpriv.wire.payloads import Message
 
 
 def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
-    """Whether a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`.
-
-    Args:
-        config: of the run.
-        round_: counted from 1.
-        uploads: (client, message), as they left the clients.
-    """
+    """Whether a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`."""
     if config.capture == "auto":
         sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
         return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds or round_ in config.keep

@@ -27,10 +27,6 @@ def training_flops_per_image(model: SplitModel, blueprint: Blueprint) -> int:
     """Return the operations of one image's forward and backward pass, multiply-add counting two.
 
     Runs one step on black images without an optimiser: weights stay, running statistics do not.
-
-    Args:
-        model: a scratch module.
-        blueprint: its architecture.
     """
     device = model.head.weight.device
     images = torch.zeros(COUNTED_BATCH, *blueprint.image_shape, device=device)

@@ -24,11 +24,7 @@ from fedpriv.wire.sizes import FLOAT, INTEGER, FederationSizes, Item, total
 
 
 def model_parameters(blueprint: Blueprint) -> int:
-    """Return the number of learnable parameters of a whole model.
-
-    Raises:
-        UserError: for an architecture that cannot be built.
-    """
+    """Return the number of learnable parameters of a whole model."""
     if blueprint.mapping == "fc":  # the one mapping with parameters of its own
         return count_parameters(build_model(blueprint, 0))
     return extractor_parameters(blueprint) + blueprint.width * blueprint.n_classes + blueprint.n_classes
@@ -37,11 +33,7 @@ def model_parameters(blueprint: Blueprint) -> int:
 def with_models(
     facts: FederationSizes, models: str, image_shape: tuple[int, int, int], mapping: str = "ap"
 ) -> FederationSizes:
-    """Return facts with the architectures of a family; client k takes the k-th, as in a run.
-
-    Raises:
-        UserError: for unknown models and images they cannot take.
-    """
+    """Return facts with the architectures of a family; client k takes the k-th, as in a run."""
     names = family(models)
     blueprints = [
         Blueprint(names[k % len(names)], image_shape, facts.classes, facts.width, mapping) for k in range(facts.clients)
@@ -72,9 +64,6 @@ def message_sizes(method: Method, facts: FederationSizes) -> tuple[Item, ...]:
     An axis of a payload's declared shape is C, d or 1, and its first may be n, the images of a client, or c, its
     classes, in a broadcast the classes that anybody holds. Parameters by name are those of the kind's network. What is
     optional, or sent once, is left out. What ``method.sizes`` says comes before all this.
-
-    Raises:
-        UserError: when a size is not known.
     """
     facts = facts if facts.options is not None else replace(facts, options=method.options())
     told = method.sizes(facts)
@@ -100,9 +89,9 @@ def _scalars(
     first, *others = spec.metadata["shape"].split()
     lengths = {"1": 1, "d": facts.width, "C": facts.classes}
     if first == "n":
-        number = int(facts.need("samples", "--samples"))
+        number = int(facts.need("samples"))
     elif first == "c" and direction == "upload":
-        number = int(facts.need("pairs", "--pairs"))
+        number = int(facts.need("pairs"))
     else:
         lengths["c"] = facts.known_classes or facts.classes
         number, others = facts.clients, [first, *others]
@@ -117,28 +106,18 @@ def _scalars(
 
 def _of_network(method: Method, facts: FederationSizes, kind: type[Payload]) -> int:
     if kind.space == "factors":
-        return facts.clients * int(facts.need("compressed_scalars", "--compressed-scalars"))
+        return facts.clients * int(facts.need("compressed_scalars"))
     if kind.network == "head":
         return facts.clients * facts.head_scalars
     if kind.network == "small":
-        return facts.clients * model_parameters(method.shared(facts.need("blueprint", "--model"), facts.options))
+        return facts.clients * model_parameters(method.shared(facts.need("blueprint", "models"), facts.options))
     return facts.all_models() - (facts.clients * facts.head_scalars if kind.network == "extractor" else 0)
 
 
 def communication(
     method: Method, facts: FederationSizes, options: Mapping[str, Any], *, mixed: bool = False
 ) -> dict[str, Any]:
-    """Return a settled round's communication over all clients, under the names that a run's summary has.
-
-    Args:
-        method: that is planned.
-        facts: sizes; its ``options`` are ignored.
-        options: the method's own options, as a user gives them.
-        mixed: whether clients have different architectures.
-
-    Raises:
-        UserError: when an option is wrong, or a size that it depends on is not known.
-    """
+    """Return a settled round's communication with these options of the method, under the names that a run's summary has."""
     if mixed and method.homogeneous:
         raise UserError(
             f"method {method.name!r} needs one architecture for all clients: pass one in {argument('models')}"

@@ -38,11 +38,7 @@ def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSe
 
 
 def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, has_public: bool) -> None:
-    """Check that a method can run on these clients.
-
-    Raises:
-        UserError: with the reason and the remedy.
-    """
+    """Check that a method can run on these clients."""
     names = sorted({setup.blueprint.name for setup in setups})
     if method.homogeneous and len(names) > 1:
         raise UserError(

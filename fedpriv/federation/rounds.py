@@ -126,14 +126,7 @@ class Federation:
 
 
 def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Samples | None]:
-    """Load a run's data set, set public images aside, and divide the rest.
-
-    Returns:
-        The federated data and the public images ``(p, c, h, w)`` in [0, 1] with their labels, or None.
-
-    Raises:
-        UserError: when the data is missing or cannot be divided so.
-    """
+    """Load a run's data set, set public images (None for none) aside, and divide the rest."""
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     source = SourceOptions(data_dir, download, config.image_size, config.per_class)
     with blaming("dataset"):
@@ -161,9 +154,6 @@ def prepare(
         device: where to compute.
         download: fetch the data set where it is missing.
         defenses: what ``config.defenses`` names, built, in the same order (:func:`fedpriv.defenses.build_defenses`).
-
-    Raises:
-        UserError: for anything in the configuration that cannot run, before anything is trained.
     """
     wanted = [config.method, *(one.name for one in config.defenses)]
     given = [method.name, *(one.name for one in defenses)]
@@ -226,17 +216,7 @@ Report = Callable[[int, int, str], None]
 def run(
     federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None
 ) -> dict[str, Any]:
-    """Run a federation from wherever its directory stands to the end.
-
-    Args:
-        federation: what to run.
-        directory: where it is kept; new, or one that was interrupted.
-        engine: where client steps run.
-        report: progress.
-
-    Returns:
-        The summary, which is also written to the directory.
-    """
+    """Run a federation from wherever its directory stands to the end; return the summary, which is also written there."""
     config, method = federation.config, federation.method
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))

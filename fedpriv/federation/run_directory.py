@@ -148,11 +148,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunDirectory:
-        """Make a new run directory.
-
-        Raises:
-            UserError: when something is there already.
-        """
+        """Make a new run directory."""
         if (path.exists() and not path.is_dir()) or occupied(path):
             raise UserError(
                 f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
@@ -163,11 +159,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """Open an existing run directory.
-
-        Raises:
-            UserError: when it is no run directory, or of another version.
-        """
+        """Open an existing run directory."""
         run = cls(path)
         if not path.is_dir():
             raise UserError(f"{path}: no such run directory; make one with: {call('train', out=str(path))}")
@@ -178,11 +170,7 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        """The run's configuration.
-
-        Raises:
-            UserError: when config.json is of another version or was tampered with.
-        """
+        """The run's configuration."""
         path = self.path / "config.json"
         values = read_json(path)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
@@ -198,11 +186,7 @@ class RunDirectory:
         return (self.path / "summary.json").is_file()
 
     def require_complete(self) -> None:
-        """Check that every round is done.
-
-        Raises:
-            UserError: saying how far the run is and how to finish it.
-        """
+        """Check that every round is done."""
         if not self.complete:
             done, rounds = self.newest_checkpoint() or 0, self.config.rounds
             raise UserError(
@@ -229,11 +213,7 @@ class RunDirectory:
                 write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def ledger(self) -> list[Entry]:
-        """Return every entry of the ledger.
-
-        Raises:
-            UserError: when a line is no entry.
-        """
+        """Return every entry of the ledger."""
         try:
             return [Entry(**(row | {"shape": tuple(row["shape"])})) for row in self.lines("ledger")]
         except (TypeError, KeyError) as error:
@@ -274,11 +254,7 @@ class RunDirectory:
         self.append("captures", [{"round": about["round"], "file": name, "sha256": digest(path)}])
 
     def message(self, path: Path) -> Message:
-        """Read a stored message back.
-
-        Raises:
-            UserError: when it is missing, damaged, or not what the run stored.
-        """
+        """Read a stored message back."""
         name, noted = str(path.relative_to(self.path)), self._digests
         if name not in noted:
             raise UserError(f"{path}: the run stored no such message; see {argument('capture')} of training")
@@ -318,13 +294,7 @@ class RunDirectory:
         return tuple(sorted(int(name.removeprefix("round-")) for name in names if name.startswith("round-")))
 
     def save_checkpoint(self, checkpoint: Checkpoint, changed: set[int], keep: tuple[int, ...]) -> None:
-        """Write a checkpoint, then drop older ones except those to keep.
-
-        Args:
-            checkpoint: the standing after a round.
-            changed: clients whose state differs from the previous checkpoint; the others' files are linked.
-            keep: rounds whose checkpoints stay.
-        """
+        """Write a checkpoint, linking files of clients that did not change, then drop older ones except those to keep."""
         final = self.checkpoint_path(checkpoint.round)
         previous = self.newest_checkpoint()
         building = final.with_name(f".{final.name}.{os.getpid()}{ownership.PARTIAL}")
@@ -348,11 +318,7 @@ class RunDirectory:
                 ownership.remove(self.checkpoint_path(round_))
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
-        """Read a checkpoint back.
-
-        Raises:
-            UserError: when it is missing or damaged.
-        """
+        """Read a checkpoint back."""
         folder = self.checkpoint_path(round_)
         if not folder.is_dir():
             there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
@@ -368,11 +334,7 @@ class RunDirectory:
         )
 
     def client_state(self, round_: int, client: int) -> State:
-        """Read one client's state after a round.
-
-        Raises:
-            UserError: when it is missing or damaged.
-        """
+        """Read one client's state after a round."""
         return _load_state(self.checkpoint_path(round_) / f"client-{client:03d}.safetensors")
 
 

@@ -45,11 +45,7 @@ def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) 
 
 
 def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
-    """Read back what a client did in a round.
-
-    Raises:
-        UserError: when it was not stored, is missing or damaged.
-    """
+    """Read back what a client did in a round."""
     path = trace_path(run, round_, client)
     if not path.is_file():
         raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")

@@ -106,17 +106,9 @@ def mix(private: Tensor, shared: Tensor, weight: Tensor) -> Tensor:
 def learn_weight(
     weight: Tensor, private: Tensor, shared: Tensor, labels: Tensor, options: Options, batch_size: int
 ) -> Tensor:
-    """Return w after gradient descent on the mean cross-entropy of the mixture, kept in [0, 1].
+    """Return w ``(1,)`` after gradient descent on the mixture's mean cross-entropy over logits ``(n, C)``, kept in [0, 1].
 
     The slope is d CE / d w = mean_i (softmax(mixture_i) - onehot(y_i)) . (P_i - S_i).
-
-    Args:
-        weight: w ``(1,)`` to start from.
-        private: logits P ``(n, C)`` of the adaptability set.
-        shared: logits S ``(n, C)``.
-        labels: ``(n,)``.
-        options: step size and passes.
-        batch_size: images a step, in stored order.
     """
     targets = nn.functional.one_hot(labels, private.shape[1])
     for _ in range(options.set_epochs):
@@ -141,14 +133,7 @@ def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> Sta
 
 
 def mutual_loss(private: Tensor, shared: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
-    """Return the sum of both models' losses.
-
-    Args:
-        private: logits P ``(b, C)``.
-        shared: logits S ``(b, C)``.
-        labels: ``(b,)``.
-        weight: w ``(1,)``.
-    """
+    """Return the sum of both models' losses, of logits ``(b, C)`` and w ``(1,)``."""
     return (
         cross_entropy(private, labels)
         + divergence(private, shared.detach())

@@ -90,15 +90,7 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
 def distillation_loss(
     mentor: tuple[Tensor, Tensor], mentee: tuple[Tensor, Tensor], weight: Tensor, labels: Tensor, *, parity: bool
 ) -> Tensor:
-    """Return the sum of both models' losses.
-
-    Args:
-        mentor: its representations ``(b, d)`` and logits ``(b, C)``.
-        mentee: the same.
-        weight: W ``(d, d)``.
-        labels: ``(b,)``.
-        parity: whether nothing is held constant and KL is also divided by C.
-    """
+    """Return the sum of both models' losses, of representations ``(b, d)`` and logits ``(b, C)`` each and W ``(d, d)``."""
     (mentor_features, mentor_logits), (mentee_features, mentee_logits) = mentor, mentee
     mentor_alone, mentee_alone = cross_entropy(mentor_logits, labels), cross_entropy(mentee_logits, labels)
     divisor = (mentor_alone + mentee_alone).clamp(min=LEAST_DIVISOR)

@@ -103,7 +103,7 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
 def sizes(facts: FederationSizes) -> Scalars:
     """Return the counts, where the mean needs them."""
     weighted = facts.options.averaging == "counts"
-    return {("upload", "prototype.counts"): facts.need("pairs", "--pairs")} if weighted else {}
+    return {("upload", "prototype.counts"): facts.need("pairs")} if weighted else {}
 
 
 def broadcast_scalars(facts: FederationSizes, prototypes: int) -> Scalars:

@@ -126,11 +126,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 def naive_mean(blocks: Sequence[Tensor]) -> Tensor:
-    """Return the mean of each element over the clients that sent it, zero where nobody did.
-
-    Args:
-        blocks: ``(m_k, d / m_k, d / m_k)`` of each client.
-    """
+    """Return each element's mean over the clients that sent it, zero for none, of blocks ``(m_k, d / m_k, d / m_k)``."""
     width = blocks[0].shape[0] * blocks[0].shape[1]
     total = torch.stack([dense(block).double() for block in blocks]).sum(0)
     senders = torch.stack([support(len(block), width, block.device) for block in blocks]).sum(0)

@@ -90,13 +90,7 @@ def generate(state: State) -> Tensor:
 
 
 def adaptive_margin(features: Tensor, classes: Tensor, bound: float) -> float:
-    """Return the largest distance between a class's mean prototype and its nearest other, at most ``bound``.
-
-    Args:
-        features: ``(n, d)`` uploaded prototypes.
-        classes: ``(n,)`` their classes; with a single class there is no distance and the margin is the bound.
-        bound: upper bound.
-    """
+    """Return the largest distance of a class's mean row from its nearest other, at most ``bound``; that for one class."""
     means, present, _ = class_means(features, classes)
     if len(present) < 2:
         return bound
@@ -106,14 +100,7 @@ def adaptive_margin(features: Tensor, classes: Tensor, bound: float) -> float:
 
 
 def separation_loss(features: Tensor, classes: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """Return mean cross-entropy of minus the distances, the margin added to that of the true class.
-
-    Args:
-        features: ``(n, d)`` uploaded prototypes.
-        classes: ``(n,)`` their classes.
-        prototypes: ``(C, d)`` generated ones.
-        margin: what the true class is handicapped by.
-    """
+    """Return mean cross-entropy of minus the distances ``(n, C)`` from all prototypes, the true one's plus the margin."""
     squares = features.square().sum(1)[:, None] + prototypes.square().sum(1) - 2 * features @ prototypes.T
     # The root's slope is infinite at zero, where rounding may even make the square negative.
     distance = squares.clamp(min=1e-12).sqrt()

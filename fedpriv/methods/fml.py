@@ -71,14 +71,7 @@ def init(setup: ClientSetup, rng: torch.Generator) -> State:
 
 
 def mutual_loss(private: Tensor, shared: Tensor, labels: Tensor, options: Options) -> Tensor:
-    """Return the sum of both models' losses.
-
-    Args:
-        private: logits ``(b, C)`` of the private model.
-        shared: logits ``(b, C)`` of the shared model.
-        labels: ``(b,)``.
-        options: alpha, beta and parity.
-    """
+    """Return the sum of both models' losses, of logits ``(b, C)``."""
     if options.parity:
         taught_private, taught_shared = divergence(private, shared, "mean"), divergence(shared, private, "mean")
     else:

@@ -68,15 +68,7 @@ def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> Sta
 
 
 def contrastive_terms(features: Tensor, targets: Tensor, clusters: Tensor, classes: Tensor, t: float) -> Tensor:
-    """Return the contrastive term of every sample ``(n,)``.
-
-    Args:
-        features: ``(n, d)`` representations.
-        targets: ``(n,)`` their classes, each with at least one cluster.
-        clusters: ``(Q, d)`` cluster prototypes.
-        classes: ``(Q,)`` their classes.
-        t: temperature.
-    """
+    """Return each row's contrastive term ``(n,)``, its class having a cluster; rows ``(n, d)``, clusters ``(Q, d)``."""
     scores = normalize(features, dim=1) @ normalize(clusters, dim=1).T / t
     own = scores.masked_fill(classes != targets[:, None], -torch.inf)
     return scores.logsumexp(1) - own.logsumexp(1)
@@ -118,12 +110,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
-    """Return one prototype for every cluster of every class, classes ascending.
-
-    Args:
-        features: ``(n, d)`` uploaded prototypes.
-        classes: ``(n,)`` their classes.
-    """
+    """Return one prototype for every cluster of every class, ascending, of prototypes ``(n, d)`` and classes ``(n,)``."""
     found, of_class = [], []
     for c in classes.unique().tolist():
         points = features[classes == c]
@@ -137,7 +124,7 @@ def sizes(facts: FederationSizes) -> Scalars:
 
     Q depends on the prototypes: at least the number of classes held, at most half the pairs beyond single holders.
     """
-    return fedproto.broadcast_scalars(facts, facts.need("clusters", "--clusters"))
+    return fedproto.broadcast_scalars(facts, facts.need("clusters"))
 
 
 METHOD = Method(

@@ -71,14 +71,7 @@ LENET_CHANNELS = 12
 
 
 def family(name: str) -> tuple[str, ...]:
-    """Return the architectures of a family, of a single model, or of a comma-separated list of both.
-
-    Args:
-        name: for example ``small``, ``cnn4`` or ``cnn4,resnet18``; repeats count (``cnn4,cnn4,resnet18``).
-
-    Raises:
-        UserError: for a name that is neither a family nor a model.
-    """
+    """Return the architectures of a family, of a model, or of a list of both with commas, in which repeats count."""
     members: list[str] = []
     for part in (piece.strip() for piece in name.split(",")):
         if part in FAMILIES:
@@ -106,13 +99,6 @@ def default_width(name: str, image_shape: tuple[int, int, int] = (3, 32, 32)) ->
     The published widths: 512 for cnn4 and the large networks (FedRE), 500 for CNN-1..5, or 50 in their single-channel
     layout (FedMRL), 128 for the small family, and for ``lenet-sigmoid`` the width of its own vectors, so that nothing
     is pooled (DLG). A list takes the least width of its members, so that no member has to repeat values.
-
-    Args:
-        name: as for :func:`family`.
-        image_shape: (channels, height, width) of the input.
-
-    Raises:
-        UserError: for a name that is neither a family nor a model.
     """
     return min(_model_width(member, image_shape) for member in family(name))
 

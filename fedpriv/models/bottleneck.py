@@ -51,10 +51,5 @@ class VariationalBottleneck(nn.Module):
 
 
 def divergence(mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return KL(N(mean, deviation^2) || N(0, 1)) in nats, summed over the entries of a row, averaged over rows.
-
-    Args:
-        mean: ``(n, K)``.
-        deviation: ``(n, K)``, > 0.
-    """
+    """Return KL(N(mean, deviation^2) || N(0, 1)) in nats of ``(n, K)``, summed over a row, averaged over rows."""
     return (mean.square() + deviation.square() - 2 * deviation.log() - 1).sum(1).mean() / 2

@@ -27,14 +27,6 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
 
     Networks with batch normalisation (ResNets, MobileNetV2, GoogLeNet) cannot train on a batch of one small image; see
     :mod:`fedpriv.models.stock`.
-
-    Args:
-        blueprint: what to build.
-        seed: the run's seed for initial weights.
-
-    Raises:
-        UserError: for an unknown model or mapping, a width or class count below 1, or images that the model
-            cannot take.
     """
     _check_sizes(blueprint)
     make_mapping = resolve("representation mapping", blueprint.mapping, MAPPINGS)
@@ -61,11 +53,7 @@ def count_parameters(module: nn.Module) -> int:
 
 @lru_cache(maxsize=256)
 def extractor_parameters(blueprint: Blueprint) -> int:
-    """Return the extractor's number of parameters (mapping and head left out) without allocating its weights.
-
-    Raises:
-        UserError: as :func:`build_model`.
-    """
+    """Return the extractor's number of parameters (mapping and head left out) without allocating its weights."""
     _check_sizes(blueprint)
     with torch.device("meta"):
         extractor, _ = _make_extractor(blueprint)
@@ -74,11 +62,7 @@ def extractor_parameters(blueprint: Blueprint) -> int:
 
 @lru_cache(maxsize=256)
 def extractor_batch_norms(blueprint: Blueprint) -> int:
-    """Return how many layers of the extractor normalise over the batch, without allocating its weights.
-
-    Raises:
-        UserError: as :func:`build_model`.
-    """
+    """Return how many layers of the extractor normalise over the batch, without allocating its weights."""
     _check_sizes(blueprint)
     with torch.device("meta"):
         return batch_norms(_make_extractor(blueprint)[0])

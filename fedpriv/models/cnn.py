@@ -43,18 +43,9 @@ def cnn4(image_shape: ImageShape) -> tuple[nn.Module, int]:
 
 
 def _cnn(image_shape: ImageShape, second: int, hidden: int, gray_hidden: int) -> tuple[nn.Module, int]:
-    """One of CNN-1..5 (FedMRL and FedRAL) without its last layer.
+    """One of CNN-1..5 (FedMRL and FedRAL) without its last layer; L = 500, or 50 for single-channel images.
 
     The papers give two layouts, one for CIFAR and one for Fashion-MNIST; single-channel images take the second.
-
-    Args:
-        image_shape: (channels, height, width), sides at least 16.
-        second: channels of the second convolution, for colour images.
-        hidden: width of the first linear layer, for colour images.
-        gray_hidden: width of the first linear layer, for single-channel images.
-
-    Returns:
-        The extractor and L: 500, or 50 for single-channel images.
 
     Raises:
         UnfitShape: for sides below 16.

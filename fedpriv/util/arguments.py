@@ -36,23 +36,12 @@ _spelling: ContextVar[Spelling] = ContextVar("spelling", default=Spelling())  # 
 
 
 def argument(name: str, *value: Any) -> str:
-    """Return an argument of a verb, with what was given where that is passed, as whoever reads the message wrote it.
-
-    Args:
-        name: the keyword of the verb.
-        value: at most one.
-    """
+    """Return an argument of a verb, with what was given where that is passed, as whoever reads the message wrote it."""
     return _spelling.get().argument(name, *value)
 
 
 def call(verb: str, *given: Any, **named: Any) -> str:
-    """Return a call of a verb, as whoever reads the message would write it.
-
-    Args:
-        verb: its name.
-        given: arguments by position.
-        named: arguments by name.
-    """
+    """Return a call of a verb, as whoever reads the message would write it."""
     return _spelling.get().call(verb, *given, **named)
 
 

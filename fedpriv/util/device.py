@@ -11,16 +11,10 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of a name; on a CPU, fix one thread for this process.
+    """Return the device of ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; on a CPU, fix one thread.
 
     Two threads on a busy two-core machine were measured several times slower than one, and one thread makes sums come
     out the same on every run.
-
-    Args:
-        name: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-
-    Raises:
-        UserError: for a device that is unknown or not there.
     """
     import torch
 

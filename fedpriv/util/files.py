@@ -50,11 +50,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON.
-
-    Raises:
-        UserError: when the file is missing or no JSON.
-    """
+    """Read JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -74,11 +70,7 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines; a last line cut off by a crash is left out.
-
-    Raises:
-        UserError: when the file cannot be read, or any other line is no JSON object.
-    """
+    """Read JSON lines; a last line cut off by a crash is left out."""
     if not path.is_file():
         return []
     try:

@@ -15,17 +15,7 @@ from fedpriv.util.errors import UserError
 
 @contextlib.contextmanager
 def output(path: Path, kind: str, *, force: bool = False, resume: bool = False) -> Iterator[None]:
-    """Take a folder for writing and hold it until the work is done.
-
-    Args:
-        path: the folder.
-        kind: what it will hold.
-        force: where it holds something, remove it first, if all of it is ours.
-        resume: go on with what is there; the folder must be there.
-
-    Raises:
-        UserError: when something is in the way, another process writes there, or the folder cannot be made or written.
-    """
+    """Take a folder for writing and hold it: free, or ours and emptied with ``force``, or there with ``resume``."""
     if not resume:
         check_free(path, force=force)
     with contextlib.ExitStack() as taken:
@@ -42,11 +32,7 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False) 
 
 
 def check_free(path: Path, *, force: bool) -> None:
-    """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing.
-
-    Raises:
-        UserError: when something is in the way, another process writes there, or the folder cannot be made or written.
-    """
+    """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing."""
     with writing(path):
         if path.is_symlink() and not path.exists():
             raise UserError(f"{path}: is a link to nothing; {argument('out')} takes a folder")
@@ -99,9 +85,6 @@ def refuse_overlap(
         out: the folder to write.
         inputs: name -> folder or file that is read; no part of either may lie in the other.
         around: name -> folder that is read, and that may have the output below it, as a folder of data sets has.
-
-    Raises:
-        UserError: naming both.
     """
     target = out.resolve()
     for name, given in (*inputs.items(), *(around or {}).items()):
@@ -122,11 +105,7 @@ def give_back(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in one line that an output folder cannot be made or written.
-
-    Raises:
-        UserError: in place of an OSError.
-    """
+    """Say in one line that an output folder cannot be made or written."""
     try:
         yield
     except OSError as error:

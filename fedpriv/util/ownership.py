@@ -29,12 +29,7 @@ FORMAT = 1
 
 
 def mark(folder: Path, kind: str) -> str:
-    """Make a folder ours, unless it is; return its identity, which no other folder has.
-
-    Args:
-        folder: made if it is missing.
-        kind: what it will hold: ``run``, ``attacks``, ``report``, ...
-    """
+    """Make a folder ours, to hold a kind of thing, unless it is; return its identity, which no other folder has."""
     folder.mkdir(parents=True, exist_ok=True)
     known = identity(folder)
     if known is not None:
@@ -46,11 +41,7 @@ def mark(folder: Path, kind: str) -> str:
 
 
 def identity(folder: Path) -> str | None:
-    """Return the identity of a folder that we made, or None for any other.
-
-    Raises:
-        UserError: when its marker is of another version.
-    """
+    """Return the identity of a folder that we made, or None for any other."""
     head = _head(folder / MARKER)
     if head is None or head.get("made_by") != "fedpriv":
         return None
@@ -157,11 +148,7 @@ def written(home: Path) -> set[str]:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a folder for writing. The lock ends with the process, however that ends.
-
-    Raises:
-        UserError: when another process holds it.
-    """
+    """Hold a folder for writing. The lock ends with the process, however that ends."""
     with contextlib.ExitStack() as opened:
         # Opened for appending: whoever fails to get the lock must not wipe out who has it.
         file = opened.enter_context((folder / LOCK).open("a+", encoding="utf-8"))

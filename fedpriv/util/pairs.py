@@ -14,9 +14,6 @@ def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
     """Turn ``("a=1", "server.epochs=2")`` into ``{"a": 1, "server": {"epochs": 2}}``.
 
     Values are read as TOML where that is possible, otherwise as text.
-
-    Raises:
-        UserError: for an entry without ``=``, or one key given as both a value and a table.
     """
     result: dict[str, Any] = {}
     for pair in pairs:
@@ -37,11 +34,7 @@ def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
 
 
 def mapping(name: str, value: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Return an argument that is a mapping, or texts ``KEY=VALUE``, as a mapping.
-
-    Raises:
-        UserError: naming the argument, for anything else.
-    """
+    """Return an argument that is a mapping, or texts ``KEY=VALUE``, as a mapping."""
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise UserError(f"{argument(name, dict(value))}: expected names as keys")

@@ -35,12 +35,7 @@ def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -
 
 
 def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
-    """Read a message and its header.
-
-    Raises:
-        UserError: when the file is missing, is no message, or a field has a wrong name, shape, dtype or value; the
-            error names the file and the field.
-    """
+    """Read a message and its header."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored message")
     try:

@@ -68,15 +68,7 @@ class FederationSizes:
         return self.clients * int(self.need("model_scalars", "models", "model_scalars"))
 
     def need(self, name: str, *arguments: str) -> Any:
-        """Return a fact that a method cannot do without.
-
-        Args:
-            name: the attribute.
-            arguments: of :func:`fedpriv.cost` that give it; itself where none is named.
-
-        Raises:
-            UserError: when it is unknown, naming the arguments.
-        """
+        """Return a fact that a method cannot do without."""
         value = getattr(self, name)
         if value is None:
             given = " or ".join(argument(one) for one in arguments or (name,))

@@ -18,10 +18,6 @@ def load_folder(options: SourceOptions) -> Dataset:
 
     Classes are the folder names in sorted order, images are in the order of their file names. With class folders alone
     every image counts as training part. Images are grey if all files are, else colour.
-
-    Raises:
-        UserError: nothing there, another layout, a class without images, a broken image, or images of different sizes
-            without ``image_size``.
     """
     root = options.folder("folder", LAYOUT)
     if not root.is_dir():

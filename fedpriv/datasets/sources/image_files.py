@@ -31,11 +31,7 @@ class LabelledFile:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """Return the image files directly in a folder in order of their names.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the image files directly in a folder in order of their names."""
     found = sorted(
         path
         for path in folder.iterdir()
@@ -62,9 +58,6 @@ def read_dataset(
         class_names: one name per label.
         options: ``per_class`` is applied before decoding, so that images that are not kept cost nothing.
         channels: number of channels where the options name none; None means grey if every file is grey, else colour.
-
-    Raises:
-        UserError: a file that cannot be decoded, or files of different sizes when ``options.image_size`` is None.
     """
     labels = np.array([file.label for file in files], dtype=np.int64)
     kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]

@@ -22,9 +22,6 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
     Reads ``wnids.txt`` (class order), ``words.txt`` (class names), ``train/<wnid>/images/`` and the validation part
     through ``val/val_annotations.txt``: its images lie in one folder, so a reader that takes folders for classes would
     give all of them the first label. Classes of ``wnids.txt`` without a training folder are left out.
-
-    Raises:
-        UserError: files that are missing or broken, or a validation image whose class is not there (with its line).
     """
     root = options.folder("tiny-imagenet", f"{FOLDER}/ ({argument('download')} cannot fetch it; {URL})")
     root = root if (root / "wnids.txt").is_file() else root / FOLDER

@@ -35,9 +35,6 @@ def epsilon(noise_multiplier: float, steps: int, delta: float, sample_rate: floa
         steps: releases, >= 1.
         delta: in (0, 1).
         sample_rate: probability that a record takes part in a release, in (0, 1].
-
-    Raises:
-        UserError: when opacus is not installed, or for noise so weak that its epsilon is beyond numbers.
     """
     if not noise_multiplier >= _LEAST_NOISE:
         raise UserError(
@@ -68,9 +65,6 @@ def noise_multiplier_for(target: float, delta: float, steps: int, sample_rate: f
         delta: in (0, 1).
         steps: releases, >= 1.
         sample_rate: in (0, 1].
-
-    Raises:
-        UserError: when opacus is not installed, or no noise reaches the target.
     """
     high = 1.0
     while epsilon(high, steps, delta, sample_rate) > target:

@@ -75,11 +75,7 @@ def coefficient(setup: ServerSetup, round_: int) -> Coefficient:
 
 
 def sample_images(setup: ServerSetup, rng: torch.Generator) -> Tensor:
-    """Sample a round's RAD ``(L, c, h, w)`` from the server's public images, without replacement.
-
-    Raises:
-        UserError: when the server has too few public images.
-    """
+    """Sample a round's RAD ``(L, c, h, w)`` from the server's public images, without replacement."""
     n_public = 0 if setup.public is None else len(setup.public)
     if setup.public is None or n_public < LEAST_IMAGES:
         raise UserError(
@@ -115,15 +111,7 @@ def public_kernel(model: SplitModel, images: Tensor, options: Options) -> Tensor
 
 
 def aligned_loss(setup: ClientSetup, images: Tensor, reference: Tensor, weight: float, rng: torch.Generator) -> Loss:
-    """Return cross-entropy + weight (1 - CKA(K_i, K_ref)) of ``setup.model``; plain cross-entropy where weight is 0.
-
-    Args:
-        setup: the client.
-        images: the RAD ``(L, c, h, w)``.
-        reference: K_ref ``(L, L)``.
-        weight: eta of the round.
-        rng: draws the part of the RAD for each batch.
-    """
+    """Return cross-entropy + weight (1 - CKA(K_i, K_ref)) of ``setup.model``, K_ref of images ``(L, c, h, w)``."""
     model, options = setup.model, setup.options
     if weight == 0:
         return classification_loss(model)
@@ -141,8 +129,8 @@ def aligned_loss(setup: ClientSetup, images: Tensor, reference: Tensor, weight: 
 
 def sizes(facts: FederationSizes, images: int = 1) -> Scalars:
     """Return L x L kernels, and public images for every client: ``images`` times L of them, L as many as there are."""
-    n_images = min(facts.options.rad_size, int(facts.need("public", "--public")))
-    pixels = math.prod(facts.need("blueprint", "--model and --image-size").image_shape)
+    n_images = min(facts.options.rad_size, int(facts.need("public")))
+    pixels = math.prod(facts.need("blueprint", "models").image_shape)
     kernels = facts.clients * n_images**2
     return {
         ("upload", "kernel.matrix"): kernels,

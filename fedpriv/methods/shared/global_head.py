@@ -59,11 +59,7 @@ def train_locally(setup: ClientSetup, state: State, broadcast: Message, rng: tor
 
 
 def uploaded_rows(uploads: Uploads, n_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the rows ``(n, d)`` of a round's uploads with their targets, one row for an entangled upload.
-
-    Returns:
-        Features, and classes ``(n,)`` int64; soft labels ``(n, C)`` where any upload is entangled.
-    """
+    """Return a round's rows ``(n, d)`` with classes ``(n,)``, or soft labels ``(n, C)`` where any upload is entangled."""
     features: list[Tensor] = []
     targets: list[Tensor] = []
     for _, upload in uploads:

@@ -13,13 +13,7 @@ Reduction = Literal["batchmean", "mean"]
 
 
 def divergence(student: Tensor, teacher: Tensor, reduction: Reduction = "batchmean") -> Tensor:
-    """Return KL(teacher || student) = sum_c p_teacher log(p_teacher / p_student).
-
-    Args:
-        student: logits ``(b, C)``.
-        teacher: logits ``(b, C)``; detach them for a teacher that is not taught.
-        reduction: ``batchmean`` divides the sum by b; ``mean`` by b C, as the reference libraries do.
-    """
+    """Return KL(teacher || student) of logits ``(b, C)``: over b, with ``mean`` over b C as in the libraries."""
     total = kl_div(student.log_softmax(1), teacher.log_softmax(1), reduction="sum", log_target=True)
     return total / (len(student) if reduction == "batchmean" else student.numel())
 
@@ -39,13 +33,7 @@ class _WithGradients(torch.autograd.Function):
 
 
 def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor:
-    """Return the loss with a backward pass that clips each module's gradient to an L2 norm.
-
-    Args:
-        loss: scalar.
-        modules: whose parameters get gradients; one norm for each module.
-        norm: the largest norm, > 0.
-    """
+    """Return the scalar loss with a backward pass that clips each module's gradient to an L2 norm > 0."""
     groups = [list(module.parameters()) for module in modules]
     together = [parameter for group in groups for parameter in group]
     # The graph is kept: a defense may add a term to the loss that shares a part of it.

@@ -34,13 +34,7 @@ AUTO = "auto"
 
 
 def small_blueprint(own: Blueprint, name: str, width: int | None = None) -> Blueprint:
-    """Return the small model's architecture.
-
-    Args:
-        own: any client's architecture.
-        name: of ``fedpriv.models.MODELS``, or ``auto``.
-        width: its representation width; None for the shared one.
-    """
+    """Return the small model's architecture, from any client's; ``width`` None takes the shared one."""
     if name == AUTO:
         name = "cnn4" if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
     return dataclasses.replace(own, name=name, width=width or own.width, mapping="ap")
@@ -111,11 +105,7 @@ def check_shared(plan: Plan) -> None:
 
 
 def check_small(plan: Plan, name: str, width: int | None = None) -> None:
-    """Refuse a small model that does not exist, cannot take the images, or cannot train on a client's few images.
-
-    Raises:
-        UserError: with the reason and the remedy.
-    """
+    """Refuse a small model that does not exist, cannot take the images, or cannot train on a client's few images."""
     blueprint = small_blueprint(plan.blueprints[0], name, width)
     extractor_parameters(blueprint)
     if min(plan.train_sizes) < 2 and has_batch_norm(build_model(blueprint, 0)):
