@@ -114,7 +114,7 @@ def watching(heads: list[nn.Linear], images: Tensor, found: dict[nn.Linear, Tens
 
 
 def scores(features: Tensor, images: Tensor) -> Tensor | None:
-    """Return ||d r_j / d x||_2 / (r_j + 0.1) of r ``(n, d)``, summed over images ``(d,)``; None where r is no function of x."""
+    """Return ||d r_j / d x||_2 / (r_j + 0.1) of r ``(n, d)``, summed over images; None where r is no function of x."""
     width = features.shape[1]
     norms: list[Tensor] = []
     for chosen in torch.arange(width, device=features.device).split(_AT_ONCE):
