@@ -68,12 +68,12 @@ OPTIONS = {
     "diagonal": ("blocks=2", "blocks=4,schedule=fixed"),
     "noise": ("scale=0.5", "kind=laplace,unit=absolute"),
     "count-floor": ("least=2", "least=7"),
-    "every": ("k=2",),
+    "upload-interval": ("k=2",),
 }
 
 UPLOAD_DEFENSES = (
     *("clip", "noise", "dp-noise", "prune", "quantise", "sign", "entangle", "diagonal", "count-floor", "hide-labels"),
-    *("every", "secure-aggregation"),
+    *("upload-interval", "secure-aggregation"),
 )
 
 

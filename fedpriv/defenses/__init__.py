@@ -24,7 +24,7 @@ DEFENSES = Registry(
         "diagonal": "fedpriv.defenses.diagonal:Diagonal",
         "count-floor": "fedpriv.defenses.count_floor:CountFloor",
         "hide-labels": "fedpriv.defenses.hide_labels:HideLabels",
-        "every": "fedpriv.defenses.every:Every",
+        "upload-interval": "fedpriv.defenses.upload_interval:UploadInterval",
         "secure-aggregation": "fedpriv.defenses.secure_aggregation:SecureAggregation",
         "dp-sgd": "fedpriv.defenses.dp_sgd:DPSGD",
         "soteria": "fedpriv.defenses.soteria:Soteria",
@@ -37,11 +37,19 @@ DEFENSES = Registry(
 )
 """Names of defenses and where they are."""
 
+RENAMED = {"every": "upload-interval"}
+"""Names in configurations of older runs, and what they are now."""
+
 
 def build_defenses(choices: Sequence[DefenseChoice]) -> tuple[Defense, ...]:
     """Return the defenses that a run's configuration names, in its order."""
     from fedpriv.util.config import parse
+    from fedpriv.util.errors import UserError
 
+    for choice in choices:
+        if choice.name in RENAMED and choice.name not in DEFENSES:
+            now = RENAMED[choice.name]
+            raise UserError(f"defense {choice.name!r} is called {now!r} now; write that, or train the stored run again")
     return tuple(
         parse(DEFENSES.load(choice.name), choice.options, f"options of defense {choice.name}") for choice in choices
     )

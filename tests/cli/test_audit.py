@@ -361,7 +361,7 @@ def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
 def test_a_dry_run_rehearses_what_needs_others_and_rare_uploads(capsys):
     """Every default attack on mixtures, one of which learns from other clients; and uploads of each third round only."""
     flags = [*TINY_FLAGS[:-1], "7", "--targets", "2", "--dry-run", "--json", "--quiet"]
-    code, out, _ = call(capsys, "audit", "--methods", "fedre", "--defenses", "none,every:k=3", *flags)
+    code, out, _ = call(capsys, "audit", "--methods", "fedre", "--defenses", "none,upload-interval:k=3", *flags)
     assert code == 0
     answer = json.loads(out)
     plain, rare = answer["cells"]

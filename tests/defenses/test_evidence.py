@@ -173,7 +173,7 @@ def test_unmixing_answers_resampled_entanglement_and_not_fixed(tmp_path):
 
     assert error(["entangle"]) < 1e-3
     assert error(["entangle:weights=fixed"]) > 0.5
-    assert error(["entangle", "every:k=4"]) > 0.3  # three equations in six unknowns
-    assert error(["entangle", "every:k=4"], rounds=40) < 1e-3
+    assert error(["entangle", "upload-interval:k=4"]) > 0.3  # three equations in six unknowns
+    assert error(["entangle", "upload-interval:k=4"], rounds=40) < 1e-3
     short, long = (error(["entangle", "noise:scale=0.1"], rounds=n) for n in (12, 120))
     assert long < 0.6 * short

@@ -159,7 +159,14 @@ def test_dp_noise_is_refused_behind_what_hides_how_much_an_image_can_move():
             DefensePipeline(build(text, private)).check(plan_for(kind))
         DefensePipeline(build(private, text)).check(plan_for(kind))
         DefensePipeline(build(text, "dp-noise:epsilon=8")).check(plan_for(kind))
-    for text in ("clip:bound=0.1", "noise:unit=absolute", "count-floor:least=2", "entangle", "every:k=2", private):
+    for text in (
+        "clip:bound=0.1",
+        "noise:unit=absolute",
+        "count-floor:least=2",
+        "entangle",
+        "upload-interval:k=2",
+        private,
+    ):
         DefensePipeline(build(text, private)).check(plan_for("prototype"))
 
 

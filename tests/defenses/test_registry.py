@@ -103,7 +103,7 @@ def test_random_defenses_draw_anew_for_every_seed_round_client_and_place(text, k
     first = send(build(text), kind)
     for change in ({"seed": 1}, {"round_": 3}, {"client": 2}):
         assert not same(first, send(build(text), kind, **change))
-    assert not same(first, send((*build("every:k=2"), *build(text)), kind))
+    assert not same(first, send((*build("upload-interval:k=2"), *build(text)), kind))
 
 
 @pytest.mark.parametrize("name", [n for n in UPLOAD_DEFENSES if n != "secure-aggregation"])
@@ -129,7 +129,7 @@ def test_what_is_on_the_wire_cannot_be_changed_behind_it():
         kind = "model" if first == "sign" else "angle-matrix" if "diagonal" in first else "prototype"
         with pytest.raises(UserError, match=f"{second}.*behind {first.partition(':')[0]!r}".replace("'", ".")):
             DefensePipeline(build(first, second)).check(plan_for(kind))
-    DefensePipeline(build("noise", "prune", "quantise", "every:k=2")).check(plan_for("model"))
+    DefensePipeline(build("noise", "prune", "quantise", "upload-interval:k=2")).check(plan_for("model"))
 
 
 def test_entangled_uploads_can_be_hidden_only_once_they_are_entangled():
@@ -158,8 +158,9 @@ def test_entangled_uploads_can_be_hidden_only_once_they_are_entangled():
         ("diagonal:blocks=3", ("diagonal", "blocks")),
         ("count-floor:least=1", ("count-floor", "least")),
         ("hide-labels:epsilon=0", ("hide-labels", "epsilon")),
-        ("every:k=1", ("every", "k")),
-        ("every:k=9", ("every", "k")),
+        ("upload-interval:k=1", ("upload-interval", "k")),
+        ("upload-interval:k=9", ("upload-interval", "k")),
+        ("every:k=2", ("'every'", "'upload-interval'")),
         ("secure-aggregation", ("secure-aggregation", "fedgh")),
         ("sign", ("sign", "prototype")),
         ("noize", ("noize", "noise")),
@@ -239,7 +240,10 @@ def files(path):
 @pytest.mark.parametrize(
     ("method", "texts"),
     [
-        ("fedgh", ("count-floor:least=3", "entangle:weights=fixed", "dp-noise:epsilon=8,unit=image", "every:k=2")),
+        (
+            "fedgh",
+            ("count-floor:least=3", "entangle:weights=fixed", "dp-noise:epsilon=8,unit=image", "upload-interval:k=2"),
+        ),
         ("fedavg", ("clip", "noise:scale=0.3", "prune:keep=0.2", "quantise:bits=4")),
     ],
 )

@@ -220,5 +220,5 @@ def test_the_nearest_distribution_is_one_and_no_other_is_nearer(values):
 
 
 def test_uploads_of_every_second_round():
-    sent = [bool(send(build("every:k=2"), "prototype", round_=t)) for t in range(1, 7)]
+    sent = [bool(send(build("upload-interval:k=2"), "prototype", round_=t)) for t in range(1, 7)]
     assert sent == [False, True] * 3

@@ -16,7 +16,7 @@ from fedpriv.wire.payloads import Message
 
 
 @dataclass(frozen=True)
-class Every(Defense):
+class UploadInterval(Defense):
     """Send the uploads of rounds k, 2 k, 3 k, ... and of no other; clients train in all of them.
 
     The server sees 1 / k of the equations. No guarantee: what is sent is sent whole.
@@ -27,7 +27,7 @@ class Every(Defense):
 
     k: Annotated[int, Ge(2)] = 5
 
-    name: ClassVar[str] = "every"
+    name: ClassVar[str] = "upload-interval"
     source: ClassVar[str] = "derived here"
     guarantee: ClassVar[str] = "none; 1 / k as many uploads"
     answers: ClassVar[tuple[Answer, ...]] = (
@@ -39,14 +39,15 @@ class Every(Defense):
         require(self.name, plan, SIGNALS, behind=("prune", "quantise", "sign", "diagonal"))
         if self.k > plan.rounds:
             raise UserError(
-                f"options of defense every: k: nothing would be sent in {plan.rounds} rounds, got {self.k}; use a smaller k"
+                f"options of defense upload-interval: k: nothing would be sent in {plan.rounds} rounds, got {self.k}; use a "
+                "smaller k"
             )
         # A skipped round would lose for good what a client sends in its first round only.
         once = [kind for kind in plan.uploads if payload_kind(kind).once]
         if once:
             raise UserError(
-                f"defense 'every' does not fit method {plan.method!r}, whose clients send {', '.join(once)} in their first "
-                "round only"
+                f"defense 'upload-interval' does not fit method {plan.method!r}, whose clients send {', '.join(once)} in "
+                "their first round only"
             )
 
     def preserves_sensitivity(self) -> bool:
