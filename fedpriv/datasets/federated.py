@@ -26,7 +26,7 @@ MAX_LEGACY_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class PartitionOptions:
-    """How samples are divided among clients.
+    """A division of samples among clients.
 
     Attributes:
         name: a key of ``fedpriv.datasets.PARTITIONS``: dirichlet, pathological, iid or long_tail.

@@ -1,4 +1,4 @@
-"""Who holds what: counts, a table and a picture, to be looked at before training."""
+"""The clients' holdings: counts, a table and a picture, to be looked at before training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TICKS = 25
 
 
 def class_counts(federated: FederatedData) -> np.ndarray:
-    """Return how many training images every client holds of every class, ``(clients, classes)`` int64."""
+    """Return the number of training images of every client and class, ``(clients, classes)`` int64."""
     labels = federated.dataset.samples.labels.numpy()
     n_classes = federated.dataset.n_classes
     return np.stack([np.bincount(labels[client.train_index], minlength=n_classes) for client in federated.clients])

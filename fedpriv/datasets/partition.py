@@ -20,7 +20,7 @@ PARITY_BATCH = 10  # PFLlib's smallest client must fill one test batch of this s
 
 
 def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) -> int:
-    """Return how many samples PFLlib wants every client to hold: a test batch of 10, or half an equal share."""
+    """Return the least number of samples that PFLlib wants a client to hold: a test batch of 10, or half an equal share."""
     return int(min(PARITY_BATCH / (1 - train_fraction), n_samples / n_clients / 2))
 
 
@@ -131,7 +131,7 @@ def pathological_partition(
 
 
 def _sizes(n: int, takers: int, lowest: float, balanced: bool, stream: Stream, number: int) -> list[int]:
-    """Return how many of a class's ``n`` samples each taker but the last gets."""
+    """Return the numbers of a class's ``n`` samples that each taker but the last gets."""
     if takers == 1:
         return []
     share = n / takers
@@ -148,7 +148,7 @@ def _sizes(n: int, takers: int, lowest: float, balanced: bool, stream: Stream, n
 
 
 def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -> int:
-    """Return how many clients share a class, or raise where a class or a client would be left over.
+    """Return the number of clients that share a class, or raise where a class or a client would be left over.
 
     The same clients take classes until their quotas are used up, then the next ones do: groups of that many clients
     with ``classes_per_client`` classes each, which must be all classes.

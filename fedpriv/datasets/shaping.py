@@ -1,4 +1,4 @@
-"""What is done to every data set after loading: fewer images, other channels, another size."""
+"""Changes of every data set after loading: fewer images, other channels, another size."""
 
 from __future__ import annotations
 

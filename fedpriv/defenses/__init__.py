@@ -1,4 +1,4 @@
-"""What a client can do to an upload before it leaves."""
+"""Defenses: changes of an upload before it leaves the client, or of local training."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class DPNoise(Defense):
         self.privacy(plan)  # says before training that opacus is missing
 
     def preserves_sensitivity(self) -> bool:
-        """Whether rows are clipped one by one, under noise that no image decides: they are with ``unit=image``."""
+        """True with ``unit=image``: rows are clipped one by one, under noise that no image decides."""
         return self.unit == "image"
 
     def _check_entanglement(self, plan: ProtectionPlan) -> None:
@@ -149,7 +149,7 @@ class DPNoise(Defense):
         return changed(payload, context.broadcast, change)
 
     def sensitivity(self, payload: Payload, class_counts: Tensor) -> Tensor | None:
-        """Return how far replacing one image can move each row, L2: ``(n, 1)``, ``(c, 1)`` or ``()``; None for counts.
+        """Return each row's L2 sensitivity to replacing one image: ``(n, 1)``, ``(c, 1)`` or ``()``; None for counts.
 
         Args:
             payload: what is uploaded, with bounded representations behind it.

@@ -114,11 +114,11 @@ class DPSGD(Defense):
         return replace(blueprint, group_norm=True) if self.norm == "group" else blueprint
 
     def poisson(self) -> bool:
-        """Whether batches are Poisson samples."""
+        """True if batches are Poisson samples."""
         return self.sampling == "poisson"
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return what turns a step into a private one."""
+        """Return the transform of a step into a private one."""
         spread = self.multiplier(plan) * self.clip
         return lambda step: private_step(step, self.clip, spread)
 

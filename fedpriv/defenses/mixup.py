@@ -60,7 +60,7 @@ class Mixup(Defense):
         return replace(plan, mixing=(*plan.mixing, self.name))
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return what mixes batches."""
+        """Return the transform that mixes batches."""
         return lambda step: mixed_step(step, self)
 
 

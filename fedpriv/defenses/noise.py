@@ -48,7 +48,7 @@ class Noise(Defense):
         require(self.name, plan, SIGNALS)
 
     def preserves_sensitivity(self) -> bool:
-        """Whether the noise is the same whatever the images are, which noise relative to the signal is not."""
+        """True if the noise is the same whatever the images are, which noise relative to the signal is not."""
         return self.unit == "absolute"
 
     def upload(self, message: Message, context: UploadContext) -> Message:

@@ -55,7 +55,7 @@ class Precode(Defense):
         return replace(blueprint, bottleneck=self.code)
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return what adds the divergence to the loss."""
+        """Return the transform that adds the divergence to the loss."""
         return lambda step: divergent_step(step, self.beta)
 
 

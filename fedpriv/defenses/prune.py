@@ -73,7 +73,7 @@ class Prune(Defense):
 
 
 def kept(size: int, share: float) -> int:
-    """Return how many of ``size`` entries a share is: at least one, if there is any."""
+    """Return the number of entries that a share of ``size`` is: at least one, if there is any."""
     return min(size, max(1, math.ceil(share * size - 1e-9)))
 
 

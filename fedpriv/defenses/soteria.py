@@ -60,7 +60,7 @@ class Soteria(Defense):
         refuse_private_gradients(self.name, plan)
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return what zeroes columns after a batch's gradient was computed."""
+        """Return the transform that zeroes columns after a batch's gradient was computed."""
         return lambda step: pruned_step(step, self.percentile)
 
 
@@ -129,5 +129,5 @@ def scores(features: Tensor, images: Tensor) -> Tensor | None:
 
 
 def low(scores: Tensor, percentile: float) -> Tensor:
-    """Return which scores ``(d,)`` are, in absolute value, below the percentile of the scores."""
+    """Return a mask ``(d,)`` of scores that are, in absolute value, below the percentile of the scores."""
     return scores.abs() < torch.quantile(scores, percentile / 100)

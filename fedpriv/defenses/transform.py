@@ -69,7 +69,7 @@ class Transform(Defense):
         read_policy(self.policy)
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform:
-        """Return what transforms every batch."""
+        """Return the transform of every batch."""
         policies = read_policy(self.policy)
         return lambda step: transformed_step(step, policies, crop=self.crop)
 

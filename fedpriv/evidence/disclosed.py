@@ -1,4 +1,4 @@
-"""What clients said in clear in all rounds that a run stored, up to the attacked one."""
+"""Labels that clients disclosed in all rounds that a run stored, up to the attacked one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedpriv.wire.kinds import TELLING
 
 
 def disclosed_labels(run: RunDirectory, federation: Federation, round_: int | None = None) -> dict[int, Said]:
-    """Return what each client's stored uploads say of its images, up to a round; None reads all.
+    """Return each client's images as its stored uploads tell of them, up to a round; None reads all.
 
     Empty where no upload of the method names classes, and where the server sees sums of uploads only.
     """

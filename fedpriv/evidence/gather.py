@@ -123,7 +123,7 @@ def gather(
 
 
 def _used_images(run: RunDirectory, federation: Federation, kind: str, round_: int, client: int) -> bool:
-    """Whether there is an image behind an upload: random batches may all be empty, and then an update is noise."""
+    """True if there is an image behind an upload: random batches may all be empty, and then an update is noise."""
     if kind not in NETWORKS | LAYERS:
         return True
     training = federation.clients[client].training

@@ -1,4 +1,4 @@
-"""What a knowledge card grants, taken from a finished run: extractors, heads, architectures, labels, batch facts."""
+"""The grants of a knowledge card, taken from a finished run: extractors, heads, architectures, labels, batch facts."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _architecture(federation: Federation) -> SplitModel:
 
 
 def _public_loss(federation: Federation, round_: int) -> PublicLoss:
-    """Return what method and training tell of the loss; momentum and weight decay are not followed by attacks."""
+    """Return the loss as method and training tell of it; momentum and weight decay are not followed by attacks."""
     training, own = federation.config.training, federation.clients[0].options
     loss = federation.method.public_loss(own, round_)
     besides, later = [loss.besides], [loss.later]
@@ -187,7 +187,7 @@ def _public_loss(federation: Federation, round_: int) -> PublicLoss:
 
 
 def _protocol(federation: Federation) -> BatchFacts:
-    """Return what holds of every client: the largest batch and the largest number of steps."""
+    """Return the batch facts of every client: the largest batch and the largest number of steps."""
     training, each = federation.config.training, [step_sizes(federation, setup.client) for setup in federation.clients]
     return BatchFacts(
         batch_size=max((size for sizes in each for size in sizes), default=training.batch_size),

@@ -1,4 +1,4 @@
-"""What a client's batch norms saw: its running statistics after a round, or those of the very batch of its one step."""
+"""Statistics of a client's batch norms: the running ones after a round, or those of the very batch of its one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server sees behind secure aggregation: of each round, the weighted mean of its uploads, and no upload."""
+"""The server's view behind secure aggregation: of each round, the weighted mean of its uploads, and no upload."""
 
 from __future__ import annotations
 

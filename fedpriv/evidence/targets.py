@@ -1,4 +1,4 @@
-"""Which private things an attack is asked to recover: drawn by seed from what was uploaded."""
+"""Targets, the private things that an attack is asked to recover: drawn by seed from what was uploaded."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def round_members(run: RunDirectory, federation: Federation, target: TargetId) -
 
 @dataclass(frozen=True)
 class Granted:
-    """What a card hands over of the trace of a round; see the attributes of the same name of ``Knowledge``."""
+    """The part of a round's trace that a card hands over; see the attributes of the same name of ``Knowledge``."""
 
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)

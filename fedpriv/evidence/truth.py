@@ -1,4 +1,4 @@
-"""What a target was computed from. Only scorers hold it; no attack can."""
+"""The images that a target was computed from. Only scorers hold them; no attack can."""
 
 from __future__ import annotations
 

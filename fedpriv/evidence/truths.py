@@ -99,7 +99,7 @@ def _members(
 
 
 def _uploaded_rows(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
-    """Return which training image ``(n,)`` is behind each uploaded representation: defenses drop whole classes."""
+    """Return the training image ``(n,)`` behind each uploaded representation: defenses drop whole classes."""
     if not federation.shield.defenses:
         return torch.arange(len(labels))
     sent = get_payload(run.message(run.upload_path(target.round, target.client)), Representations).labels

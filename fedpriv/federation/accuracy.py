@@ -1,4 +1,4 @@
-"""What a run is worth: accuracy of every client each round, and the summary over rounds."""
+"""Accuracy of every client each round, and the summary over rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attacker does differently because of a defense, as data; every sentence about it is made from it here."""
+"""The attacks adapted to a defense, as data; every sentence about them is made from it here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """What has to be run.
+        """The attacks to run, with their options.
 
         >>> Answer(("dip", "pixels", "joint"), ("prototype",), {"match": "direction"}).words
         'dip, pixels or joint with match=direction'
@@ -42,11 +42,11 @@ class Answer:
 
     @property
     def explanation(self) -> str:
-        """Why it works, and who published it; empty where nothing is said."""
+        """The note and its source; empty where nothing is said."""
         return " ".join(filter(None, (self.note, f"({self.source})" if self.source else "")))
 
     def met_by(self, attack: str, options: Mapping[str, Any]) -> bool:
-        """Whether an attack with its options is what is asked for."""
+        """True if an attack with its options is one of those asked for."""
         named = not self.attacks or attack in self.attacks
         return named and all(_covers(options.get(name), value) for name, value in self.options.items())
 
@@ -62,7 +62,7 @@ def answers_for(answers: Sequence[Answer], kind: str, options: Mapping[str, Any]
 
 
 def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explained: bool = True) -> str:
-    """Return what is adapted to a defense, or why nothing is, for a reader.
+    """Return the attacks adapted to a defense, or why there are none, for a reader.
 
     >>> answer_sentence([Answer(("joint",), ("prototype",), note="inverts all images of a class together")])
     'joint on prototype uploads: inverts all images of a class together; on others not evaluated'
@@ -100,7 +100,7 @@ def _all(names: Sequence[str]) -> str:
 
 
 def _covers(chosen: Any, wanted: Any) -> bool:
-    """Whether an option's value does what a wanted one does.
+    """True if an option's value does all that a wanted one does.
 
     Of names of parameters, patterns as of ``fnmatch`` joined by +, each wanted one has to be covered by a chosen one.
 

@@ -1,4 +1,4 @@
-"""Which rounds' messages a run keeps, so that they can be attacked, and how they are put away."""
+"""Capture: the rounds whose messages a run stores, so that they can be attacked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpriv.wire.payloads import Message
 
 
 def is_captured(config: RunConfig, round_: int, uploads: Sequence[tuple[int, Message]]) -> bool:
-    """Whether a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`."""
+    """True if a round's messages are stored; see ``capture`` of :class:`fedpriv.federation.run_directory.RunConfig`."""
     if config.capture == "auto":
         sizes = [row.bytes for k, upload in uploads for row in entries(upload, round_, k, "upload")]
         return sum(sizes) <= AUTO_CAPTURE_BYTES or round_ == config.rounds or round_ in config.keep

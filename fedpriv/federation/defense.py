@@ -1,4 +1,4 @@
-"""Where a client can protect itself: hooks that a federation calls, none of which knows a method.
+"""The contract of defenses: hooks that a federation calls, none of which knows a method.
 
 A defense is a frozen dataclass of hyperparameters that overrides some of the hooks of :class:`Defense`; several are
 applied in the order they are given. The core knows this contract only; the defenses themselves are a package above it.
@@ -29,7 +29,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Work:
-    """What local training hands to whoever computes a batch's gradient.
+    """One batch's gradient to compute, as local training hands it over.
 
     Attributes:
         module: what is trained: one model, or several in a list.
@@ -55,7 +55,7 @@ GradientTransform = Callable[[Step], Step]
 
 @dataclass(frozen=True)
 class Sender:
-    """Whose upload it is: what the client itself knows.
+    """The client whose upload it is, as it knows itself.
 
     Attributes:
         round: from 1.
@@ -83,7 +83,7 @@ class Sender:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadContext(Sender):
-    """What a defense may look at while it changes one upload.
+    """All that a defense may look at while it changes one upload.
 
     Attributes:
         rng: generator of this (seed, round, client, place of the defense).
@@ -178,7 +178,7 @@ class Defense:
         return plan
 
     def preserves_sensitivity(self) -> bool:
-        """Whether one image moves each row of an upload by no more, and no other row, than without this defense.
+        """True if one image moves each row of an upload by no more, and no other row, than without this defense.
 
         A sensitivity that is known from how uploads are made holds behind such defenses only. Whatever changes uploads
         has to claim it.
@@ -190,15 +190,15 @@ class Defense:
         return blueprint
 
     def guard(self, plan: ProtectionPlan) -> GradientTransform | None:
-        """Return what wraps the computation of gradients in local training, or None."""
+        """Return the transform of the computation of gradients in local training, or None."""
         return None
 
     def poisson(self) -> bool:
-        """Whether local batches have to be Poisson samples: each image in each of them with one probability."""
+        """True if local batches have to be Poisson samples: each image in each of them with one probability."""
         return False
 
     def upload(self, message: Message, context: UploadContext) -> Message:
-        """Return what leaves the client instead of ``message``; an empty message is not sent at all."""
+        """Return the message that leaves the client instead of ``message``; an empty one is not sent at all."""
         return message
 
     def period(self) -> int:
@@ -257,7 +257,7 @@ class DefensePipeline:
 
     @property
     def server_view(self) -> Literal["each", "sum"]:
-        """What the server gets to see of a round's uploads."""
+        """``each`` upload of a round is seen by the server, or only their ``sum``."""
         return "sum" if any(defense.server_view == "sum" for defense in self.defenses) else "each"
 
     def check(self, plan: ProtectionPlan) -> None:
@@ -283,7 +283,7 @@ class DefensePipeline:
         return blueprint
 
     def guards(self, plan: ProtectionPlan) -> tuple[GradientTransform, ...]:
-        """Return what wraps the computation of gradients, innermost first."""
+        """Return the transforms of the computation of gradients, innermost first."""
         found: list[GradientTransform] = []
         for defense in self.defenses:
             guard = defense.guard(plan)
@@ -293,11 +293,11 @@ class DefensePipeline:
         return tuple(found)
 
     def poisson(self) -> bool:
-        """Whether local batches have to be Poisson samples."""
+        """True if local batches have to be Poisson samples."""
         return any(defense.poisson() for defense in self.defenses)
 
     def upload(self, message: Message, sender: Sender, seed: int) -> Message:
-        """Return what leaves a client instead of its ``message``; empty where nothing does.
+        """Return the message that leaves a client instead of ``message``; empty where nothing does.
 
         Args:
             message: what the method would upload.

@@ -21,7 +21,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether a module normalises over the batch, and therefore cannot train on a batch of one."""
+    """True if a module normalises over the batch, and therefore cannot train on a batch of one."""
     return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
 
 

@@ -1,4 +1,4 @@
-"""What a federated method is: a handful of pure functions tied together by one constant.
+"""The contract of federated methods: a handful of pure functions tied together by one constant.
 
 State goes in and comes out, randomness is an argument, and each step is handed only what its side of the wire has.
 That makes resuming, another engine and one contract test over all methods cheap.
@@ -33,7 +33,7 @@ Uploads = Sequence[tuple[int, Message]]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains: plain SGD, as the reference libraries do.
+    """A client's local training: plain SGD, as the reference libraries do.
 
     Attributes:
         learning_rate: SGD step size, > 0.
@@ -73,7 +73,7 @@ class GuardedTraining(LocalTraining):
 
 @dataclass(frozen=True)
 class ClientSetup:
-    """What a client knows that no round changes, and where it notes what it did in one.
+    """A client as no round changes it, and the place where it notes what it did in one.
 
     Attributes:
         client: its number, 0..K-1.
@@ -109,7 +109,7 @@ class ClientSetup:
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """What the server knows that no round changes.
+    """The server as no round changes it.
 
     Attributes:
         n_clients: number of clients K.

@@ -1,4 +1,4 @@
-"""How much a client computes in a round, counted on the real modules.
+"""Operations of a client in a round, counted on the real modules.
 
 A multiplication with the addition that follows it counts as two operations. Counted are convolutions, matrix products
 and attention, forward and backward, of training the private model by cross-entropy: what every method does. What a
@@ -38,7 +38,7 @@ def training_flops_per_image(model: SplitModel, blueprint: Blueprint) -> int:
 
 
 def images_per_round(setup: ClientSetup) -> int:
-    """Return how many images a client trains on in a round, every epoch counted."""
+    """Return the number of images that a client trains on in a round, every epoch counted."""
     joined = has_batch_norm(setup.model)
     return sum(map(len, local_batches(len(setup.train), setup.training, generator(0), join_single=joined)))
 

@@ -1,4 +1,4 @@
-"""What a federation would put on the wire: from sizes that somebody states, or from a division of real data."""
+"""Traffic of a planned federation: from sizes that somebody states, or from a division of real data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def held(federated: FederatedData) -> dict[str, int]:
 
 
 def message_sizes(method: Method, facts: FederationSizes) -> tuple[Item, ...]:
-    """Return what a settled round puts on the wire, from sizes alone; the ledger of a real run agrees with it.
+    """Return the tensors of a settled round, from sizes alone; the ledger of a real run agrees with it.
 
     An axis of a payload's declared shape is C, d or 1, and its first may be n, the images of a client, or c, its
     classes, in a broadcast the classes that anybody holds. Parameters by name are those of the kind's network. What is

@@ -14,7 +14,7 @@ from fedpriv.util.errors import UserError
 
 
 def protection_plan(config: RunConfig, method: Method, setups: Sequence[ClientSetup]) -> ProtectionPlan:
-    """Return what defenses are told of a federation."""
+    """Return a federation as defenses are told of it."""
     options, blueprints = setups[0].options, tuple(setup.blueprint for setup in setups)
     local_phases = method.local_phases(options, config.training)
     return ProtectionPlan(

@@ -46,7 +46,7 @@ class ClientJob:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client step returned, and where it noted what it did."""
+    """A client step's state, upload and trace."""
 
     client: int
     state: State
@@ -55,7 +55,7 @@ class ClientResult:
 
 
 class Engine(Protocol):
-    """Where client steps run. Results come in the order of the jobs."""
+    """Runs client steps. Results come in the order of the jobs."""
 
     def __call__(
         self, method: Method, setups: Sequence[ClientSetup], jobs: Sequence[ClientJob]
@@ -324,7 +324,7 @@ def _refuse_non_finite(result: ClientResult, round_: int) -> None:
 
 
 def _protected(federation: Federation, result: ClientResult, broadcast: Message, round_: int) -> Message:
-    """Return what leaves a client after its defenses; empty where nothing does."""
+    """Return the message that leaves a client after its defenses; empty where nothing does."""
     setup = federation.clients[result.client]
     sender = Sender(
         round=round_,

@@ -113,7 +113,7 @@ class RunConfig:
 
 
 def dataset_title(config: RunConfig) -> str:
-    """Return what to call a run's data set in tables and pictures: a folder of images goes by its own name."""
+    """Return a run's data set as tables and pictures call it: a folder of images goes by its own name."""
     if config.dataset == "folder" and config.data_dir is not None:
         return Path(config.data_dir).name
     return config.dataset
@@ -121,7 +121,7 @@ def dataset_title(config: RunConfig) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a federation stands after a round.
+    """The standing of a federation after a round.
 
     Attributes:
         round: the last finished round.
@@ -182,7 +182,7 @@ class RunDirectory:
 
     @property
     def complete(self) -> bool:
-        """Whether every round is done."""
+        """True if every round is done."""
         return (self.path / "summary.json").is_file()
 
     def require_complete(self) -> None:
@@ -240,11 +240,11 @@ class RunDirectory:
     # ------------------------------------------------------------ messages
 
     def upload_path(self, round_: int, client: int) -> Path:
-        """Return where an upload is stored."""
+        """Return the file of an upload."""
         return self.path / "uploads" / f"round-{round_:04d}" / f"client-{client:03d}.safetensors"
 
     def broadcast_path(self, round_: int) -> Path:
-        """Return where a round's broadcast is stored."""
+        """Return the file of a round's broadcast."""
         return self.path / "broadcasts" / f"round-{round_:04d}.safetensors"
 
     def capture(self, path: Path, message: Message, about: Mapping[str, str | int]) -> None:

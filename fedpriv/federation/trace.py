@@ -1,4 +1,4 @@
-"""What a client step notes of its own doing: which images were in each local step, and in a mixture with which weight.
+"""A client step's notes of its own doing: the images of each local step, and their weights in a mixture.
 
 The note is the truth that attacks are scored against. It is written as the work is done, changes nothing of it, and is
 stored apart from what the server sees (:mod:`fedpriv.federation.truth_files`).
@@ -43,5 +43,5 @@ class Trace:
         self._mixture = weights
 
     def result(self) -> LocalTrace:
-        """Return what was noted so far."""
+        """Return all that was noted so far."""
         return LocalTrace(tuple(self._phases), self._mixture)

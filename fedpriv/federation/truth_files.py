@@ -27,7 +27,7 @@ LINES = "truth/files"
 
 
 def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
-    """Return where a client's trace of a round is stored."""
+    """Return the file of a client's trace of a round."""
     return run.path / "truth" / f"round-{round_:04d}" / f"client-{client:03d}.safetensors"
 
 

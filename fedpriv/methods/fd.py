@@ -69,7 +69,7 @@ def apply_broadcast(setup: ClientSetup, state: State, broadcast: Message) -> Sta
 
 
 def exchanged(logits: Tensor, targets: Targets) -> Tensor:
-    """Return what is averaged of logits ``(n, C)``: their softmax, or themselves."""
+    """Return the averaged form of logits ``(n, C)``: their softmax, or themselves."""
     return logits.softmax(1) if targets == "softmax" else logits
 
 

@@ -101,7 +101,7 @@ def step_shares(shares: State, slopes: State, local: State, received: State, rat
 
 
 def settled(losses: Sequence[float], threshold: float) -> bool:
-    """Whether the last ten losses hardly differ (population standard deviation)."""
+    """True if the last ten losses hardly differ (population standard deviation)."""
     return len(losses) >= LOSSES_COMPARED and statistics.pstdev(losses[-LOSSES_COMPARED:]) < threshold
 
 
@@ -172,12 +172,12 @@ def merge_problem(
 
 
 def non_sgd_computation(options: Options) -> str:
-    """Return what a client computes from images other than by gradients of SGD."""
+    """Name the shares, which are learned apart from SGD."""
     return "the shares by which local and received weights are merged, learned on images"
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that from the second round on a client starts from a merge; the head it starts with is its own by default."""
+    """From the second round on a client starts from a merge; the head it starts with is its own by default."""
     if round_ == 1 or options.rate == 0:
         return PublicLoss()
     if options.layer_idx in (1, 2):  # the head's bias, and its weight

@@ -165,12 +165,12 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
 
 
 def non_sgd_computation(options: Options) -> str:
-    """Return what a client computes from images other than by gradients of SGD."""
+    """Name the mixing weight, where it is learned."""
     return "the mixing weight, learned on the adaptability set" if options.mixture == "learned" else ""
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that the private model teaches the shared one through its logits."""
+    """The private model teaches the shared one through its logits."""
     return PublicLoss(through="logits")
 
 

@@ -130,12 +130,12 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
 
 
 def non_sgd_computation(options: Options) -> str:
-    """Return what a client computes from images other than by gradients of SGD."""
+    """Name the running mean."""
     return "the running mean of representations, which enters the loss of later batches"
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that from the second round on representations are moved by a private vector and pulled towards a mean."""
+    """From the second round on representations are moved by a private vector and pulled towards a mean."""
     if round_ == 1 or not (options.translation or options.kappa):
         return PublicLoss()
     return PublicLoss(through="representation", head_apart=True)

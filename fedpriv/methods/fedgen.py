@@ -99,7 +99,7 @@ def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Gener
 
 
 def public_loss(options: feature_generator.Options, round_: int) -> PublicLoss:
-    """Return that from the second round on generated representations train the head too."""
+    """From the second round on generated representations train the head too."""
     if round_ == 1 or options.weight == 0:
         return PublicLoss()
     return PublicLoss(head_apart=True, later="generated representations, drawn in private, move the head as well")

@@ -107,7 +107,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that the loss has a term of public images beside the cross-entropy."""
+    """The loss has a term of public images beside the cross-entropy."""
     return PublicLoss(besides=_TERM if options.weight else "")
 
 
@@ -157,7 +157,7 @@ def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Gener
 
 
 def later_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that the loss has a term of public images, whose gradient is zero where a round begins."""
+    """The loss has a term of public images, whose gradient is zero where a round begins."""
     return PublicLoss(later=_TERM if options.weight else "")
 
 

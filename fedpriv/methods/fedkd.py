@@ -154,7 +154,7 @@ def _announce(setup: ServerSetup, weights: State, done: int, energy: float) -> t
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that the mentor teaches the mentee through its logits, and through the bridge its representations."""
+    """The mentor teaches the mentee through its logits, and through the bridge its representations."""
     return PublicLoss(through="representation")
 
 

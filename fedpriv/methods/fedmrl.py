@@ -118,7 +118,7 @@ def load(setup: ClientSetup, state: State) -> Fusion:
 
 
 def keep(fusion: Fusion) -> State:
-    """Return what :func:`load` takes."""
+    """Return the client's state, as :func:`load` takes it."""
     return {name: value for part_name in PARTS for name, value in take(getattr(fusion, part_name), part_name).items()}
 
 
@@ -179,12 +179,12 @@ def check(plan: Plan) -> None:
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that the projector stands between the small extractor and its head."""
+    """The projector stands between the small extractor and its head."""
     return PublicLoss(through="representation", head_apart=True)
 
 
 def sizes(facts: FederationSizes) -> Scalars:
-    """Return that numbers of samples are uploaded where the mean needs them."""
+    """Count numbers of samples where the mean needs them."""
     return {("upload", "sample-count.count"): facts.clients if facts.options.averaging == "counts" else 0}
 
 

@@ -56,7 +56,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that the broadcast holds clients back."""
+    """The broadcast holds clients back."""
     return PublicLoss(proximal=options.mu)
 
 

@@ -65,7 +65,7 @@ class Options:
 
 
 def blocks_of(client: int, width: int, options: Options) -> int:
-    """Return how many blocks m_k a client uploads."""
+    """Return m_k, the number of blocks that a client uploads."""
     return options.blocks[client % len(options.blocks)] if options.blocks else published_blocks(width)
 
 

@@ -71,7 +71,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
 
 def local_phases(options: Options, training: LocalTraining) -> tuple[LocalTraining, ...]:
-    """Return how the head is trained, and then the extractor."""
+    """Train the head for its own number of epochs, then the extractor."""
     return replace(training, epochs=options.head_epochs), training
 
 

@@ -33,7 +33,7 @@ from fedpriv.wire.sizes import FederationSizes, Scalars
 
 @dataclass(frozen=True)
 class GeneratorTraining:
-    """How the server trains the prototypes: plain SGD, started afresh every round.
+    """The server's training of the prototypes: plain SGD, started afresh every round.
 
     Attributes:
         learning_rate: step size; the reference code takes the clients'.
@@ -128,7 +128,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 
 def sizes(facts: FederationSizes) -> Scalars:
-    """Return that every class's prototype is broadcast, held by somebody or not."""
+    """Count every class's prototype in the broadcast, held by somebody or not."""
     return fedproto.broadcast_scalars(facts, facts.classes)
 
 

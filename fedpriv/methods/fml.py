@@ -100,7 +100,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
 
 
 def public_loss(options: Options, round_: int) -> PublicLoss:
-    """Return that the private model teaches the shared one through its logits."""
+    """The private model teaches the shared one through its logits."""
     return PublicLoss() if options.beta == 1 and not options.parity else PublicLoss(through="logits")
 
 

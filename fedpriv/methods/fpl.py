@@ -120,7 +120,7 @@ def cluster_prototypes(features: Tensor, classes: Tensor) -> Prototypes:
 
 
 def sizes(facts: FederationSizes) -> Scalars:
-    """Return that all Q cluster prototypes are broadcast.
+    """Count all Q cluster prototypes in the broadcast.
 
     Q depends on the prototypes: at least the number of classes held, at most half the pairs beyond single holders.
     """

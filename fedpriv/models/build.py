@@ -62,7 +62,7 @@ def extractor_parameters(blueprint: Blueprint) -> int:
 
 @lru_cache(maxsize=256)
 def extractor_batch_norms(blueprint: Blueprint) -> int:
-    """Return how many layers of the extractor normalise over the batch, without allocating its weights."""
+    """Return the number of layers of the extractor that normalise over the batch, without allocating its weights."""
     _check_sizes(blueprint)
     with torch.device("meta"):
         return batch_norms(_make_extractor(blueprint)[0])

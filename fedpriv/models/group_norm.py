@@ -14,7 +14,7 @@ MOST_GROUPS = 32
 
 
 def batch_norms(module: nn.Module) -> int:
-    """Return how many layers of a module normalise over the batch."""
+    """Return the number of layers of a module that normalise over the batch."""
     return sum(isinstance(layer, _BatchNorm) for layer in module.modules())
 
 

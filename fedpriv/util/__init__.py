@@ -1,1 +1,1 @@
-"""What every room may use: errors, typed configuration, registries, files, seeds; it imports no other room."""
+"""Parts that every room may use: errors, typed configuration, registries, files, seeds; it imports no other room."""

@@ -1,4 +1,4 @@
-"""How messages spell public verbs and their arguments: as Python has them, or on the command line as commands and flags."""
+"""The spelling of public verbs and their arguments in messages: as Python, or as commands and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tensors are computed: one name for it, checked once."""
+"""The device on which tensors are computed: one name for it, checked once."""
 
 from __future__ import annotations
 

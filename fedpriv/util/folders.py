@@ -57,7 +57,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 
 def occupied(path: Path) -> bool:
-    """Whether a folder holds anything beyond our marker, our lock, and what a crash left unfinished."""
+    """True if a folder holds anything beyond our marker, our lock, and what a crash left unfinished."""
     if not path.is_dir():
         return False
     ours = ownership.identity(path) is not None

@@ -1,4 +1,4 @@
-"""What long work tells whoever asked for it: progress, notices, and when it could be resumed. Silence is the default."""
+"""Listeners to long work: progress, notices, and the moment from which it could be resumed. Silence is the default."""
 
 from __future__ import annotations
 

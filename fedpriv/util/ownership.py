@@ -1,4 +1,4 @@
-"""Which files are ours: a marker in every folder that fedpriv makes, with a list of what was written there.
+"""Ownership of files: a marker in every folder that fedpriv makes, with a list of what was written there.
 
 ::
 

@@ -144,7 +144,7 @@ def refuse_no_callable(name: str, found: object) -> None:
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name is written as ``package.module:NAME``.
+    """True if a name is written as ``package.module:NAME``.
 
     >>> is_reference("mine.methods:FEDMINE"), is_reference("fedavg"), is_reference("noise:scale=1")
     (True, False, False)

@@ -1,1 +1,1 @@
-"""What crosses: payloads, the ledger that counts them, and their sizes; no training."""
+"""The wire: payloads, the ledger that counts them, and their sizes; no training."""

@@ -1,4 +1,4 @@
-"""What a kind of payload is: tensors with declared shapes, and traits that say what there is to know about the kind.
+"""The contract of payloads: tensors with declared shapes, and traits that say all there is to know about a kind.
 
 A *message* is a tuple of payloads, in either direction. Whatever depends on the kind of a payload (which attacks fit it,
 what a defense may change of it, what it was computed from) is asked of its traits, never of a list of kinds.
@@ -166,7 +166,7 @@ class Payload:
         return next((spec.name for spec in fields(cls) if spec.metadata["says"] == what), None)
 
     def said(self, what: Says) -> Tensor | None:
-        """Return what the payload tells in clear; None where it does not."""
+        """Return the tensor by which the payload tells something in clear; None where it does not."""
         name = self.field_that_says(what)
         found: Tensor | None = None if name is None else getattr(self, name)
         return found
@@ -199,7 +199,7 @@ class Payload:
         return self
 
     def in_paper_count(self, name: str) -> bool:
-        """Whether the field's habit counts the tensor ``name``."""
+        """True if the field's habit counts the tensor ``name``."""
         spec = next(spec for spec in fields(self) if spec.name == name.partition("/")[0])
         return bool(spec.metadata["paper"])
 

@@ -93,14 +93,14 @@ class Kernel(Payload, kind="kernel", computed_from="public", space="kernel", agg
 
 @dataclass(frozen=True)
 class LabelCounts(Payload, kind="label-counts", computed_from="client", space="counts", aggregation="sum", once=True):
-    """How many training images of each class the client holds (FedGen, once)."""
+    """Number of training images of each class that the client holds (FedGen, once)."""
 
     counts: Tensor = tensor("C", private=True, integer=True, says="histogram")
 
 
 @dataclass(frozen=True)
 class SampleCount(Payload, kind="sample-count", computed_from="client", space="counts", aggregation="sum", once=False):
-    """How many training images the client holds: the weight of its upload in an average."""
+    """Number of training images that the client holds: the weight of its upload in an average."""
 
     count: Tensor = tensor("1", private=True, integer=True, says="size")
 

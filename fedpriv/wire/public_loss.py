@@ -1,4 +1,4 @@
-"""What a protocol tells an outsider of the loss behind uploaded weights: public, so attackers know it too."""
+"""The loss behind uploaded weights as the protocol tells it to an outsider: public, so attackers know it too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ of a private model's answers too. ``representation``: private parts send derivat
 
 @dataclass(frozen=True)
 class PublicLoss:
-    """What is known of the loss of local steps, of one round.
+    """The loss of one round's local steps, as far as it is known.
 
     Attributes:
         through: see :data:`Through`.

@@ -1,4 +1,4 @@
-"""What a method puts on the wire in a round, computed from sizes alone, without training.
+"""Sizes of a round's messages, without training.
 
 The same rule as the ledger's: *paper* leaves labels, class ids and counts out, *full* counts everything, and every
 client's copy of a broadcast counts.

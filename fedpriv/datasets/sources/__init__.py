@@ -1,1 +1,1 @@
-"""Where images come from; one file per kind of source."""
+"""Sources of images; one file per kind of source."""

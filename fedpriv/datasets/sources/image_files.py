@@ -106,7 +106,7 @@ def _check_depth(image: Image.Image, path: Path) -> None:
 
 
 def _is_grey(path: Path) -> bool:
-    """Whether a file's header says that it has no colour."""
+    """True if a file's header says that it has no colour."""
     try:
         with Image.open(path) as image:
             _check_depth(image, path)

@@ -1,4 +1,4 @@
-"""What a user may say about a data source."""
+"""Options of a data source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpriv.util.errors import UserError
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Where the data is and what to keep of it.
+    """The place of the data, and the part of it to keep.
 
     Attributes:
         data_dir: folder that holds the data, or into which it is downloaded; the embedded set needs none.

@@ -1,1 +1,1 @@
-"""What several defenses share: reading signals from uploads, and accounting."""
+"""Parts that several defenses share: reading signals from uploads, and accounting."""

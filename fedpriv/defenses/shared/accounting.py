@@ -1,4 +1,4 @@
-"""How much privacy Gaussian noise costs over many releases: Renyi accounting by opacus.
+"""The privacy cost of Gaussian noise over many releases: Renyi accounting by opacus.
 
 A release that moves by at most D in L2 norm between neighbours, with noise of standard deviation z D on every entry,
 is a Gaussian mechanism of noise multiplier z. A run makes one in every round; a sampling rate below 1 is for DP-SGD,

@@ -1,4 +1,4 @@
-"""What of an upload was computed from images, as tensors that a defense can change and put back.
+"""Signals: the part of an upload that was computed from images, as tensors that a defense can change and put back.
 
 - *Rows*: representations, prototypes, entangled representations, class outputs, a mean representation. The signal is
   the tensor itself.
@@ -122,7 +122,7 @@ def transform(message: Message, broadcast: Message, change: Change) -> Message:
 
 
 def is_signal(entry: Entry) -> bool:
-    """Whether a ledger's entry is (still) a floating-point tensor of a signal."""
+    """True if a ledger's entry is (still) a floating-point tensor of a signal."""
     kind, _, name = entry.name.partition(".")
     field = name.partition("/")[0]
     return entry.dtype == "float32" and "#" not in entry.name and field == payload_kind(kind).values_field()
@@ -146,7 +146,7 @@ def _reference(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
 
 
 def in_clear(kind: str) -> tuple[str, ...]:
-    """Return what a kind of payload tells beside its signal, in words."""
+    """Return the facts that a kind of payload tells beside its signal, in words."""
     own = payload_kind(kind)
     told: dict[Says, tuple[str, ...]] = {
         "classes": ("the class of every row", "how many images the client holds")

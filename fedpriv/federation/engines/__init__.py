@@ -1,1 +1,1 @@
-"""Where clients run."""
+"""Engines: they run client steps."""

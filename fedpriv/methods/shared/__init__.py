@@ -1,1 +1,1 @@
-"""What several methods share; one idea a file, no method of its own."""
+"""Parts that several methods share; one idea a file, no method of its own."""

@@ -25,7 +25,7 @@ from fedpriv.wire.payloads import Classifier, Entangled, Message, Prototypes, Re
 
 @dataclass(frozen=True)
 class HeadTraining:
-    """How the server trains the head: plain SGD.
+    """The server's training of the head: plain SGD.
 
     Attributes:
         learning_rate: step size.

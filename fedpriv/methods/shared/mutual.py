@@ -1,4 +1,4 @@
-"""What two models teach each other: divergences, and gradients clipped model by model."""
+"""Mutual distillation of two models: divergences, and gradients clipped model by model."""
 
 from __future__ import annotations
 
