@@ -13,7 +13,7 @@ from fedpriv.cli.attack_summary import show_attacks
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--seed", type=int, help="Seed of floors, decoys and resamples (default: the attack's own).")
+@click.option("--seed", type=int, help="Seed of floors and decoys (default: the attack's own).")
 @click.option(
     "--metric", "metrics", multiple=True, metavar="MODULE:NAME", help="A measure of your own (repeat for more)."
 )

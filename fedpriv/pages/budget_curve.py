@@ -34,7 +34,7 @@ class Point:
         seconds: wall seconds of the attack, without its control.
         psnr: mean PSNR in dB.
         advantage: mean over targets of the PSNR above the best blind guess, dB.
-        interval: its 95 % bootstrap interval, or None with one target.
+        interval: its 95 % interval, or None with one client.
         permuted: the same mean on permuted uploads, or None where that was not run.
         converged: share of targets that met the attack's own rule.
         objective: median objective.
@@ -102,12 +102,12 @@ def _curve(records: Sequence[ReconstructionRecord], upload: str) -> BudgetCurve:
 
 
 def _point(record: ReconstructionRecord, floor: str) -> Point:
-    means = Means(tuple(row.client for row in record.targets), record.seed)
+    means = Means(tuple(row.client for row in record.targets))
     mine, blind = (
         np.asarray(found.psnr_db.per_target, dtype=np.float64)
         for found in (record.metrics, record.floor_details[floor])
     )
-    gain = means.of(mine - blind, range(len(mine)), "advantage")
+    gain = means.of(mine - blind, range(len(mine)))
     search = convergence(record)
     permuted = record.floors.get(PERMUTED)
     return Point(

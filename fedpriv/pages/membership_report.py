@@ -10,7 +10,7 @@ from fedpriv.scoring.records import MembershipRecord
 TITLE = "Membership"
 INTRODUCTION = (
     "Candidates: as many training images as others of the same classes, client by client. AUC 0.5 is chance. Intervals: "
-    "95 % bootstrap, resampling clients and candidates."
+    "95 %, over clients."
 )
 
 

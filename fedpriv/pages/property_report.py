@@ -10,8 +10,8 @@ from fedpriv.scoring.records import PropertyRecord
 
 TITLE = "Property"
 INTRODUCTION = (
-    "One question for each class of each client that the upload leaves open. AUC 0.5 is chance. Intervals: 95 % "
-    "bootstrap, resampling clients and their classes."
+    "One question for each class of each client that the upload leaves open. AUC 0.5 is chance. Intervals: 95 %, "
+    "over clients."
 )
 
 

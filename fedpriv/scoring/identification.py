@@ -18,6 +18,7 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import PERMUTED
+from fedpriv.scoring.intervals import Kind
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Summary
 from fedpriv.scoring.records.reconstruction import Control
@@ -99,6 +100,7 @@ def identification(
     attack: ScoredGuesses,
     floors: Mapping[str, ScoredGuesses],
     means: Means,
+    seed: int,
 ) -> IdentificationRecord:
     """Return the metric ``identification_top1``.
 
@@ -108,6 +110,7 @@ def identification(
         attack: the attack's guesses, scored.
         floors: blind guesses, scored, and the control where it was run.
         means: makes the intervals.
+        seed: of the draw of decoys.
     """
 
     def by_rule(panel: ScoredGuesses, from_pool: bool = False) -> list[Identification]:
@@ -116,17 +119,17 @@ def identification(
                 shots,
                 truth,
                 one.assigned,
-                *(means.seed, "decoys", target.round, target.client, target.index),
+                *(seed, "decoys", target.round, target.client, target.index),
                 from_pool=from_pool,
             )
             for shots, truth, one, target in zip(panel.guesses, truths, panel.scores, targets, strict=True)
         ]
 
     seen = by_rule(attack)
-    top1 = means.finite([one.top1 for one in seen], "identification")
+    top1 = means.finite([one.top1 for one in seen], "share")
     permuted = None
     if PERMUTED in floors:
-        permuted = control_of(top1, [one.top1 for one in by_rule(floors[PERMUTED])], means, "identification")
+        permuted = control_of(top1, [one.top1 for one in by_rule(floors[PERMUTED])], means, "difference")
     chance, of, blind = float(np.mean([one.chance for one in seen])), "decoys", None
     if any(len(shots) > 1 for shots in attack.guesses):
         blind = {
@@ -148,14 +151,14 @@ def identification(
     )
 
 
-def control_of(own: Summary, control: Sequence[float], means: Means, *purpose: str) -> Control:
+def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
     """Return what the control scores, and the paired difference to it where all values are finite.
 
     Args:
         own: the attack's values.
         control: the control's, target by target.
         means: makes the interval.
-        purpose: names the draw of its resamples.
+        kind: what differences are.
     """
     values = np.asarray(control, dtype=np.float64)
     if not np.isfinite(values).all():
@@ -163,7 +166,7 @@ def control_of(own: Summary, control: Sequence[float], means: Means, *purpose: s
     difference = None
     if own.mean is not None:
         gain = np.asarray(own.per_target, dtype=np.float64) - values
-        difference = means.of(gain, range(len(gain)), *purpose, "difference")
+        difference = means.of(gain, range(len(gain)), kind)
     return Control(mean=float(values.mean()), median=float(np.median(values)), difference=difference)
 
 

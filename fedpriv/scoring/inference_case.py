@@ -22,7 +22,7 @@ class InferenceCase:
         evidence: what the server saw, with extractors of every client that uploaded in the attacked round where granted.
         truth: who holds which images.
         kind: of upload that is attacked.
-        seed: of candidates, of everything drawn, and of resamples.
+        seed: of candidates, and of everything drawn.
         told: what clients said in clear in all rounds (:mod:`fedpriv.evidence.disclosed`); of one that is not there its
             newest upload is asked.
     """

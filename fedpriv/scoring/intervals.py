@@ -1,11 +1,25 @@
-"""Means with intervals: a percentile bootstrap that resamples clients, because targets of one client are alike.
+"""Means, shares and differences of clustered values, with intervals that cover: targets of one client are alike.
 
-Source: Efron and Tibshirani 1993, percentile interval; Davison and Hinkley 1997, section 3.8, for whole clusters.
+The standard error is CR2 (Bell and McCaffrey 2002, Survey Methodology 28, 169-181): sums of residuals of each client, over
+the square root of one less its share. Student's t has their Satterthwaite degrees of freedom under a working correlation
+``WORKING`` within clients (Imbens and Kolesár 2016, Review of Economics and Statistics 98, 701-712), K - 1 for K clients of
+equal size. Of shares the interval is Clopper and Pearson's on an effective number (Korn and Graubard 1998, Survey
+Methodology 24, 193-201).
+
+Chosen by simulation, 3,000 repetitions, five targets a client on average, correlation 0.5, 2 to 20 clients. Coverage of a
+mean at equal sizes and at sizes that fall as one over the rank: the percentile bootstrap over clients 0.50-0.91 and
+0.49-0.90; CR1 with t of K - 1 0.95 and 0.89-0.94; the wild cluster bootstrap-t (Webb's weights) 0.92-1.00 and 0.87-0.94; CR3
+with its own degrees of freedom 0.95 and 0.96-1.00; this 0.95 and 0.95-0.97. Of shares of 0.1 to 0.5: CR1 0.21-0.95, this
+0.96-1.00. ``docs/calibration.md`` has the coverage of what stands here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,65 +27,176 @@ from numpy.typing import NDArray
 from fedpriv.scoring.records import Comparison, FiniteSummary, Measure, Summary
 
 Values = NDArray[np.float64]
-DRAWS = 2000
+Kind = Literal["mean", "share", "difference"]
+"""Of values: of any size, in [0, 1], or differences of two in [0, 1]."""
+
+WORKING = 0.1
+"""Correlation within clients by which degrees of freedom are counted."""
+
+ASSUMED = 0.5
+"""Correlation within clients where the values are too much alike to show any."""
+
+FEW_DEVIATE = 2
+"""Where values of no more clients than this differ from the commonest value, a share is nearly saturated."""
+
+LEVEL = 0.95
+SAME = 1e-12
+"""Values that differ by less are the same."""
 
 
-def bootstrap_mean(
-    values: Sequence[float] | Values,
-    clusters: Sequence[int],
-    rng: np.random.Generator,
-    *,
-    level: float = 0.95,
-    draws: int = DRAWS,
-) -> tuple[float, float] | None:
-    """Return an interval of the mean of ``values``, resampling clusters with all their values.
+@dataclass(frozen=True)
+class Clustered:
+    """Values of clusters, and where their weighted mean may lie.
+
+    Attributes:
+        values: ``(n,)`` finite numbers, n >= 1.
+        position: ``(n,)`` the cluster of each, counted from 0.
+        weights: ``(n,)`` summing to one.
+        kind: what the values are.
+    """
+
+    values: Values
+    position: NDArray[np.int64]
+    weights: Values
+    kind: Kind
+
+    @cached_property
+    def mean(self) -> float:
+        """Weighted mean."""
+        return float(self.weights @ self.values)
+
+    @cached_property
+    def shares(self) -> Values:
+        """Weight of each cluster ``(K,)``."""
+        return np.bincount(self.position, weights=self.weights).astype(np.float64)
+
+    @cached_property
+    def error(self) -> float:
+        """Standard error of the mean: CR2, but never below that of independent values, which few clusters reach by luck."""
+        if np.ptp(self.values) < SAME:
+            return 0.0
+        residuals = self.weights * (self.values - self.mean)
+        clustered = (np.bincount(self.position, weights=residuals) ** 2 / (1 - self.shares)).sum()
+        independent = (residuals**2 / (1 - self.weights)).sum()
+        return float(np.sqrt(max(clustered, independent)))
+
+    @cached_property
+    def degrees(self) -> float:
+        """Satterthwaite degrees of freedom of the squared error: K - 1 for clusters of equal weight, else fewer."""
+        within = np.bincount(self.position, weights=self.weights**2)
+        variance = (1 - WORKING) * within + WORKING * self.shares**2
+        centred = np.eye(len(self.shares)) - self.shares[:, None]  # from sums of errors to sums of residuals
+        root = centred * np.sqrt(variance) / np.sqrt(1 - self.shares)[:, None]
+        spread = root @ root.T
+        return float(np.trace(spread) ** 2 / np.square(spread).sum())
+
+    def effective(self, correlation: float) -> float:
+        """Number of independent values that say as much, where values of a cluster have this correlation."""
+        return float(
+            1 / ((1 - correlation) * np.square(self.weights).sum() + correlation * np.square(self.shares).sum())
+        )
+
+    @cached_property
+    def commonest(self) -> float:
+        """The value that most have."""
+        return float(Counter(np.round(self.values, 12).tolist()).most_common(1)[0][0])
+
+    @cached_property
+    def deviating(self) -> Clustered:
+        """Which values differ from the commonest, as a share."""
+        others = np.abs(self.values - self.commonest) > SAME
+        return Clustered(others.astype(np.float64), self.position, self.weights, "share")
+
+    @cached_property
+    def nearly_saturated(self) -> bool:
+        """Whether values of so few clusters deviate from the commonest that the error cannot be trusted."""
+        return len(np.unique(self.position[self.deviating.values > 0])) <= FEW_DEVIATE
+
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the mean; None for one cluster."""
+        if len(self.shares) < 2:
+            return None
+        from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
+
+        if self.kind == "share":
+            return _clopper_pearson(self.mean, self.number)
+        half = float(stdtrit(self.degrees, (1 + LEVEL) / 2)) * self.error
+        low, high = self.mean - half, self.mean + half
+        if self.kind == "mean":
+            return low, high
+        if self.nearly_saturated:
+            most = _clopper_pearson(self.deviating.mean, self.deviating.number)[
+                1
+            ]  # share that may deviate, by all there is
+            low = min(low, self.commonest - most * (self.commonest + 1))
+            high = max(high, self.commonest + most * (1 - self.commonest))
+        return max(low, -1.0), min(high, 1.0)
+
+    def p_value(self, least: float) -> float | None:
+        """One-sided p-value of a mean no larger than ``least``, of values that are no shares; None for one cluster."""
+        if len(self.shares) < 2:
+            return None
+        from scipy.special import betainc, stdtr
+
+        if self.error == 0 and self.kind == "mean":  # K clusters lie on one side by chance once in 2**K
+            return 0.5 ** len(self.shares) if self.mean > least else 1.0
+        found = float(stdtr(self.degrees, (least - self.mean) / self.error)) if self.error > 0 else 0.0
+        if self.kind == "mean" or not self.nearly_saturated:
+            return found
+        if self.commonest <= least:
+            return 1.0
+        # So large a share would have to deviate, by all there is, for the mean to be ``least``.
+        share, number = (self.commonest - least) / (self.commonest + 1), self.deviating.number
+        hits = self.deviating.mean * number
+        return max(found, float(betainc(max(number - hits, 1e-9), hits + 1, 1 - share)))
+
+    @cached_property
+    def number(self) -> float:
+        """Effective number of values behind a share: at least about that of clusters, of 0 and 1 at most that of values."""
+        from scipy.special import stdtrit
+
+        least, most = self.effective(1.0), self.effective(0.0)
+        wide = float(stdtrit(max(most - 1, 1.0), (1 + LEVEL) / 2) / stdtrit(self.degrees, (1 + LEVEL) / 2))
+        number = self.mean * (1 - self.mean) * (wide / self.error) ** 2 if self.error > 0 else most
+        if self.nearly_saturated:
+            number = min(number, self.effective(ASSUMED))
+        return max(number, least)
+
+
+def _clopper_pearson(mean: float, number: float) -> tuple[float, float]:
+    """Return the interval of a share of ``number`` values, which need not be whole."""
+    from scipy.special import betaincinv
+
+    mean, tail = min(max(mean, 0.0), 1.0), (1 - LEVEL) / 2
+    hits, misses = mean * number, (1 - mean) * number
+    low = float(betaincinv(hits, misses + 1, tail)) if hits > 0 else 0.0
+    return low, float(betaincinv(hits + 1, misses, 1 - tail)) if misses > 0 else 1.0
+
+
+def clustered(
+    values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean", weights: Values | None = None
+) -> Clustered:
+    """Take values together with who they stem from.
 
     Args:
-        values: n finite numbers.
+        values: n finite numbers, at least one.
         clusters: n cluster numbers (clients).
-        rng: source of the resamples.
-        level: coverage aimed at.
-        draws: number of resamples.
+        kind: what the values are.
+        weights: n numbers > 0, by which the mean weighs; None for equal ones.
 
-    Returns:
-        (low, high); None for fewer than two values, which support no interval. Where all values stem from one cluster
-        the values themselves are resampled: the interval then speaks of that client only.
+    Raises:
+        ValueError: where there are not as many of each.
     """
     data = np.asarray(values, dtype=np.float64)
-    groups = np.asarray(clusters)
-    if len(data) != len(groups):
-        raise ValueError(f"{len(data)} values but {len(groups)} cluster numbers")
-    if len(data) < 2:
-        return None
-    names, position = np.unique(groups, return_inverse=True)
-    if len(names) == 1:
-        position = np.arange(len(data))
-    sums = np.bincount(position, weights=data)
-    counts = np.bincount(position)
-    chosen = rng.integers(len(sums), size=(draws, len(sums)))
-    means = sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    if len(data) != len(clusters):
+        raise ValueError(f"{len(data)} values but {len(clusters)} cluster numbers")
+    position = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    even = np.full(len(data), 1 / len(data)) if weights is None else weights / weights.sum()
+    return Clustered(data, position, even, kind)
 
 
-def cluster_error(values: Values, clusters: Sequence[int]) -> tuple[float, int] | None:
-    """Standard error of the mean of clustered values, and the number of clusters.
-
-    CR1: the sums of residuals of each cluster, squared and added up, times K / (K - 1), over n squared. Source: Cameron and
-    Miller 2015, A practitioner's guide to cluster-robust inference, section II.
-
-    Args:
-        values: n finite numbers.
-        clusters: n cluster numbers (clients).
-
-    Returns:
-        None for fewer than two clusters.
-    """
-    names, position = np.unique(np.asarray(clusters), return_inverse=True)
-    if len(names) < 2:
-        return None
-    sums = np.bincount(position, weights=values - values.mean())
-    return float(np.sqrt(len(names) / (len(names) - 1) * np.square(sums).sum()) / len(values)), len(names)
+KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean"}
+"""What differences in a measure are; in the others, differences of shares."""
 
 
 def compare(
@@ -82,6 +207,7 @@ def compare(
     against: str,
     least: float,
     stratum: str = "all",
+    weights: Values | None = None,
 ) -> Comparison:
     """Paired differences between an attack and the strongest guess, summed up.
 
@@ -92,52 +218,93 @@ def compare(
         against: the guess by name.
         least: the least effect that counts.
         stratum: the targets compared.
+        weights: see :func:`clustered`.
     """
-    from scipy.stats import t as student  # type: ignore[import-untyped]  # takes a second to import
-
-    data = np.asarray(values, dtype=np.float64)
-    mean, interval, p_value = float(data.mean()), None, None
-    error = cluster_error(data, clusters)
-    if error is not None:
-        size, n_clusters = error
-        half = float(student.ppf(0.975, n_clusters - 1)) * size
-        interval = (mean - half, mean + half)
-        p_value = float(student.sf((mean - least) / size, n_clusters - 1)) if size else float(mean <= least)
+    found = clustered(values, clusters, KINDS.get(measure, "difference"), weights)
     return Comparison(
-        mean=mean,
-        ci95=interval,
-        n=len(data),
+        mean=found.mean,
+        ci95=found.interval(),
+        n=len(found.values),
         measure=measure,
         stratum=stratum,
         against=against,
-        n_clients=len(set(clusters)),
+        n_clients=len(found.shares),
         least=least,
-        p_value=p_value,
+        p_value=found.p_value(least),
+        degrees=found.degrees if len(found.shares) > 1 else None,
     )
 
 
-def summary(values: Sequence[float] | Values, clusters: Sequence[int], rng: np.random.Generator) -> Summary:
+def combine(comparisons: Sequence[Comparison]) -> Comparison:
+    """Several seeds of one comparison, as one: the mean, with the variance within seeds and between them.
+
+    Total variance = mean of those within + (1 + 1/m) times that between m seeds, with the degrees of freedom of Barnard and
+    Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
+    and what they differ by comes on top.
+
+    Args:
+        comparisons: of one measure and stratum, one a seed; at least one. One alone is returned as it is.
+
+    Returns:
+        The guess that most seeds are compared with, the fewest clients, the largest least effect, the sum of n. Neither
+        interval nor p-value where one of them has none.
+    """
+    first, number = comparisons[0], len(comparisons)
+    if number == 1:
+        return first
+    from scipy.special import stdtr, stdtrit
+
+    means = np.array([one.mean for one in comparisons], dtype=np.float64)
+    mean, least = float(means.mean()), max(one.least for one in comparisons)
+    shared = {
+        "mean": mean,
+        "n": sum(one.n for one in comparisons),
+        "against": Counter(one.against for one in comparisons).most_common(1)[0][0],
+        "n_clients": min(one.n_clients for one in comparisons),
+        "least": least,
+    }
+    known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
+    if len(known) < number:
+        return first.model_copy(update=shared | {"ci95": None, "p_value": None, "degrees": None})
+    errors = [(high - low) / 2 / float(stdtrit(free, (1 + LEVEL) / 2)) for (low, high), free in known]
+    within, between = float(np.square(errors).mean()), (1 + 1 / number) * float(means.var(ddof=1))
+    if within + between == 0:
+        return first.model_copy(
+            update=shared | {"ci95": (mean, mean), "p_value": max(one.p_value or 0 for one in comparisons)}
+        )
+    added = between / (within + between)
+    complete = min(free for _, free in known)
+    observed = (complete + 1) / (complete + 3) * complete * (1 - added)
+    degrees = 1 / (added**2 / (number - 1) + 1 / observed) if added < 1 else number - 1.0
+    error = (within + between) ** 0.5
+    half = float(stdtrit(degrees, (1 + LEVEL) / 2)) * error
+    p_value = float(stdtr(degrees, (least - mean) / error))
+    return first.model_copy(
+        update=shared | {"ci95": (mean - half, mean + half), "p_value": p_value, "degrees": degrees}
+    )
+
+
+def summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> Summary:
     """Return values over targets, summed up; where some are not finite, :class:`Summary` has neither mean nor sum.
 
-    ``sd`` is None for one value, ``ci95`` where :func:`bootstrap_mean` has no interval.
+    ``sd`` is None for one value, ``ci95`` for one cluster.
     """
     data = np.asarray(values, dtype=np.float64)
     if np.isfinite(data).all() and len(data):
-        return Summary(**dict(finite_summary(data, clusters, rng)))
+        return Summary(**dict(finite_summary(data, clusters, kind)))
     per_target = tuple(float(value) if np.isfinite(value) else None for value in data)
     return Summary(mean=None, median=None, sd=None, ci95=None, per_target=per_target, n=len(data))
 
 
-def finite_summary(
-    values: Sequence[float] | Values, clusters: Sequence[int], rng: np.random.Generator
-) -> FiniteSummary:
+def finite_summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> FiniteSummary:
     """Return values that are all finite, at least one, summed up."""
-    data = np.asarray(values, dtype=np.float64)
+    found = clustered(values, clusters, kind)
+    data = found.values
     return FiniteSummary(
         mean=float(data.mean()),
         median=float(np.median(data)),
         sd=float(data.std(ddof=1)) if len(data) > 1 else None,
-        ci95=bootstrap_mean(data, clusters, rng),
+        ci95=found.interval(),
         per_target=tuple(data.tolist()),
         n=len(data),
         sum=float(data.sum()),

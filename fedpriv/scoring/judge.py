@@ -138,7 +138,7 @@ def class_accuracy(
     ]
     n_classes = judge.models[0].head.out_features
     return ClassAccuracy(
-        **dict(means.finite(found["attack"], "class accuracy")),
+        **dict(means.finite(found["attack"], "share")),
         real=float(np.mean(real)),
         chance=1 / n_classes,
         floors={name: float(np.mean(hits)) for name, hits in found.items() if name != "attack"},

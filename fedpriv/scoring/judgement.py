@@ -38,6 +38,7 @@ MAKES: dict[Measure, Kind] = {
     "vectors_identified": "vectors",
     "classes": "classes",
     "membership": "membership",
+    "members_found": "membership",
     "property": "property",
 }
 """The kind of verdict that a claim by each measure makes, the gravest first."""
@@ -117,7 +118,7 @@ def _judged(one: Comparison, record: Record, adjusted: float | None) -> JudgedCo
 def _reached(record: Record, one: Comparison) -> float | None:
     """Return what an attack reaches over the targets of a comparison; None where that is not known."""
     if not isinstance(record, ReconstructionRecord):
-        return record.auc.value
+        return (record.tpr_at_1_percent if one.measure == "members_found" else record.auc).value
     metrics = record.metrics
     if one.measure == "beyond_3db":
         values: Sequence[float | None] = [float(gain >= BEYOND) for gain in record.advantage_db.per_target]

@@ -3,15 +3,14 @@
 Candidates are balanced: for each member drawn there is one non-member of the same class, so that knowing which classes a
 client holds is worth nothing. Scores of a client are put on a common scale by the median and spread of all its candidates,
 which needs no knowledge of who is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and
-0.1 % false positives (Carlini et al. 2022, Membership inference attacks from first principles), with 95 % bootstrap
-intervals that resample clients, and candidates within each: ten clients alone would make intervals too narrow.
+0.1 % false positives (Carlini et al. 2022, Membership inference attacks from first principles), with intervals over clients,
+and what lies above chance and permuted uploads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,17 +19,20 @@ from numpy.typing import NDArray
 from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.evidence.held import HeldImages
+from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.records import MembershipRecord, Provenance, Rate, Rates
+from fedpriv.scoring.records import Measure, MembershipRecord, Provenance
 from fedpriv.scoring.records.inference import NamedClasses, Seconds, StratumArea
+from fedpriv.scoring.roc import Ranked, area
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
-DRAWS = 1000
 WIDE = 0.2
 """An interval of the area that holds one half and is wider than this settles nothing."""
 
-RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0_1_percent": 0.001}
+MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_percent"}
+"""What is compared with a guess, by the rate that it is."""
+
 Values = NDArray[np.float64]
 
 
@@ -78,22 +80,6 @@ def draw_trials(truth: HeldImages, clients: Sequence[int], number: int, seed: in
     return trials
 
 
-def area(scores: Values, member: NDArray[np.bool_]) -> float:
-    """Return the area under the ROC curve: the chance that a member outscores a non-member, ties counting half."""
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # ties share the mean of their ranks
-    positives = int(member.sum())
-    negatives = len(member) - positives
-    return float((ranks[member].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
-def rate_at(scores: Values, member: NDArray[np.bool_], false_rate: float) -> float:
-    """Return the largest share of members above a threshold that at most ``false_rate`` of the non-members exceed."""
-    others = np.sort(scores[~member])[::-1]
-    allowed = int(np.floor(false_rate * len(others)))
-    return float((scores[member] > others[allowed]).mean()) if allowed < len(others) else 1.0
-
-
 def on_common_scale(scores: Values) -> Values:
     """Return one client's scores less their median, over their spread; ruled-out candidates just below the others."""
     finite = np.isfinite(scores)
@@ -103,48 +89,6 @@ def on_common_scale(scores: Values) -> Values:
     spread = np.median(np.abs(scores[finite] - middle)) or 1.0
     scaled = (np.where(finite, scores, middle) - middle) / spread
     return np.where(finite, scaled, scaled.min() - 1)
-
-
-def summarise(scores: Sequence[Values], member: Sequence[NDArray[np.bool_]], seed: int) -> Rates:
-    """Return AUC and true-positive rates over all clients, each with a 95 % bootstrap interval.
-
-    Args:
-        scores: one array a client, on a common scale.
-        member: the answers, aligned.
-        seed: of the resamples.
-    """
-    inside = [(values[told], values[~told]) for values, told in zip(scores, member, strict=True)]
-    rng = np.random.default_rng(derive_seed(seed, "membership", "resamples"))
-    drawn = []
-    for _ in range(DRAWS):
-        picked = [inside[i] for i in rng.integers(len(inside), size=len(inside))]
-        own, others = ([rng.choice(pair[side], len(pair[side])) for pair in picked] for side in (0, 1))
-        drawn.append(_measures(own, others))
-    found = _measures([own for own, _ in inside], [other for _, other in inside])
-    ends = np.quantile([list(line.values()) for line in drawn], [0.025, 0.975], axis=0).T.tolist()
-    return rates(found, ends if len(inside) > 1 else None)
-
-
-def by_unit(values: Sequence[NDArray[Any]], units: Sequence[int]) -> list[NDArray[Any]]:
-    """Return arrays, one a client, as one a unit of several clients that are not independent."""
-    found: dict[int, list[NDArray[Any]]] = {}
-    for own, unit in zip(values, units, strict=True):
-        found.setdefault(unit, []).append(own)
-    return [np.concatenate(own) for own in found.values()]
-
-
-def rates(found: Mapping[str, float], ends: Sequence[Sequence[float]] | None) -> Rates:
-    """Return measures with their intervals, which come in the same order, or None where there are none."""
-    intervals = [None] * len(found) if ends is None else [(low, high) for low, high in ends]
-    told = zip(found.items(), intervals, strict=True)
-    return Rates(**{name: Rate(value=value, ci95=interval) for (name, value), interval in told})
-
-
-def _measures(own: Sequence[Values], others: Sequence[Values]) -> dict[str, float]:
-    """Return every measure of members' and non-members' scores, given client by client."""
-    scores = np.concatenate([*own, *others])
-    member = np.arange(len(scores)) < sum(len(part) for part in own)
-    return {"auc": area(scores, member)} | {name: rate_at(scores, member, rate) for name, rate in RATES.items()}
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
@@ -158,7 +102,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     Raises:
         UserError: when no client has both members and non-members.
     """
-    evidence, seed = case.evidence, case.seed
+    evidence = case.evidence
     trials = trials_for(inference, case)
     problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
@@ -166,25 +110,23 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     def in_order(found: Scores) -> list[Values]:
         return [on_common_scale(found.values[trial.candidates.client].numpy()) for trial in trials]
 
-    def summed_up(values: list[Values]) -> Rates:
-        return summarise(by_unit(values, units), by_unit(member, units), seed)
-
     found = inference(problem)
     scores = in_order(found)
     units = [about.unit_of(trial.candidates.client) for trial in trials]
-    permuted = None
+    ranked, permuted = Ranked.of(scores, member, units), None
     if evidence.permuted is not None:
         wrong = inference(replace(problem, observations=evidence.permuted))
-        permuted = summed_up(in_order(wrong))
+        permuted = Ranked.of(in_order(wrong), member, units)
     record = MembershipRecord(
         **dict(about),
-        **dict(summed_up(scores)),
+        **dict(ranked.rates()),
         round=case.round,
         n_clients=len(set(units)),
         n_candidates=int(sum(len(m) for m in member)),
         n_nonmembers=int(sum((~m).sum() for m in member)),
         strata=_strata(scores, trials),
-        permuted=permuted,
+        permuted=None if permuted is None else permuted.rates(),
+        comparisons=ranked.against({PERMUTED: permuted}, MEASURES),
         classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=found.seconds),
     )

@@ -46,13 +46,13 @@ def refuse_no_metric(name: str, found: object) -> None:
 
 
 def image_measures(
-    metrics: Mapping[str, Metric], panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means, who: str
+    metrics: Mapping[str, Metric], panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means
 ) -> dict[str, OtherMeasure]:
     """Return one guesser's values of the measures of images."""
 
     def measured(metric: Metric) -> OtherMeasure:
         values = over_pairs(_checked(metric), panel.guesses, panel.scores, truths)
-        return OtherMeasure(**dict(means.summary(values, who, metric.name)), **_facts(metric))
+        return OtherMeasure(**dict(means.summary(values)), **_facts(metric))
 
     return {name: _or_reason(metric, measured) for name, metric in metrics.items() if metric.of == "images"}
 
@@ -64,10 +64,10 @@ def vector_measures(
 
     def measured(metric: Metric) -> OtherMeasure:
         function = _checked(metric)
-        own = means.summary(function(features, true).tolist(), metric.name)
+        own = means.summary(function(features, true).tolist())
         beside = None
         if control is not None:
-            beside = control_of(own, function(control, true).tolist(), means, metric.name)
+            beside = control_of(own, function(control, true).tolist(), means)
         return OtherMeasure(**dict(own), permuted=beside, **_facts(metric))
 
     return {name: _or_reason(metric, measured) for name, metric in metrics.items() if metric.of == "vectors"}

@@ -1,9 +1,9 @@
 """How well an attacker tells what a client holds: which classes, which most of.
 
 Every (client, class) pair that the upload leaves open is a question. Scores are compared over all pairs: area under the ROC
-curve and the true-positive rate at 1 % and 0.1 % false positives, with 95 % bootstrap intervals that resample clients and
-pairs within them. Beside them stand the same from another client's upload, and from the number of classes alone, which says
-much about a client of two classes without any look at its vectors.
+curve and the true-positive rate at 1 % and 0.1 % false positives, with intervals over clients. Beside them stand the same
+from another client's upload, and from the number of classes alone, which says much about a client of two classes without
+any look at its vectors.
 """
 
 from __future__ import annotations
@@ -17,45 +17,16 @@ from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem
 from fedpriv.attacks.infer.property import IN_CLEAR
 from fedpriv.attacks.infer.property import QUESTIONS as QUESTIONS
 from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.membership import RATES, Values, area, by_unit, rate_at, rates
-from fedpriv.scoring.records import PropertyRecord, Provenance, Rates
+from fedpriv.scoring.intervals import Values
+from fedpriv.scoring.records import PropertyRecord, Provenance
 from fedpriv.scoring.records.inference import Seconds
+from fedpriv.scoring.roc import Answers, Ranked
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import derive_seed
 
-DRAWS = 1000
-Answers = NDArray[np.bool_]
-
-
-def summarise(scores: Sequence[Values], answers: Sequence[Answers], seed: int) -> Rates:
-    """Return AUC and true-positive rates over all pairs, each with a 95 % bootstrap interval.
-
-    Args:
-        scores: one array a client.
-        answers: the truth, aligned.
-        seed: of the resamples. One without any yes, or without any no, is drawn again.
-
-    Raises:
-        UserError: when all answers are the same.
-    """
-    told = np.concatenate(list(answers))
-    _refuse_one_answer(told)
-    found = _measures(np.concatenate(list(scores)), told)
-    rng = np.random.default_rng(derive_seed(seed, "property", "resamples"))
-    drawn: list[list[float]] = []
-    while len(drawn) < DRAWS and len(scores) > 1:
-        picked = rng.integers(len(scores), size=len(scores))
-        inside = [rng.integers(len(scores[i]), size=len(scores[i])) for i in picked]
-        sample = np.concatenate([answers[i][j] for i, j in zip(picked, inside, strict=True)])
-        if sample.any() and not sample.all():
-            values = np.concatenate([scores[i][j] for i, j in zip(picked, inside, strict=True)])
-            drawn.append(list(_measures(values, sample).values()))
-    return rates(found, np.quantile(drawn, [0.025, 0.975], axis=0).T.tolist() if drawn else None)
-
-
-def _measures(scores: Values, answers: Answers) -> dict[str, float]:
-    return {"auc": area(scores, answers)} | {name: rate_at(scores, answers, rate) for name, rate in RATES.items()}
+CLASSES_ALONE = "number of classes"
+"""The guess that needs no look at vectors."""
 
 
 def pose(inference: Inference, case: InferenceCase) -> tuple[InferenceProblem, Asked, dict[int, Answers]]:
@@ -95,22 +66,19 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
     Raises:
         UserError: where the inference has nothing to go by, or all answers are the same.
     """
-    seed = case.seed
     problem, _, _ = pose(inference, case)
     found = inference(problem)
     answers = list(_answers(inference, case, problem, found.asked).values())
     scores = [found.values[client].numpy() for client in found.asked.classes]
     classes = [one.numpy() for one in found.asked.classes.values()]
     units = [about.unit_of(client) for client in found.asked.classes]
-
-    def summed_up(values: Sequence[Values]) -> Rates:
-        return summarise(by_unit(values, units), by_unit(answers, units), seed)
-
     said = problem.said()
     crowds = [_crowd(said[k], len(own)) for k, own in zip(found.asked.classes, answers, strict=True)]
+    ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
+    permuted = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
     record = PropertyRecord(
         **dict(about),
-        **dict(summed_up(scores)),
+        **dict(ranked.rates()),
         round=case.round,
         question=found.asked.question,
         threshold=found.asked.threshold,
@@ -118,8 +86,9 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         n_clients=len(set(units)),
         n_pairs=int(sum(map(len, answers))),
         n_yes=int(sum(told.sum() for told in answers)),
-        permuted=None if len(scores) < 2 else summed_up(_of_the_next(classes, scores)),
-        classes_alone=summed_up(crowds),
+        permuted=None if permuted is None else permuted.rates(),
+        classes_alone=alone.rates(),
+        comparisons=ranked.against({PERMUTED: permuted, CLASSES_ALONE: alone}, {"property": "auc"}),
         colluders=found.colluders,
         cost=Seconds(seconds=found.seconds),
     )

@@ -67,7 +67,7 @@ def score(
         reconstruction: what the attack returned, T targets.
         truths: T truths in the same order.
         permuted: the same attack on other clients' uploads, rows aligned with the targets; None where it was not run.
-        seed: seed of floors, decoys, comparison sets and resamples.
+        seed: seed of floors, decoys and comparison sets.
         about: how the reconstruction was made.
         judge: an independent classifier, for attacks that make class images; adds the metric ``class_accuracy``.
         metrics: measures as ``package.module:NAME``, beside those of this package and of installed ones.
@@ -82,7 +82,7 @@ def score(
     targets = reconstruction.targets
     names = [(seed, "comparison", target.round, target.client, target.index) for target in targets]
     beside = [comparison(truth, *name) for truth, name in zip(truths, names, strict=True)]
-    means = Means(tuple(about.unit_of(target.client) for target in targets), seed)
+    means = Means(tuple(about.unit_of(target.client) for target in targets))
     clean, diverged = settle(reconstruction.images)
     attack = measure(own_guesses(clean, truths), truths, beside)
     numbers = [len(shots) for shots in attack.guesses]
@@ -98,9 +98,9 @@ def score(
     best = best_floor(floors, "T1")
     advantage = attack.psnr - floors[best].psnr
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
-    details = {name: _image_metrics(panel, truths, means, name, others) for name, panel in floors.items()}
+    details = {name: _image_metrics(panel, truths, means, others) for name, panel in floors.items()}
     images, vectors = (
-        _image_metrics(attack, truths, means, "attack", others),
+        _image_metrics(attack, truths, means, others),
         _feature_metrics(reconstruction, permuted, truths, means, others),
     )
     own = (
@@ -108,7 +108,7 @@ def score(
         | vectors
         | {
             "others": images["others"] | vectors.get("others", {}),
-            "identification_top1": identification(targets, truths, attack, floors, means),
+            "identification_top1": identification(targets, truths, attack, floors, means, seed),
             **_label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given"),
         }
     )
@@ -116,8 +116,8 @@ def score(
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
         own["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
     # It costs a network pass for every pair: of the attack and its best floor alone.
-    own["lpips"] = _lpips("attack", attack, truths, means)
-    details[best]["lpips"] = _lpips(best, floors[best], truths, means)
+    own["lpips"] = _lpips(attack, truths, means)
+    details[best]["lpips"] = _lpips(floors[best], truths, means)
     measured = {name: FloorMeasures(**detail) for name, detail in details.items()}
     return ReconstructionRecord(
         **{name: getattr(about, name) for name in Identity.model_fields} | {"seed": seed},
@@ -130,7 +130,7 @@ def score(
         floors={name: FloorMeans(**_means(detail)) for name, detail in measured.items()},
         floor_details=measured,
         advantage_db=Advantage(
-            **dict(means.finite(advantage, "advantage")), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
+            **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
         comparisons=image_comparisons(attack, floors, best, [stratum(one.n_c) for one in truths], means),
         targets=rows,
@@ -173,15 +173,15 @@ def _feature_metrics(
     control = None if permuted is None else permuted.features
     found: dict[str, Any] = {"others": vector_measures(others, reconstruction.features, control, true, means)}
     for name, function in (("relative_error", relative_error), ("cosine", cosine)):
-        own = means.summary(function(reconstruction.features, true).numpy(), name)
-        beside = None if control is None else control_of(own, function(control, true).tolist(), means, name)
+        own = means.summary(function(reconstruction.features, true).numpy())
+        beside = None if control is None else control_of(own, function(control, true).tolist(), means)
         found[name] = FeatureMeasure(**dict(own), permuted=beside)
     clients = [target.client for target in reconstruction.targets]
     hits, chance = identify_features(reconstruction.features, true, clients)
-    told = means.finite(hits, "feature identification")
+    told = means.finite(hits, "share")
     beside = None
     if control is not None:
-        beside = control_of(told, identify_features(control, true, clients)[0], means, "feature_identification")
+        beside = control_of(told, identify_features(control, true, clients)[0], means, "difference")
     found["feature_identification"] = FeatureIdentification(**dict(told), chance=chance, permuted=beside)
     return found
 
@@ -197,34 +197,34 @@ def _label_metrics(
         sum((Counter(guessed) & Counter(truth.labels.tolist())).values()) / truth.n_c
         for guessed, truth in zip(labels.tolist(), truths, strict=True)
     ]
-    return {"label_accuracy": means.finite(overlap, "labels")}
+    return {"label_accuracy": means.finite(overlap, "share")}
 
 
 def _image_metrics(
-    panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means, who: str, others: Mapping[str, Metric]
+    panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means, others: Mapping[str, Metric]
 ) -> dict[str, Any]:
     """Return the fields of :class:`ImageMeasures`."""
-    error = means.finite(panel.mse, who, "mse")
+    error = means.finite(panel.mse)
     interval = error.ci95
     of_mean = Summary(
         mean=_db(error.mean),
         median=None,
         sd=None,
-        # The dB of a mean error falls as the error grows: the interval's ends change places.
-        ci95=None if interval is None else (_db(interval[1]), _db(interval[0])),
+        # The dB of a mean error falls as the error grows: the interval's ends change places. No error is negative.
+        ci95=None if interval is None else (_db(interval[1]), _db(max(0.0, interval[0]))),
         per_target=None,
         n=error.n,
     )
     if panel.ssim is None:
         alike = Summary.nothing(str(ssim_unavailable(truths[0].image_shape)))
     else:
-        alike = means.summary(panel.ssim, who, "ssim")
+        alike = means.summary(panel.ssim)
     return {
-        "psnr_db": means.finite(panel.psnr, who, "psnr"),
+        "psnr_db": means.finite(panel.psnr),
         "psnr_of_mean_mse_db": of_mean,
-        "mse_255": means.finite(panel.mse * 255**2, who, "mse"),
+        "mse_255": means.finite(panel.mse * 255**2),
         "ssim": alike,
-        "others": image_measures(others, panel, truths, means, who),
+        "others": image_measures(others, panel, truths, means),
     }
 
 
@@ -232,12 +232,12 @@ def _means(detail: FloorMeasures) -> dict[str, Any]:
     return {name: getattr(getattr(detail, name), "mean", None) for name in FloorMeans.model_fields}
 
 
-def _lpips(name: str, panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:
+def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:
     reason = lpips_unavailable()
     if reason is not None:
         return Perceptual.nothing(reason)
     values = over_pairs(lpips, panel.guesses, panel.scores, truths)
-    return Perceptual(**dict(means.summary(values, name, "lpips")), backbone=lpips_backbone())
+    return Perceptual(**dict(means.summary(values)), backbone=lpips_backbone())
 
 
 def _versions() -> dict[str, str]:

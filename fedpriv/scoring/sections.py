@@ -15,7 +15,7 @@ from fedpriv.scoring import effects
 from fedpriv.scoring.convergence import is_specific
 from fedpriv.scoring.definitions import TEXTS, ComparisonSet
 from fedpriv.scoring.floors import PERMUTED, floor_words
-from fedpriv.scoring.intervals import Values, bootstrap_mean, compare, finite_summary, summary
+from fedpriv.scoring.intervals import Kind, Values, clustered, compare, finite_summary, summary
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Comparison, Estimate, FiniteSummary, Measure, Summary
 from fedpriv.scoring.records.reconstruction import (
@@ -27,7 +27,6 @@ from fedpriv.scoring.records.reconstruction import (
     StratumAdvantage,
     Target,
 )
-from fedpriv.util.seeds import derive_seed
 
 BEYOND = 3.0
 """An image so many dB beyond the strongest guess has come back."""
@@ -39,25 +38,24 @@ class Means:
 
     Attributes:
         units: ``T`` numbers of independent units (clients, or declared groups of them), the clusters of intervals.
-        seed: the record's seed.
     """
 
     units: tuple[int, ...]
-    seed: int
 
-    def summary(self, values: Sequence[float] | Values, *purpose: str) -> Summary:
-        """Return one value a target, summed up; ``purpose`` names the draw of its resamples."""
-        return summary(values, self.units, self._rng(*purpose))
+    def summary(self, values: Sequence[float] | Values) -> Summary:
+        """Return one value a target, summed up."""
+        return summary(values, self.units)
 
-    def finite(self, values: Sequence[float] | Values, *purpose: str) -> FiniteSummary:
+    def finite(self, values: Sequence[float] | Values, kind: Kind = "mean") -> FiniteSummary:
         """Return the same of values that are all finite."""
-        return finite_summary(values, self.units, self._rng(*purpose))
+        return finite_summary(values, self.units, kind)
 
-    def of(self, values: Values, keep: Sequence[int], *purpose: str) -> Estimate:
+    def of(self, values: Values, keep: Sequence[int], kind: Kind = "mean") -> Estimate:
         """Return mean, interval and n over the targets ``keep``."""
-        chosen = values[list(keep)]
-        interval = bootstrap_mean(chosen, [self.units[i] for i in keep], self._rng(*purpose))
-        return Estimate(mean=float(chosen.mean()) if len(chosen) else None, ci95=interval, n=len(chosen))
+        if not len(keep):
+            return Estimate(mean=None, ci95=None, n=0)
+        found = clustered(values[list(keep)], [self.units[i] for i in keep], kind)
+        return Estimate(mean=found.mean, ci95=found.interval(), n=len(keep))
 
     def compare(
         self, values: Values, measure: Measure, against: str, least: float, strata: Sequence[str] = ()
@@ -86,9 +84,6 @@ class Means:
             )
             for name, chosen in rows.items()
         )
-
-    def _rng(self, *purpose: str) -> np.random.Generator:
-        return np.random.default_rng(derive_seed(self.seed, "bootstrap", *purpose))
 
 
 def image_comparisons(
@@ -166,11 +161,11 @@ def strata_part(
         rows = [row for row, truth in enumerate(truths) if stratum(truth.n_c) == name]
         if rows:
             gain = attack.psnr - floor.psnr
-            above = means.of(gain, rows, "stratum", name, "advantage")
+            above = means.of(gain, rows)
             found[name] = Stratum(
                 n=len(rows),
                 share=len(rows) / len(truths),
-                psnr_db=means.of(attack.psnr, rows, "stratum", name, "psnr"),
+                psnr_db=means.of(attack.psnr, rows),
                 floor_psnr_db=float(floor.psnr[rows].mean()),
                 advantage_db=StratumAdvantage(**dict(above), share_3db=float((gain[rows] >= BEYOND).mean())),
             )
@@ -186,18 +181,18 @@ def definitions_part(
     for name in ("T1", "T2", "T3", "T5") if several else ("T1", "T2", "T3"):
         values, best = attack.definition(name), best_floor(floors, name)
         found[name] = Definition(
-            **dict(means.finite(values, name)),
+            **dict(means.finite(values)),
             text=TEXTS[name],
             floors={floor: float(panel.definition(name).mean()) for floor, panel in floors.items()},
             best_floor=best,
-            advantage_db=means.finite(values - floors[best].definition(name), name, "advantage"),
+            advantage_db=means.finite(values - floors[best].definition(name)),
         )
     rows = [row for row, one in enumerate(attack.scores) if one.t2_nonmembers is not None]
     other = np.array([math.nan if one.t2_nonmembers is None else one.t2_nonmembers for one in attack.scores])
     labels = Counter[str](one.labels for one in beside)
     against = {
-        "nonmembers": NonMembers(**dict(means.of(other, rows, "T2", "nonmembers")), labels=labels),
-        "own_minus_nonmembers_db": means.of(attack.definition("T2") - other, rows, "T2", "difference"),
+        "nonmembers": NonMembers(**dict(means.of(other, rows)), labels=labels),
+        "own_minus_nonmembers_db": means.of(attack.definition("T2") - other, rows),
     }
     return found | {"T2": found["T2"].model_copy(update=against)}
 
@@ -210,12 +205,12 @@ def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Me
     values = floors[PERMUTED].psnr
     everything = range(len(values))
     gain = values - floors[best_blind].psnr
-    difference = means.of(gain, everything, "control", "difference")
+    difference = means.of(gain, everything)
     passes = None if difference.ci95 is None else difference.ci95[0] <= 0
     mean = float(gain.mean())
     size = f"{abs(mean):.1f} dB {'above' if mean >= 0 else 'below'} {floor_words(best_blind)}"
     if passes is None:
-        text = f"Permuted uploads (negative control), one target: the attack scores {size}."
+        text = f"Permuted uploads (negative control), one client: the attack scores {size}."
     elif passes:
         text = (
             f"Permuted uploads (negative control): the attack scores {size}: nothing beyond a guess, as it should be."
@@ -225,5 +220,5 @@ def control_part(floors: Mapping[str, ScoredGuesses], best_blind: str, means: Me
             f"Permuted uploads (negative control): the attack scores {size}: part of what it reaches comes from what "
             "uploads share or from its own prior, not from the target."
         )
-    permuted = means.of(values, everything, "control", "permuted")
+    permuted = means.of(values, everything)
     return ControlResult(permuted=permuted, floor=best_blind, difference_db=difference, passes=passes, verdict=text)

@@ -19,7 +19,8 @@ from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.disclosed_labels import class_counts, held_classes
 from fedpriv.cli.main import run
-from fedpriv.scoring.membership import area, membership_verdict, on_common_scale, rate_at, summarise
+from fedpriv.scoring.membership import membership_verdict, on_common_scale
+from fedpriv.scoring.roc import Ranked, area, rate_at
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import (
     AngleMatrix,
@@ -68,10 +69,10 @@ def test_intervals_of_noise_hold_one_half_and_one_client_has_none():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         member = [np.arange(60) % 2 == 0] * 6
-        low, high = summarise([rng.normal(size=60) for _ in member], member, seed).auc.ci95
+        low, high = Ranked.of([rng.normal(size=60) for _ in member], member, range(6)).rates().auc.ci95
         inside += low <= 0.5 <= high
     assert inside >= 9
-    assert summarise([np.arange(4.0)], [np.array([True, False, True, False])], 0).auc.ci95 is None
+    assert Ranked.of([np.arange(4.0)], [np.array([True, False, True, False])], [0]).rates().auc.ci95 is None
 
 
 def test_a_wide_interval_around_one_half_settles_nothing():

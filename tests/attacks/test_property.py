@@ -18,7 +18,7 @@ from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.scoring.membership import area
-from fedpriv.scoring.property import summarise
+from fedpriv.scoring.roc import Ranked
 from fedpriv.scoring.storage import load_scores
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import (
@@ -143,16 +143,15 @@ def test_an_answer_that_is_always_the_same_teaches_nothing():
     assert learned(torch.zeros(2, len(learned.weight), dtype=torch.float64)).tolist() == [0, 0]
 
 
-def test_intervals_resample_clients_and_all_equal_answers_are_refused():
+def test_intervals_are_over_clients():
     rng = np.random.default_rng(0)
     answers = [np.arange(6) == k % 6 for k in range(12)]
-    good = summarise([told + 0.01 * rng.normal(size=6) for told in answers], answers, 0)
+    good = Ranked.of([told + 0.01 * rng.normal(size=6) for told in answers], answers, range(12)).rates()
     assert good.auc.value == 1
-    noise = summarise([rng.normal(size=6) for _ in answers], answers, 0)
+    assert 0.7 < good.auc.ci95[0] < 1 == good.auc.ci95[1]  # twelve clients are not all there are
+    noise = Ranked.of([rng.normal(size=6) for _ in answers], answers, range(12)).rates()
     assert noise.auc.ci95[0] < 0.5 < noise.auc.ci95[1]
-    assert summarise([np.arange(6.0)], [answers[0]], 0).auc.ci95 is None
-    with pytest.raises(UserError, match="the answer is yes for all 4"):
-        summarise([np.zeros(4)], [np.ones(4, dtype=bool)], 0)
+    assert Ranked.of([np.arange(6.0)], [answers[0]], [0]).rates().auc.ci95 is None
 
 
 def test_shadow_clients_upload_what_they_are_shown():

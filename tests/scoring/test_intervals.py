@@ -1,87 +1,180 @@
+"""Intervals over clients: by hand where they have a closed form, and by how often they hold the truth."""
+
 import numpy as np
 import pytest
+from scipy.stats import beta, binom
+from scipy.stats import t as student
 
-from fedpriv.scoring.intervals import bootstrap_mean, cluster_error, compare, summary
+from fedpriv.scoring.intervals import clustered, combine, compare, summary
 
 
 def rng(seed=0):
     return np.random.default_rng(seed)
 
 
+def difference(values, clients, measure="images", least=0.5):
+    return compare(values, clients, measure=measure, against="mean_image", least=least)
+
+
 def test_summary_of_hand_made_values():
-    found = summary([1.0, 2.0, 6.0], [0, 1, 2], rng())
+    found = summary([1.0, 2.0, 6.0], [0, 1, 2])
     assert (found.mean, found.median, found.n, found.sum) == (3.0, 2.0, 3, 9.0)
     assert found.sd == pytest.approx(7**0.5)
     assert found.per_target == (1.0, 2.0, 6.0)
-    assert 1 <= found.ci95[0] <= 3 <= found.ci95[1] <= 6
+    half = student.ppf(0.975, 2) * (7 / 3) ** 0.5
+    assert found.ci95 == pytest.approx((3 - half, 3 + half))
 
 
-def test_one_value_supports_no_interval():
-    found = summary([4.0], [0], rng())
-    assert found.ci95 is None
-    assert found.sd is None
-    assert found.mean == 4.0
+def test_one_client_supports_no_interval():
+    for values in ([4.0], [4.0, 5.0]):
+        assert summary(values, [0] * len(values)).ci95 is None
+    assert summary([4.0], [0]).sd is None
 
 
 def test_an_infinite_value_makes_no_mean():
-    found = summary([1.0, float("inf")], [0, 1], rng())
+    found = summary([1.0, float("inf")], [0, 1])
     assert found.mean is None
     assert found.per_target == (1.0, None)
 
 
-def test_equal_values_give_a_point():
-    assert bootstrap_mean([2.0] * 6, [0, 0, 1, 1, 2, 2], rng()) == (2.0, 2.0)
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match="2 values but 3"):
+        clustered([1.0, 2.0], [0, 1, 2])
 
 
-def test_the_seed_decides():
-    values, clients = rng(1).normal(size=30), np.repeat(np.arange(6), 5)
-    assert bootstrap_mean(values, clients, rng(3)) == bootstrap_mean(values, clients, rng(3))
-    assert bootstrap_mean(values, clients, rng(3)) != bootstrap_mean(values, clients, rng(4))
+def test_error_of_a_hand_made_case():
+    # Mean 2; residual sums of the clusters -3, 1 and 2, their shares 2/5, 1/5 and 2/5.
+    found = clustered([0.0, 1.0, 3.0, 3.0, 3.0], [0, 0, 1, 2, 2])
+    assert found.error == pytest.approx((9 / 0.6 + 1 / 0.8 + 4 / 0.6) ** 0.5 / 5)
 
 
-def test_clusters_widen_the_interval():
+def test_degrees_of_freedom_are_one_less_than_clients_of_equal_size_and_fewer_of_unequal():
+    assert clustered(np.arange(20.0), np.repeat(range(4), 5)).degrees == pytest.approx(3)
+    assert 1 <= clustered(np.arange(20.0), np.repeat(range(4), [14, 2, 2, 2])).degrees < 2
+
+
+def test_a_weighted_mean_is_that_of_repeated_values():
+    weighted = clustered([1.0, 2.0, 4.0], [0, 1, 2], weights=np.array([1.0, 2.0, 3.0]))
+    repeated = clustered([1.0, 2.0, 2.0, 4.0, 4.0, 4.0], [0, 1, 1, 2, 2, 2])
+    assert weighted.mean == pytest.approx(repeated.mean)
+    assert weighted.error == pytest.approx(repeated.error)
+
+
+def test_copies_are_no_new_facts_but_independent_values_are():
     clients = np.repeat(np.arange(10), 20)
     values = np.repeat(rng(1).normal(size=10), 20)  # targets of one client are copies: ten facts, not two hundred
-    low, high = bootstrap_mean(values, clients, rng(2))
-    alone = bootstrap_mean(values, np.arange(200), rng(2))
+    low, high = clustered(values, clients).interval()
+    alone = clustered(values, np.arange(200)).interval()
     assert high - low > 3 * (alone[1] - alone[0])
 
 
-def test_clients_keep_all_their_targets():
-    # Client 0 has nine targets of 0, client 1 one of 1: a resample's mean is 0, 0.1 or 1, never anything between.
-    low, high = bootstrap_mean([0.0] * 9 + [1.0], [0] * 9 + [1], rng())
-    assert (low, high) == (0.0, 1.0)
+def test_clients_that_agree_by_luck_make_no_narrower_interval_than_independent_values():
+    values = [0.0, 1.0] * 10  # every client has a mean of one half exactly
+    assert clustered(values, np.repeat(range(10), 2)).error == pytest.approx(np.std(values, ddof=1) / 20**0.5)
 
 
-def test_coverage_is_about_what_it_says():
-    hits = 0
-    for trial in range(200):
-        draw = rng(trial)
-        values = np.repeat(draw.normal(size=30), 4) + draw.normal(size=120) * 0.5
-        low, high = bootstrap_mean(values, np.repeat(np.arange(30), 4), rng(trial + 1000), draws=400)
-        hits += low <= 0 <= high
-    assert 0.88 <= hits / 200 <= 0.99
+@pytest.mark.parametrize("clients", [5, 10, 20])
+@pytest.mark.parametrize("kind", ["mean", "share", "difference"])
+def test_coverage_is_what_it_says(clients, kind):
+    draw, hits = rng(clients), 0
+    for _ in range(300):
+        own = np.repeat(draw.beta(0.3, 0.7, size=(2, clients)), 5, axis=1)  # correlation 0.5 within a client
+        told = (draw.random(own.shape) < own).astype(float)
+        normal = np.repeat(draw.normal(size=clients), 5) + draw.normal(size=5 * clients)
+        values, truth = {"mean": (normal, 0), "share": (told[0], 0.3), "difference": (told[0] - told[1], 0)}[kind]
+        low, high = clustered(values, np.repeat(range(clients), 5), kind).interval()
+        hits += low <= truth <= high
+    assert hits / 300 >= 0.92  # 2.4 standard errors under 0.95
 
 
-def test_lengths_must_agree():
-    with pytest.raises(ValueError, match="2 values but 3"):
-        bootstrap_mean([1.0, 2.0], [0, 1, 2], rng())
+def test_a_saturated_share_is_bounded_by_the_effective_number():
+    clients = np.repeat(range(10), 5)
+    low, high = clustered(np.ones(50), clients, "share").interval()
+    number = 50 / (1 + 0.5 * 4)  # at a correlation of 0.5
+    assert (low, high) == (pytest.approx(0.025 ** (1 / number)), 1)
+    assert clustered(np.zeros(50), clients, "share").interval() == (0, pytest.approx(1 - low))
 
 
-def test_cluster_error_of_a_hand_made_case():
-    # Mean 2; residual sums of the clusters -3, 1 and 2: (9 + 1 + 4) * 3/2 / 5**2.
-    error, clusters = cluster_error(np.array([0.0, 1.0, 3.0, 3.0, 3.0]), [0, 0, 1, 2, 2])
-    assert clusters == 3
-    assert error == pytest.approx((14 * 1.5) ** 0.5 / 5)
+def test_a_share_of_independent_values_is_clopper_and_pearsons():
+    told = np.arange(40) % 4 == 0
+    found = clustered(told.astype(float), np.arange(40), "share")
+    hits, number = 0.25 * found.number, found.number
+    assert 39 <= number <= 40
+    assert found.interval() == pytest.approx(
+        (beta.ppf(0.025, hits, 31), beta.ppf(0.975, hits + 1, number - hits)), rel=0.02
+    )
+
+
+def test_a_saturated_difference_of_shares_is_never_certain():
+    clients = np.repeat(range(6), 5)
+    found = difference(np.ones(30), clients, "identified", 0.05)
+    assert found.ci95[0] < 0.75 < 1 == found.ci95[1]
+    assert found.p_value == pytest.approx((1.05 / 2) ** 10)  # ten values say as much, each 1 with at most this chance
+    almost = difference([0.0] + [1.0] * 29, clients, "identified", 0.05)
+    assert 0 < found.p_value < almost.p_value < 0.05
+    assert difference(np.zeros(30), clients, "identified", 0.05).p_value == 1
+    assert difference(np.zeros(30), clients, "identified", 0.05).ci95 == pytest.approx((-0.31, 0.31), abs=0.01)
+
+
+def test_the_bound_is_the_binomial_one_where_numbers_are_whole():
+    clients = np.repeat(range(10), 1)
+    values = [0.0] + [1.0] * 9
+    found = difference(values, clients, "identified", 0.05)
+    number = clustered(values, clients, "difference").deviating.number
+    assert number == pytest.approx(10)
+    assert found.p_value == pytest.approx(binom.cdf(1, 10, 0.95 / 2))
 
 
 def test_a_comparison_has_the_interval_of_students_t():
-    found = compare([1.0, 2.0, 3.0], [0, 1, 2], measure="images", against="mean_image", least=0.5)
+    found = difference([1.0, 2.0, 3.0], [0, 1, 2])
     half = 4.302652729911275 / 3**0.5  # t of two degrees of freedom at 97.5 %
     assert found.ci95 == pytest.approx((2 - half, 2 + half))
     assert found.p_value == pytest.approx(0.5 - 1.5 * 3**0.5 / 2 / (2 + 1.5**2 * 3) ** 0.5)  # t of two in closed form
 
 
-def test_one_cluster_compares_without_an_interval():
-    found = compare([1.0, 2.0], [4, 4], measure="images", against="mean_image", least=0.5)
-    assert (found.mean, found.ci95, found.p_value, found.n_clients) == (1.5, None, None, 1)
+def test_equal_values_without_bounds_are_a_sign_test():
+    assert difference([2.0] * 8, np.repeat(range(4), 2)).p_value == 1 / 16
+    assert difference([0.5] * 8, np.repeat(range(4), 2)).p_value == 1
+
+
+def test_one_client_compares_without_an_interval():
+    found = difference([1.0, 2.0], [4, 4])
+    assert (found.mean, found.ci95, found.p_value, found.degrees, found.n_clients) == (1.5, None, None, None, 1)
+
+
+# ---------------------------------------------------------------- several seeds
+
+
+def test_seeds_that_agree_keep_the_interval_of_one():
+    one = difference([1.0, 2.0, 3.0, 4.0, 5.0], range(5))
+    both = combine([one, one])
+    assert (both.mean, both.n, both.n_clients) == (3, 10, 5)
+    error = (one.ci95[1] - 3) / student.ppf(0.975, 4)
+    degrees = 5 / 7 * 4  # what Barnard and Rubin leave of four where seeds add nothing
+    assert both.degrees == pytest.approx(degrees)
+    assert both.ci95[1] == pytest.approx(3 + student.ppf(0.975, degrees) * error)
+    assert combine([one]) is one
+
+
+def test_seeds_that_differ_widen_the_interval():
+    low, high = difference([1.0, 2.0, 3.0], range(3)), difference([11.0, 12.0, 13.0], range(3))
+    both = combine([low, high])
+    error = (1 / 3 + 1.5 * 50) ** 0.5  # variance within, and (1 + 1/2) times that between 2 and 12
+    assert both.mean == 7
+    assert both.ci95[1] - 7 == pytest.approx(student.ppf(0.975, both.degrees) * error)
+    assert both.degrees < 1.1
+    assert both.p_value > 0.05 > high.p_value
+
+
+def test_seeds_one_of_which_has_no_interval_have_none():
+    both = combine([difference([1.0, 2.0], range(2)), difference([1.0], [0])])
+    assert (both.ci95, both.p_value, both.degrees, both.n_clients) == (None, None, None, 1)
+
+
+def test_combined_intervals_cover():
+    draw, hits = rng(3), 0
+    for _ in range(300):
+        seeds = [difference(draw.normal() + draw.normal(size=8), range(8)) for _ in range(3)]
+        low, high = combine(seeds).ci95
+        hits += low <= 0 <= high
+    assert hits / 300 >= 0.92

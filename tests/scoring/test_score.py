@@ -352,7 +352,10 @@ def test_single_images_stand_beside_their_control_as_well():
     leaky = judge(right, secrets, right)  # the same on permuted uploads: known from elsewhere than the upload
     told = leaky.metrics.identification_top1
     assert (told.mean, told.permuted.mean) == (1, 1)
-    assert told.permuted.difference.ci95 == (0, 0)
+    assert told.permuted.difference.mean == 0
+    assert told.permuted.difference.ci95 == pytest.approx(
+        (-0.37, 0.37), abs=0.01
+    )  # eight clients are not all there are
     assert not beyond_chance(told)
     assert verdict_kind(leaky) == "none"
     fine = judge(right, secrets, reconstruction(firsts(secrets).roll(1, 0), per_client=1))

@@ -35,7 +35,7 @@ def score(
 
     Args:
         results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
-        seed: of floors, decoys and resamples (default: the attack's own), at least 0.
+        seed: of floors and decoys (default: the attack's own), at least 0.
         metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         listener: hears of what is not scored again.
 

@@ -13,14 +13,22 @@ SCORING_VERSION = 2
 """Of what the numbers in a record mean. It changes with a metric, a floor, an interval or a verdict."""
 
 Measure = Literal[
-    "images", "beyond_3db", "identified", "vectors", "vectors_identified", "classes", "membership", "property"
+    "images",
+    "beyond_3db",
+    "identified",
+    "vectors",
+    "vectors_identified",
+    "classes",
+    "membership",
+    "members_found",
+    "property",
 ]
 """Quantities compared with a guess: PSNR of images, images 3 dB beyond the strongest guess, images told from decoys, the
 error of recovered vectors, vectors told from the client's others, classes recognised, areas under the curve of membership
-and of a property."""
+and of a property, members found at 1 % false positives."""
 
 Interval = tuple[FiniteFloat, FiniteFloat]
-"""Lower and upper end of a 95 % bootstrap interval."""
+"""Lower and upper end of a 95 % interval."""
 
 
 class Record(BaseModel):
@@ -34,7 +42,7 @@ class Estimate(Record):
 
     Attributes:
         mean: None where there is no value.
-        ci95: its interval over clients; None for fewer than two values.
+        ci95: its interval over clients; None for fewer than two clients.
         n: number of values, by which means combine.
     """
 
@@ -87,6 +95,7 @@ class Comparison(Estimate):
         n_clients: independent units over which the interval goes.
         least: the least effect that counts, in the unit of the mean.
         p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
+        degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
     """
 
     measure: Measure
@@ -95,3 +104,4 @@ class Comparison(Estimate):
     n_clients: int
     least: FiniteFloat
     p_value: FiniteFloat | None
+    degrees: FiniteFloat | None = None

@@ -37,9 +37,9 @@ class InferenceRecord(Provenance, Rates):
 
     Attributes:
         round: that was attacked.
-        n_clients: independent units of whom something was asked (clients, or declared groups); intervals resample them.
+        n_clients: independent units of whom something was asked: clients, or declared groups.
         permuted: the same from other clients' uploads; None where that was not run.
-        comparisons: with the strongest guess; what verdicts rest on.
+        comparisons: with the strongest of chance, permuted uploads and what needs no upload; what verdicts rest on.
         cost: of the inference without its control.
         verdict: in a sentence or two.
     """

@@ -1,0 +1,130 @@
+"""How well scores tell yes from no: area under the ROC curve, and how many are found at few false positives.
+
+Both are written as means of one value an answer (placement values: DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44,
+837-845; for a rate at given false positives with the slope of the curve: Hsieh and Turnbull 1996, Annals of Statistics 24,
+25-40), so that intervals over clients are those of every other mean, and two sets of scores are compared answer by answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.scoring import effects
+from fedpriv.scoring.intervals import Values, clustered, compare
+from fedpriv.scoring.records import Comparison, Measure, Rate, Rates
+
+Answers = NDArray[np.bool_]
+RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0_1_percent": 0.001}
+"""Share found by name -> share of false positives that are allowed."""
+
+CHANCE = "chance"
+"""What a comparison is against where no other guess does better than one that knows nothing."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Scores with their answers, of all clients; some yes and some no among them.
+
+    Attributes:
+        scores: ``(n,)`` finite.
+        yes: ``(n,)`` the answers.
+        unit: ``(n,)`` the independent units (clients, or declared groups of them) that they are of.
+    """
+
+    scores: Values
+    yes: Answers
+    unit: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, scores: Sequence[Values], answers: Sequence[Answers], units: Sequence[int]) -> Ranked:
+        """Put together the scores and answers of each client, and of which unit it is."""
+        unit = np.repeat(units, [len(one) for one in scores])
+        return cls(np.concatenate(list(scores)), np.concatenate(list(answers)), unit)
+
+    @cached_property
+    def weights(self) -> Values:
+        """Weights ``(n,)`` under which yes and no count the same."""
+        n_yes = int(self.yes.sum())
+        return np.where(self.yes, 0.5 / n_yes, 0.5 / (len(self.yes) - n_yes))
+
+    def rate(self, name: str) -> float:
+        """``auc`` or one of :data:`RATES`, in [0, 1]."""
+        return area(self.scores, self.yes) if name == "auc" else rate_at(self.scores, self.yes, RATES[name])
+
+    def values(self, name: str) -> Values:
+        """A rate as values ``(n,)`` whose weighted mean it is, and whose spread is its own."""
+        mean = self.rate(name)
+        if name == "auc":
+            own, others = np.sort(self.scores[self.yes]), np.sort(self.scores[~self.yes])
+            place = np.where(self.yes, _below(self.scores, others), 1 - _below(self.scores, own))
+            return np.asarray(
+                mean + 2 * (place - mean), dtype=np.float64
+            )  # twice, for each half of the weights bears one of the two errors
+        others = np.sort(self.scores[~self.yes])[::-1]
+        allowed = int(np.floor(RATES[name] * len(others)))
+        above = (self.scores > others[allowed]).astype(np.float64)
+        false = float(above[~self.yes].mean())
+        errors = np.where(self.yes, above - mean, -self._slope(others, allowed) * (above - false))
+        return np.asarray(mean + 2 * errors, dtype=np.float64)
+
+    def _slope(self, others: Values, allowed: int) -> float:
+        """Slope of the ROC curve about a threshold, from the lowest false positives on."""
+        far = min(2 * allowed + 4, len(others) - 1)
+        found = [float((self.scores[self.yes] > others[at]).mean()) for at in (0, far)]
+        return (found[1] - found[0]) * len(others) / far if far else 0.0
+
+    def rates(self) -> Rates:
+        """Area and rates, each with its interval over clients."""
+        found = {}
+        for name in ("auc", *RATES):
+            values = self.values(name)
+            interval = clustered(values, self.unit.tolist(), "share", self.weights).interval()
+            found[name] = Rate(value=self.rate(name), ci95=interval)
+        return Rates(**found)
+
+    def against(self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str]) -> tuple[Comparison, ...]:
+        """Compare with the strongest of several guesses, and of chance.
+
+        Args:
+            guesses: scores for the same answers by name; None for one that was not made.
+            measures: what is compared -> ``auc`` or one of :data:`RATES`.
+        """
+        found = []
+        for measure, name in measures.items():
+            chance, least = (0.5, effects.AUC) if name == "auc" else (RATES[name], effects.FOUND_AT_1_PERCENT)
+            own, beside = self.values(name), {CHANCE: np.full(len(self.yes), chance)}
+            beside |= {guess: one.values(name) for guess, one in guesses.items() if one is not None}
+            best = max(beside, key=lambda guess: float(self.weights @ beside[guess]))
+            difference = compare(
+                own - beside[best],
+                self.unit.tolist(),
+                measure=measure,
+                against=best,
+                least=least - chance,
+                weights=self.weights,
+            )
+            found.append(difference)
+        return tuple(found)
+
+
+def _below(scores: Values, others: Values) -> Values:
+    """Return the share of sorted ``others`` below each score, ties counting half."""
+    twice = np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right")
+    return np.asarray(twice / (2 * len(others)), dtype=np.float64)
+
+
+def area(scores: Values, yes: Answers) -> float:
+    """Return the area under the ROC curve: the chance that a yes outscores a no, ties counting half."""
+    return float(_below(scores[yes], np.sort(scores[~yes])).mean())
+
+
+def rate_at(scores: Values, yes: Answers, false_rate: float) -> float:
+    """Return the largest share of yes above a threshold that at most ``false_rate`` of the others exceed."""
+    others = np.sort(scores[~yes])[::-1]
+    allowed = int(np.floor(false_rate * len(others)))
+    return float((scores[yes] > others[allowed]).mean()) if allowed < len(others) else 1.0
