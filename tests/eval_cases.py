@@ -142,7 +142,7 @@ def communication(scalars, bits=32):
 
 def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed):
     """What ``about.json`` says of a run of ten clients."""
-    run = dataclasses.replace(RunConfig(method=method, seed=seed, clients=10), **changed)
+    run = dataclasses.replace(RunConfig(dataset="digits", strangers=0, method=method, seed=seed, clients=10), **changed)
     reached = ReachedAccuracy(final=accuracy, best=accuracy, best_round=1, pooled=accuracy, mean_over_clients=accuracy)
     return {
         "run": run,

@@ -2,6 +2,8 @@
 
 TINY = """
 [federation]
+dataset = "digits"
+strangers = 0
 per-class = 20
 clients = 4
 partition = "iid"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from quick_data import QUICK_DATA
 
 import fedpriv
 from fedpriv.cli.main import run as command
@@ -21,7 +22,7 @@ OTHERS = (
     *("AttackResult", "BatchFacts", "Gradient", "Holdings", "KnowledgeCard", "Listener", "Report", "Run"),
     *("StudyResult", "Traffic", "Update", "UserError"),
 )
-SMALL = {"per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
+SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 
 
 @pytest.fixture(scope="module")

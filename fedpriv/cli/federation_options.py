@@ -11,7 +11,7 @@ import rich_click as click
 F = TypeVar("F", bound=Callable[..., Any])
 
 DATA_OPTIONS = (
-    click.option("--dataset", default="digits", show_default=True, help="A name of: fedpriv list datasets."),
+    click.option("--dataset", default="fashion", show_default=True, help="A name of: fedpriv list datasets."),
     click.option("--data-dir", type=click.Path(path_type=Path), help="Folder that holds the data set."),
     click.option(
         "--download/--no-download", default=False, help="Fetch the data set into --data-dir if it is missing."
@@ -27,6 +27,13 @@ DATA_OPTIONS = (
     click.option("--train-fraction", type=float, default=0.75, show_default=True, help="Share of a client's images."),
     click.option("--clients", type=int, default=10, show_default=True, help="Number of clients."),
     click.option("--public", type=int, default=0, show_default=True, help="Images set aside as public data."),
+    click.option(
+        "--strangers",
+        type=float,
+        default=0.5,
+        show_default=True,
+        help="Share of every class that no client holds: half of it the attacker's, half for blind guesses.",
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw."),
 )
 TRAINING_OPTIONS = (

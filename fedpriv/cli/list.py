@@ -132,6 +132,7 @@ def _datasets() -> list[dict[str, Any]]:
     from fedpriv.datasets import DATASETS
 
     notes = {
+        "fashion": "embedded, 2,000 images of 28x28 (a part of Fashion-MNIST); the default",
         "digits": "embedded, 1,797 images of 8x8",
         "tiny-imagenet": "--data-dir with tiny-imagenet-200/ in its original layout",
         "folder": "--data-dir with train/ and test/, or one folder a class",

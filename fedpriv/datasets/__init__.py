@@ -16,6 +16,7 @@ __all__ = ["DATASETS", "PARTITIONS", "SourceOptions", "load_dataset"]
 DATASETS = Registry(
     "data set",
     {
+        "fashion": "fedpriv.datasets.sources.embedded:load_fashion",
         "digits": "fedpriv.datasets.sources.embedded:load_digits",
         "cifar10": "fedpriv.datasets.sources.torchvision_sets:load_cifar10",
         "cifar100": "fedpriv.datasets.sources.torchvision_sets:load_cifar100",

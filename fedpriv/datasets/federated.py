@@ -16,12 +16,15 @@ from fedpriv.datasets.partition import (
     pathological_partition,
     split_train_test,
 )
-from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, as_unit
+from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, Strangers, as_unit
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import resolve
 from fedpriv.util.seeds import derive_seed
 
 MAX_LEGACY_SEED = 2**32 - 1
+
+MOST_OWN = 1000
+"""Images that an attacker owns at most, the same number of each class as far as it goes."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,40 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, S
             f"number of public images is {n_public}: of {total} images it must be 1..{total - 1}", keys=("public",)
         )
     order = np.random.default_rng(derive_seed("public images", seed)).permutation(total)
-    public, kept = np.sort(order[:n_public]), np.sort(order[n_public:])
+    aside = dataset.samples.subset(np.sort(order[:n_public]))
+    return _without(dataset, order[:n_public]), Samples(as_unit(aside.images), aside.labels)
+
+
+def set_strangers_aside(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Strangers | None]:
+    """Keep a share of every class from all clients, half of it for an attacker and half for blind guesses and decoys.
+
+    Args:
+        dataset: what images are taken from.
+        share: of every class, in [0, 1); rounded down to whole images, of which the attacker gets the smaller half.
+        seed: any integer; the choice is independent of the division with the same seed.
+
+    Returns:
+        The data set without them, in unchanged order, and the strangers; None where there are fewer than one for each part.
+    """
+    labels = dataset.samples.labels.numpy()
+    rng = np.random.default_rng(derive_seed("strangers", seed))
+    most = max(1, MOST_OWN // dataset.n_classes)
+    own, others = [np.arange(0)], [np.arange(0)]
+    for label in range(dataset.n_classes):
+        places = rng.permutation(np.flatnonzero(labels == label))
+        aside = places[: int(share * len(places))]
+        half = min(len(aside) // 2, most)
+        own.append(aside[:half])
+        others.append(aside[half:])
+    attacker, pool = (dataset.samples.subset(np.sort(np.concatenate(part))) for part in (own, others))
+    if not len(attacker) or not len(pool):
+        return dataset, None
+    rest = _without(dataset, np.concatenate([*own, *others]))
+    return rest, Strangers(Samples(as_unit(attacker.images), attacker.labels), pool)
+
+
+def _without(dataset: Dataset, taken: np.ndarray) -> Dataset:
+    """Return the data set without the samples at ``taken``, in unchanged order."""
+    kept = np.setdiff1d(np.arange(len(dataset.samples)), taken)
     kept_train = int((kept < dataset.n_official_train).sum())
-    rest = replace(dataset, samples=dataset.samples.subset(kept), n_official_train=kept_train)
-    aside = dataset.samples.subset(public)
-    return rest, Samples(as_unit(aside.images), aside.labels)
+    return replace(dataset, samples=dataset.samples.subset(kept), n_official_train=kept_train)

@@ -52,7 +52,7 @@ class Dataset:
     """A whole data set before it is divided among clients.
 
     Attributes:
-        name: registry name, for example ``digits``.
+        name: registry name, for example ``fashion``.
         samples: every image, the source's training and test parts merged in this order.
         class_names: one name per class.
         n_official_train: how many of the first samples belong to the source's own training part.
@@ -84,11 +84,31 @@ class ClientData:
 
 
 @dataclass(frozen=True)
+class Strangers:
+    """Images of the clients' domain that no client holds.
+
+    Attributes:
+        attacker: those that whoever attacks owns, as float in [0, 1].
+        others: those that it does not: blind guesses and decoys are made of them.
+    """
+
+    attacker: Samples
+    others: Samples
+
+
+@dataclass(frozen=True)
 class FederatedData:
-    """A data set and its division among clients."""
+    """A data set and its division among clients.
+
+    Attributes:
+        dataset: what is divided.
+        clients: who holds what of it.
+        strangers: images that were set aside before, or None.
+    """
 
     dataset: Dataset
     clients: tuple[ClientData, ...]
+    strangers: Strangers | None = None
 
     def train(self, client: int) -> Samples:
         """Return the training samples of a client."""

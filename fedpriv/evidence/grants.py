@@ -41,10 +41,10 @@ def build_knowledge(
     """Hand over what a card grants about the attacked clients and round, and nothing else."""
     if card.attacker_data == "other_domain":
         refuse_foreign(card, run.config)
-    if card.attacker_data == "same_domain" and federation.server.public is None:
+    if card.attacker_data == "same_domain" and federation.attacker is None:
         raise UserError(
-            f"{argument('knowledge', {'attacker_data': 'same_domain'})}: {run.path} set no public images aside; "
-            f"train it with {argument('public')} N"
+            f"{argument('knowledge', {'attacker_data': 'same_domain'})}: {run.path} set no images aside; train it with "
+            f"{argument('strangers')} 0.5 or {argument('public')} N, or grant attacker_data=none"
         )
     first = federation.clients[0]
     weighty, updates = kind in NETWORKS, kind in NETWORKS | LAYERS
@@ -72,7 +72,7 @@ def build_knowledge(
         else own.statistics,
         labels=own.labels,
         public_images=_own_images(federation, card, seed),
-        public_labels=federation.public_labels if card.attacker_data == "same_domain" else None,
+        public_labels=_own_labels(federation, card),
     )
 
 
@@ -151,18 +151,23 @@ def _shadow_models(asked: _Extractors, clients: set[int]) -> Knowledge:
 def _own_images(federation: Federation, card: KnowledgeCard, seed: int) -> Tensor | None:
     if card.attacker_data == "other_domain":
         return foreign_images(card.foreign, federation.clients[0].blueprint.image_shape, seed)
-    return federation.server.public if card.attacker_data == "same_domain" else None
+    own = federation.attacker if card.attacker_data == "same_domain" else None
+    return None if own is None else own.images
+
+
+def _own_labels(federation: Federation, card: KnowledgeCard) -> Tensor | None:
+    own = federation.attacker if card.attacker_data == "same_domain" else None
+    return None if own is None else own.labels.cpu()
 
 
 def _own_samples(federation: Federation, card: KnowledgeCard) -> Samples:
     """Return the attacker's own images with labels, which a shadow is trained on."""
-    images, labels = federation.server.public, federation.public_labels
-    if card.attacker_data != "same_domain" or images is None or labels is None:
+    if card.attacker_data != "same_domain" or federation.attacker is None:
         raise UserError(
             "knowledge extractor=shadow: a shadow extractor is trained on the attacker's own images; grant "
             "attacker_data=same_domain too"
         )
-    return Samples(images, labels.to(images.device))
+    return federation.attacker
 
 
 def _architecture(federation: Federation) -> SplitModel:

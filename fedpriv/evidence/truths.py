@@ -38,7 +38,8 @@ def truths(
 ) -> tuple[Truth, ...]:
     """Look up the private images behind targets, and draw the images that they have nothing to do with.
 
-    The pool of a client's targets is drawn from everything that is not in the client's training set.
+    The pool of a client's targets is drawn from strangers where the run set some aside, none of them the attacker's own;
+    else from everything that is not in the client's training set.
     """
     pools = {client: _nonmembers(federation, client, seed) for client in sorted({t.client for t in targets})}
     found = []
@@ -68,8 +69,10 @@ def _prototype(run: RunDirectory, federation: Federation, kind: str, target: Tar
 
 
 def _nonmembers(federation: Federation, client: int, seed: int) -> tuple[Tensor, Tensor]:
-    samples = federation.data.dataset.samples
-    outside = np.setdiff1d(np.arange(len(samples)), federation.data.clients[client].train_index)
+    strangers = federation.data.strangers
+    samples = federation.data.dataset.samples if strangers is None else strangers.others
+    held = federation.data.clients[client].train_index if strangers is None else np.arange(0)
+    outside = np.setdiff1d(np.arange(len(samples)), held)
     order = torch.randperm(len(outside), generator=generator(seed, "nonmembers", client))[:NONMEMBERS]
     index = torch.as_tensor(outside)[order]
     return as_unit(samples.images[index]), samples.labels[index]

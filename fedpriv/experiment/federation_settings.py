@@ -18,7 +18,7 @@ class FederationSettings(TypedDict, total=False):
     """The settings of a federation: keywords of :func:`fedpriv.train`, flags of ``fedpriv train``, keys of a TOML file.
 
     Attributes:
-        dataset: a name of ``fedpriv list datasets`` (default ``digits``).
+        dataset: a name of ``fedpriv list datasets`` (default ``fashion``).
         data_dir: folder that holds the data set.
         per_class: keep only the first so many images of each class.
         image_size: resize images to this side in pixels.
@@ -29,6 +29,8 @@ class FederationSettings(TypedDict, total=False):
         train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
+        strangers: share of every class that no client holds, in [0, 1): half of it is what an attacker owns, the other
+            half what blind guesses are made of (default 0.5; published divisions take 0).
         rounds: number of rounds (default 20).
         participation: share of clients in a round, in (0, 1] (default 1).
         models: a family, or models with commas between; client k takes the k-th (default ``small``).
@@ -60,6 +62,7 @@ class FederationSettings(TypedDict, total=False):
     train_fraction: float
     clients: int
     public: int
+    strangers: float
     rounds: int
     participation: float
     models: str
@@ -124,8 +127,8 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
 
     refuse_unknown(flags, FLAG_NAMES)
     direct = (
-        *("dataset", "per_class", "image_size", "clients", "public", "rounds", "participation", "models", "width"),
-        *("mapping", "capture"),
+        *("dataset", "per_class", "image_size", "clients", "public", "strangers", "rounds"),
+        *("participation", "models", "width", "mapping", "capture"),
     )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
@@ -152,6 +155,17 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
             told = f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}"
             raise UserError(told, keys=("keep",))
     return config
+
+
+def sets_images_aside(settings: Mapping[str, Any] | RunConfig) -> bool:
+    """Tell whether settings, or the configuration of a run, leave an attacker images of the clients' domain."""
+    from fedpriv.federation.run_directory import RunConfig
+
+    public, strangers = (
+        getattr(settings, name) if isinstance(settings, RunConfig) else settings.get(name, getattr(RunConfig, name))
+        for name in ("public", "strangers")
+    )
+    return bool(public or strangers)
 
 
 def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConfig:

@@ -349,11 +349,12 @@ def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
     return tuple(stage for stage in STAGES if stage in wanted)
 
 
-def parse_card(given: Mapping[str, Any] | Sequence[str]) -> KnowledgeCard:
+def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool = True) -> KnowledgeCard:
     """Return the knowledge card that grants describe; the number of rounds is each attack's own.
 
     Args:
         given: values by grant, a mapping or texts ``GRANT=VALUE``.
+        images_aside: whether images of the clients' domain were set aside, which the attacker is granted by default.
 
     Raises:
         UserError: for an unknown grant or value.
@@ -363,6 +364,8 @@ def parse_card(given: Mapping[str, Any] | Sequence[str]) -> KnowledgeCard:
     from fedpriv.util.config import parse
 
     values = mapping("knowledge", given)
+    if images_aside and "foreign" not in values:
+        values = {"attacker_data": "same_domain"} | values
     batch = values.get("batch", "known")
     if batch not in ("known", "none"):
         raise UserError(f"{_granting(batch=batch)}: expected known or none")
@@ -372,7 +375,7 @@ def parse_card(given: Mapping[str, Any] | Sequence[str]) -> KnowledgeCard:
     if card.extractor == "shadow" and card.attacker_data != "same_domain":
         raise UserError(
             f"{_granting(extractor='shadow')}: a shadow extractor is trained on the attacker's own images with their "
-            f"classes; pass {_granting(attacker_data='same_domain')} and {argument('public')} N too"
+            f"classes; pass {_granting(attacker_data='same_domain')}"
         )
     if bool(card.foreign) != (card.attacker_data == "other_domain"):
         raise UserError(

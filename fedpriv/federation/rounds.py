@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from fedpriv.datasets import load_dataset
-from fedpriv.datasets.federated import federate, public_split
+from fedpriv.datasets.federated import federate, public_split, set_strangers_aside
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.accuracy import accuracy, evaluate, summarise
@@ -91,7 +90,8 @@ class Federation:
         clients: one setup per client.
         server: the server's setup.
         tests: test samples per client, which no step sees.
-        public_labels: ``(p,)`` int64 classes of the server's public images, which no step sees either; None without.
+        attacker: labelled images of the clients' domain that whoever attacks owns, which no step sees: the public images
+            where there are some, else those of strangers; None without either.
         shield: the defenses that clients apply.
     """
 
@@ -101,7 +101,7 @@ class Federation:
     clients: tuple[ClientSetup, ...]
     server: ServerSetup
     tests: tuple[Samples, ...] = field(repr=False)
-    public_labels: Tensor | None = field(default=None, repr=False)
+    attacker: Samples | None = field(default=None, repr=False)
     shield: DefensePipeline = field(default_factory=DefensePipeline)
 
     @property
@@ -126,7 +126,7 @@ class Federation:
 
 
 def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Samples | None]:
-    """Load a run's data set, set public images (None for none) aside, and divide the rest."""
+    """Load a run's data set, set public images (None for none) and strangers aside, and divide the rest."""
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     source = SourceOptions(data_dir, download, config.image_size, config.per_class)
     with blaming("dataset"):
@@ -134,8 +134,10 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     public = None
     if config.public:
         dataset, public = public_split(dataset, config.public, config.seed)
+    dataset, strangers = set_strangers_aside(dataset, config.strangers, config.seed)
     with blaming("partition"):
-        return federate(dataset, config.partition, config.clients, config.seed), public
+        divided = federate(dataset, config.partition, config.clients, config.seed)
+    return replace(divided, strangers=strangers), public
 
 
 def prepare(
@@ -205,8 +207,9 @@ def prepare(
         blueprints=blueprints,
     )
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
-    public_labels = None if public is None else public.labels
-    return Federation(config, method, data, setups, server, tests, public_labels, shield)
+    own = public if public is not None or data.strangers is None else data.strangers.attacker
+    attacker = None if own is None else own.to(device)
+    return Federation(config, method, data, setups, server, tests, attacker, shield)
 
 
 Report = Callable[[int, int, str], None]

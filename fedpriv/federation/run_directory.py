@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -45,7 +45,7 @@ from fedpriv.wire.ledger import Entry
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
-FORMAT = 2
+FORMAT = 3
 AUTO_CAPTURE_BYTES = 1 << 20
 
 
@@ -82,6 +82,7 @@ class RunConfig:
         mapping: representation mapping to that width.
         training: local training.
         public: images set aside as public data before the rest is divided.
+        strangers: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
         seed: of every random draw.
         capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
             a round is at most 1 MiB, else the last. ``last`` and ``auto`` store those of ``keep`` too.
@@ -92,7 +93,7 @@ class RunConfig:
 
     method: str = "fedre"
     options: Mapping[str, Any] = field(default_factory=dict)
-    dataset: str = "digits"
+    dataset: str = "fashion"
     data_dir: str | None = None
     per_class: Annotated[int, Ge(1)] | None = None
     image_size: Annotated[int, Ge(4), Le(4096)] | None = None
@@ -105,6 +106,7 @@ class RunConfig:
     mapping: Literal["ap", "mp", "fc"] = "ap"
     training: LocalTraining = field(default_factory=LocalTraining)
     public: Annotated[int, Ge(0)] = 0
+    strangers: Annotated[float, Ge(0), Lt(1)] = 0.5
     seed: Annotated[int, Ge(0)] = 0
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1

@@ -36,7 +36,7 @@ _CLEARLY_LESS = 0.99
 _NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "keep")
 """Settings of a run that change neither the task nor the upload."""
 
-_TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public")
+_TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "strangers")
 """Settings under which alone accuracy and leakage compare."""
 
 

@@ -205,6 +205,7 @@ def settings(config: RunConfig) -> dict[str, str]:
         "clients": config.clients,
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
         "public images": config.public or None,
+        "strangers": f"{config.strangers:g}",
         "models": config.models,
         "representation width": config.width,
         "mapping": config.mapping,
@@ -229,6 +230,7 @@ TEST_IMAGES = (
     "share for training",
     "clients",
     "public images",
+    "strangers",
     "seed",
 )
 """Settings that decide which images a client is tested on."""

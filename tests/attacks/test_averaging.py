@@ -175,6 +175,8 @@ def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_near
 
     kind = "representation" if method == "fedallrep" else "prototype"
     config = RunConfig(
+        dataset="digits",
+        strangers=0,
         method=method,
         per_class=20,
         clients=4,

@@ -36,6 +36,8 @@ def trained(folder, models, **changes):
     values = {"rounds": 1, "image_size": 32} | changes
     steps = values.pop("steps", 1)
     config = RunConfig(
+        dataset="digits",
+        strangers=0,
         method="fedavg",
         per_class=2,
         clients=2,

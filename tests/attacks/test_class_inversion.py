@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from compare import expect_rows_close
+from quick_data import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.invert.class_inversion import ClassInversion, answers
@@ -154,7 +155,7 @@ def test_a_shadow_answers_the_attackers_images_as_the_client_does(model, digits)
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     folder = tmp_path_factory.mktemp("logits") / "out"
-    flags = ["--per-class", "60", "--clients", "4", "--rounds", "5", "--targets", "16"]
+    flags = [*DIGITS, "--per-class", "60", "--clients", "4", "--rounds", "5", "--targets", "16"]
     assert run(["attack", "--target", "logits", "--attack", "class-inversion", *flags, "--out", str(folder)]) == 0
     return folder
 

@@ -154,6 +154,8 @@ def world(tmp_path_factory):
     def of(method):
         if method not in made:
             config = RunConfig(
+                dataset="digits",
+                strangers=0,
                 method=method,
                 clients=3,
                 rounds=2,

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from quick_data import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.algebra.entanglement import entangle, sample_weights
@@ -275,7 +276,7 @@ def test_the_changed_ones_are_selected_and_attacked_among_many():
 def test_the_command_line_attacks_what_changed_and_nothing_else(tmp_path, monkeypatch):
     """One client's upload is read with the count of one image more: a federation whose client gained one."""
     monkeypatch.chdir(tmp_path)
-    train = ["--method", "fedproto", "--option", "averaging=counts", "--per-class", "20", "--clients", "3"]
+    train = ["--method", "fedproto", "--option", "averaging=counts", *DIGITS, "--per-class", "20", "--clients", "3"]
     assert run(["train", *train, "--rounds", "2", "--capture", "all", "--out", "run", "--quiet"]) == 0
     read = RunDirectory.message
 
@@ -295,7 +296,7 @@ def test_the_command_line_attacks_what_changed_and_nothing_else(tmp_path, monkey
 
 def test_the_command_line_says_that_data_stay_as_they_are(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    train = ["--method", "fedproto", "--option", "averaging=counts", "--per-class", "20", "--clients", "3"]
+    train = ["--method", "fedproto", "--option", "averaging=counts", *DIGITS, "--per-class", "20", "--clients", "3"]
     assert run(["train", *train, "--rounds", "2", "--capture", "all", "--out", "run", "--quiet"]) == 0
     attack = ["attack", "--target", "prototype", "--run", "run", "--attack", "difference", "--out", "out", "--quiet"]
     assert run(attack) == 2

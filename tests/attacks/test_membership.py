@@ -10,6 +10,7 @@ from eval_cases import asked
 from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
 from hypothesis import given
 from hypothesis import strategies as st
+from quick_data import DIGITS
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
@@ -34,7 +35,7 @@ from fedpriv.wire.payloads import (
     Representations,
 )
 
-SMALL = ["--per-class", "20", "--clients", "4", "--rounds", "2"]
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--rounds", "2"]
 
 
 # ---------------------------------------------------------------- measures

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_same
+from quick_data import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.infer.kernel_classes import compare, likeness
@@ -225,7 +226,7 @@ def test_images_that_are_not_the_attackers_have_no_class():
 
 # ---------------------------------------------------------------- on real runs
 
-SMALL = ["--per-class", "30", "--clients", "5", "--rounds", "2", "--alpha", "0.5"]
+SMALL = [*DIGITS, "--per-class", "30", "--clients", "5", "--rounds", "2", "--alpha", "0.5"]
 
 
 @pytest.fixture(autouse=True)
@@ -365,7 +366,7 @@ def test_the_list_says_what_it_needs(capsys):
 
 
 def test_one_client_cannot_be_learned_about_and_other_attacks_go_on(capsys):
-    few = ["--per-class", "20", "--clients", "2", "--rounds", "1", "--batch-size", "10"]
+    few = [*DIGITS, "--per-class", "20", "--clients", "2", "--rounds", "1", "--batch-size", "10"]
     alone = ["attack", "--target", "classifier", "--attack", "property", *few, *OTHERS]
     assert run([*alone, "--out", "alone", "--quiet"]) == 2
     assert "too few others to learn from" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from quick_data import DIGITS
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
@@ -21,7 +22,7 @@ from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.ownership import held
 
-TINY_FLAGS = ("--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2")
+TINY_FLAGS = (*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2")
 
 
 @pytest.fixture(autouse=True)

@@ -4,13 +4,14 @@ import csv
 import json
 
 import pytest
+from quick_data import DIGITS
 
 from fedpriv.cli import common
 from fedpriv.cli.main import run
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
 from fedpriv.scoring.storage import load_attack
 
-SMALL = ["--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "4"]
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "4"]
 
 
 def call(capsys, *arguments):

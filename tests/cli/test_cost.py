@@ -61,7 +61,7 @@ def test_sizes_from_data_are_those_of_the_division_that_a_run_would_have(capsys,
     assert proto["upload_scalars_per_round"] == width * sum(map(len, labels))
     assert proto["broadcast_scalars_per_round"] == 7 * width * len(set.union(*labels))
     assert every["upload_scalars_per_round"] == width * samples
-    assert found["sizes"]["dataset"] == "digits"
+    assert found["sizes"]["dataset"] == "fashion"
 
 
 def test_heterogeneous_models_are_added_up_and_refused_where_one_is_needed(capsys):

@@ -5,11 +5,25 @@ import re
 from pathlib import Path
 
 import pytest
+from quick_data import DIGITS
 
 from fedpriv.cli.main import run
 
 DOCS = Path(__file__).parents[2] / "docs"
-QUICK = ["--targets", "2", "--per-class", "15", "--clients", "3", "--rounds", "2", "--budget", "2,4", "--quiet"]
+QUICK = [
+    "--targets",
+    "2",
+    *DIGITS,
+    "--per-class",
+    "15",
+    "--clients",
+    "3",
+    "--rounds",
+    "2",
+    "--budget",
+    "2,4",
+    "--quiet",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +48,17 @@ def test_the_page_shows_the_file(text, name):
 
 
 def test_a_run_is_trained_as_the_file_says(text, tmp_path):
-    arguments = ["--config", str(DOCS / "example-train.toml"), "--rounds", "2", "--clients", "3", "--per-class", "15"]
+    arguments = [
+        "--config",
+        str(DOCS / "example-train.toml"),
+        "--rounds",
+        "2",
+        "--clients",
+        "3",
+        *DIGITS,
+        "--per-class",
+        "15",
+    ]
     assert run(["train", *arguments, "--keep", "1", "--quiet"]) == 0
     config = json.loads((tmp_path / "runs" / "example" / "config.json").read_text())
     assert (config["method"], config["training"]["learning_rate"]) == ("fedre", 0.05)

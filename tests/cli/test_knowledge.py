@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from quick_data import DIGITS
 
 from fedpriv.cli.main import run
 
-SMALL = ["--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 QUICK = [*SMALL, "--targets", "3", "--iterations", "5", "--no-control"]
 OWN = ["--public", "40", "--knowledge", "attacker_data=same_domain"]
 
@@ -20,6 +21,17 @@ def call(capsys, *arguments):
     code = run([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def test_by_default_the_attacker_owns_some_of_the_strangers(capsys):
+    few = [*DIGITS, "--strangers", "0.5", "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "1"]
+    command = ["attack", "--target", "prototype", "--attack", "pixels", *few, "--iterations", "2", "--json"]
+    cards = []
+    for more in ([], ["--knowledge", "attacker_data=none"], ["--strangers", "0"]):
+        code, out, _ = call(capsys, *command, *more, "--out", f"r{len(cards)}")
+        assert code == 0
+        cards.append(json.loads(out)["attacks"]["pixels"]["knowledge"]["attacker_data"])
+    assert cards == ["same_domain", "none", "none"]
 
 
 def test_attacks_that_the_card_does_not_grant_are_left_out_in_one_line(capsys):
@@ -71,8 +83,11 @@ def test_queries_are_enough_for_the_decoder_alone(capsys):
     ("arguments", "complaint"),
     [
         (["--attack", "decoder"], "attack 'decoder' needs attacker_data=same_domain"),
-        (["--knowledge", "attacker_data=same_domain"], "no images are set aside for the attacker; pass --public N"),
-        (["--knowledge", "extractor=shadow"], "pass --knowledge attacker_data=same_domain and --public N too"),
+        (
+            ["--knowledge", "attacker_data=same_domain"],
+            "no images are set aside for the attacker; pass --strangers 0.5",
+        ),
+        (["--knowledge", "extractor=shadow"], "pass --knowledge attacker_data=same_domain"),
         (["--knowledge", "extractor=none", "--attack", "dip"], "needs extractor=white_box or shadow"),
     ],
 )

@@ -7,10 +7,11 @@ import sys
 import time
 
 import pytest
+from quick_data import DIGITS
 
 from fedpriv.cli.main import COMMANDS, run
 
-SMALL = ["--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
 
 
@@ -95,7 +96,8 @@ def test_train_says_what_it_reached_and_where(capsys):
 
 def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_path):
     (tmp_path / "run.toml").write_text(
-        'method = "fedre"\nper-class = 20\nclients = 4\npartition = "iid"\nrounds = 3\n[option]\nmechanism = "VAP"\n'
+        'method = "fedre"\ndataset = "digits"\nstrangers = 0\nper-class = 20\n'
+        'clients = 4\npartition = "iid"\nrounds = 3\n[option]\nmechanism = "VAP"\n'
     )
     code, _, _ = call(capsys, "train", "--config", "run.toml", "--rounds", "1", "--out", "run", "--quiet")
     assert code == 0
@@ -346,7 +348,7 @@ def test_asking_for_what_a_run_does_not_have_is_refused(trained, capsys):
         (["--target", "prototype", "--round", "9"], "no uploads of round 9 are stored; stored rounds: 1, 2"),
         (["--target", "prototype", "--round", "1"], "white-box extractor of round 1 needs its checkpoint"),
         (["--target", "prototype", "--rounds-seen", "5"], "no attack on prototype uses several rounds"),
-        (["--target", "prototype", "--knowledge", "attacker_data=same_domain"], "set no public images aside"),
+        (["--target", "prototype", "--knowledge", "attacker_data=same_domain"], "set no images aside"),
     ):
         code, _, err = call(capsys, *common, *extra, "--force")
         assert code == 2

@@ -7,17 +7,18 @@ import sys
 import time
 
 import pytest
+from quick_data import DIGITS
 
 from fedpriv.cli.main import run
 from fedpriv.util import ownership
 
-SMALL = ["--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL]
 ATTACK = ["attack", "--target", "prototype", "--attack", "pixels", "--targets", "2", "--iterations", "3"]
 COMMANDS = {
     "train": TRAIN,
     "attack": ["attack", "--target", "entangled", *SMALL],
-    "data": ["data", "--per-class", "20", "--clients", "4"],
+    "data": ["data", *DIGITS, "--per-class", "20", "--clients", "4"],
     "report": ["report", "run"],
     "audit": ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *SMALL],
 }

@@ -32,7 +32,9 @@ def study(tmp_path):
     found = reconstruction(firsts(secrets))
     stated = {"source": "derived here", "guarantee": "none (stated)"}
     answers = (Answer(("dip",), ("representation",), note="looks closely"),)
-    run = RunConfig(method="fedallrep", clients=10, rounds=2, partition=PartitionOptions(name="iid"))
+    run = RunConfig(
+        dataset="digits", strangers=0, method="fedallrep", clients=10, rounds=2, partition=PartitionOptions(name="iid")
+    )
     about = but(ABOUT, run=run, defenses=(but(defended(scale=0.3), **stated, answers=answers),))
     record = score(found, secrets, None, seed=0, about=about)
     save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)

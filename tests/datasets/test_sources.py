@@ -1,11 +1,13 @@
 """Loaders on small data made here, in the layouts of the originals, and on real data where it is present."""
 
 import gzip
+import hashlib
 import os
 import pickle
 import struct
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -66,12 +68,48 @@ def test_impossible_options_are_refused(options, message):
     refused("digits", message, **options)
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits"}))
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "fashion"}))
 def test_a_source_on_disk_needs_a_folder_that_is_there(name, tmp_path):
     refused(name, "needs data_dir")
     message = refused(name, "not found: looked for", data_dir=tmp_path / "nowhere")
     assert str(tmp_path / "nowhere") in message
     assert "download" in message
+
+
+# ------------------------------------------------------------------------------------------------------------- fashion
+
+FASHION_DIGEST = "6ec605e7f7f3d24837555ab9be88912386279b55272f06e5543534871f28239d"
+"""SHA-256 of the pixels, then the labels, as bytes."""
+
+
+def test_fashion_is_there_without_a_download():
+    dataset = load_dataset("fashion")
+    images, labels = dataset.samples.images, dataset.samples.labels
+    assert (images.shape, images.dtype) == ((2000, 1, 28, 28), torch.uint8)
+    assert torch.bincount(labels).tolist() == [214, 209, 197, 185, 210, 187, 197, 210, 197, 194]
+    assert (dataset.n_official_train, dataset.n_classes) == (1000, 10)
+    found = hashlib.sha256(images.numpy().tobytes() + labels.to(torch.uint8).numpy().tobytes())
+    assert found.hexdigest() == FASHION_DIGEST
+
+
+def test_fashion_is_a_part_of_fashion_mnist():
+    ours, theirs = load_dataset("fashion"), load_dataset("fashion-mnist", SourceOptions(real("FashionMNIST/raw")))
+    expect_same(ours.samples.images, theirs.samples.images)
+    assert torch.equal(ours.samples.labels, theirs.samples.labels)
+    assert ours.class_names == theirs.class_names
+
+
+def test_a_wheel_holds_the_images_and_their_licence(tmp_path):
+    pytest.importorskip("hatchling", reason="the builder of wheels is not installed")
+    root = Path(__file__).parents[2]
+    if not (root / "pyproject.toml").is_file():
+        pytest.skip("these are installed tests, without the source to build from")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        held = "fedpriv/datasets/embedded/"
+        assert wheel.read(held + "fashion.npz") == (root / held / "fashion.npz").read_bytes()
+        assert b"Copyright (c) 2017 Zalando SE" in wheel.read(held + "LICENSE-fashion-mnist.txt")
 
 
 # -------------------------------------------------------------------------------------------------------------- digits

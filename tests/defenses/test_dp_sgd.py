@@ -13,6 +13,7 @@ from defense_cases import build, plan_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_cases import World
+from quick_data import DIGITS
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.observation import KnowledgeCard
@@ -315,6 +316,8 @@ def test_the_matrix_of_fedral_and_both_trainings_of_fedrep_are_private(monkeypat
 # ---------------------------------------------------------------- whole runs
 
 CONFIG = RunConfig(
+    dataset="digits",
+    strangers=0,
     method="fedavg",
     models="small-mlp",
     per_class=10,
@@ -384,7 +387,7 @@ def test_without_opacus_the_run_says_what_to_install(tmp_path, capsys, monkeypat
 
 
 def test_the_summary_is_json_and_names_what_uploads_give_away(tmp_path, capsys):
-    arguments = ["train", "--method", "fedproto", "--per-class", "10", "--clients", "3", "--rounds", "1"]
+    arguments = ["train", "--method", "fedproto", *DIGITS, "--per-class", "10", "--clients", "3", "--rounds", "1"]
     assert command([*arguments, "--defense", "dp-sgd:noise_multiplier=2", "--out", str(tmp_path / "run")]) == 0
     assert "none of uploads" in capsys.readouterr().out
     record = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"][0]

@@ -26,6 +26,8 @@ from fedpriv.wire.payloads import Entangled, Kernel, Model, Representations, Sam
 
 CPU = torch.device("cpu")
 CONFIG = RunConfig(
+    dataset="digits",
+    strangers=0,
     method="fedgh",
     per_class=20,
     clients=4,

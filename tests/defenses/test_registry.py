@@ -19,6 +19,7 @@ from defense_cases import (
     same,
     send,
 )
+from quick_data import DIGITS
 
 from fedpriv.cli.main import run as command
 from fedpriv.datasets.federated import PartitionOptions
@@ -168,7 +169,7 @@ def test_entangled_uploads_can_be_hidden_only_once_they_are_entangled():
 )
 def test_bad_strengths_leave_with_code_2_and_name_defense_and_key(text, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    flags = ["--per-class", "10", "--clients", "3", "--rounds", "2", "--partition", "iid"]
+    flags = [*DIGITS, "--per-class", "10", "--clients", "3", "--rounds", "2", "--partition", "iid"]
     assert command(["train", "--method", "fedgh", *flags, "--defense", text, "--out", "run"]) == 2
     error = capsys.readouterr().err
     assert all(word in error for word in words)
@@ -185,6 +186,8 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
     if not method.linear_aggregation:
         return
     config = RunConfig(
+        dataset="digits",
+        strangers=0,
         method=name,
         per_class=10,
         clients=3,
@@ -212,6 +215,8 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
 # ---------------------------------------------------------------- whole runs
 
 CONFIG = RunConfig(
+    dataset="digits",
+    strangers=0,
     method="fedgh",
     per_class=20,
     clients=4,

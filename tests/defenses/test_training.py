@@ -352,6 +352,8 @@ def test_training_without_defenses_is_the_plain_loop_bit_for_bit():
 # ---------------------------------------------------------------- whole runs
 
 CONFIG = RunConfig(
+    dataset="digits",
+    strangers=0,
     method="fedavg",
     models="small-mlp",
     per_class=8,

@@ -6,6 +6,7 @@ import pytest
 import torch
 from compare import expect_same
 from PIL import Image
+from quick_data import DIGITS
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run
@@ -19,6 +20,7 @@ RUN = [
     "attack",
     "--target",
     "representation",
+    *DIGITS,
     "--per-class",
     "20",
     "--clients",
@@ -117,7 +119,9 @@ def test_attacks_that_need_classes_go_without_foreign_images(folder, capsys, tmp
         (["attacker_data=other_domain", "foreign=cifar10:x", "extractor=shadow"], "own images with their classes"),
     ],
 )
-@pytest.mark.parametrize("command", [SMALL, ["audit", "--methods", "fedallrep", "--per-class", "20", "--dry-run"]])
+@pytest.mark.parametrize(
+    "command", [SMALL, ["audit", "--methods", "fedallrep", *DIGITS, "--per-class", "20", "--dry-run"]]
+)
 def test_foreign_images_that_cannot_be_are_refused_at_once(command, grants, complaint, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run([*command, *(part for grant in grants for part in ("--knowledge", grant))]) == 2

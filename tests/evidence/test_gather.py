@@ -36,6 +36,8 @@ def world(tmp_path_factory):
         if key not in made:
             training = LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3) if method == "fedavg" else None
             config = RunConfig(
+                dataset="digits",
+                strangers=0,
                 method=method,
                 options=options,
                 per_class=20,
@@ -182,7 +184,7 @@ def test_a_card_is_granted_to_the_letter(world):
     for change, complaint in (
         ({"batch_norm": "exact"}, "runs store no batch statistics"),
         ({"attacker_data": "other_domain", "foreign": "digits"}, "the clients hold images of that data set"),
-        ({"attacker_data": "same_domain"}, "set no public images aside"),
+        ({"attacker_data": "same_domain"}, "set no images aside"),
         ({"rounds_seen": 9}, "only 4 round"),
     ):
         card = dataclasses.replace(CARD, **change)
@@ -257,6 +259,8 @@ def test_batches_of_different_sizes_are_put_together(tmp_path):
 
 def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
     config = RunConfig(
+        dataset="digits",
+        strangers=0,
         method="fedallrep",
         per_class=6,
         clients=2,

@@ -26,6 +26,8 @@ CARD = KnowledgeCard()
 def trained(folder, **changes):
     values = {"rounds": 3, "models": "small-mlp", "capture": "all"} | changes
     config = RunConfig(
+        dataset="digits",
+        strangers=0,
         method="fedhenn",
         options={"weight": 0.0},
         per_class=6,

@@ -53,6 +53,8 @@ def world(tmp_path_factory):
         if key not in made:
             found = resolve("method", method, METHODS)
             config = RunConfig(
+                dataset="digits",
+                strangers=0,
                 method=method,
                 options=({"small_model": "small-cnn"} if "small_model" in vars(found.options()) else {}) | more,
                 per_class=6,
@@ -140,7 +142,16 @@ def test_what_nobody_follows_is_named(method, options, reason):
 
 def test_momentum_and_weight_decay_are_named(tmp_path):
     training = LocalTraining(learning_rate=0.05, max_steps=2, batch_size=3, momentum=0.9, weight_decay=0.1)
-    config = RunConfig(method="fedavg", per_class=6, clients=2, rounds=1, models="small-mlp", training=training)
+    config = RunConfig(
+        dataset="digits",
+        strangers=0,
+        method="fedavg",
+        per_class=6,
+        clients=2,
+        rounds=1,
+        models="small-mlp",
+        training=training,
+    )
     directory, federation = RunDirectory.create(tmp_path / "run", config), prepare(config, CPU)
     run(federation, directory, run_clients)
     evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)

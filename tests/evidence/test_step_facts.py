@@ -27,6 +27,8 @@ CARD = KnowledgeCard()
 def world(tmp_path_factory):
     """Return a run whose clients hold different numbers of images and take two epochs of batches of ten."""
     config = RunConfig(
+        dataset="digits",
+        strangers=0,
         method="fedavg",
         per_class=12,
         clients=4,

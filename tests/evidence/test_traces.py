@@ -37,6 +37,8 @@ BLIND = KnowledgeCard(labels="inferred", batch=False, batch_norm="none")
 def trained(path, engine=run_clients, **changes):
     values = {"method": "fedavg", "clients": 3, "rounds": 2, "models": "small-mlp", "per_class": 8} | changes
     config = RunConfig(
+        dataset="digits",
+        strangers=0,
         partition=PartitionOptions(name="iid"),
         training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
         **values,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quick_data import DIGITS, QUICK_DATA
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
@@ -94,7 +95,7 @@ def test_a_method_may_have_defenses_and_attacks_of_its_own():
 
 def test_stages_and_budgets_become_results_and_kept_rounds():
     values = {"methods": ["fedgh"], "attacks": [{"name": "dip", "budget": [20, 10]}, "membership"], "stages": ["early"]}
-    values |= {"federation": {"rounds": 6, "per_class": 20, "clients": 4}}
+    values |= {"federation": {**QUICK_DATA, "rounds": 6, "per_class": 20, "clients": 4}}
     (cell,), _ = lay_out(load_study(values), Execution())
     names = [one.path.rpartition("/")[2] for one in results(cell)]
     assert names == ["dip-early@10", "dip-early@20", "membership-early"]
@@ -106,7 +107,7 @@ def test_flags_and_file_describe_the_same_study(tmp_path):
     (tmp_path / "study.toml").write_text(text)
     written = load_study(tmp_path / "study.toml")
     flags = {"methods": ("fedproto,fedgh:label=gh",), "defenses": ("none,noise:scale=0.5/0.7",), "seeds": ("3,4",)}
-    flags |= {"attacks": ("pixels:iterations=5,membership",), "targets": 4, "per_class": 20, "clients": 4}
+    flags |= {"attacks": ("pixels:iterations=5,membership",), "targets": 4, **QUICK_DATA, "per_class": 20, "clients": 4}
     flags |= {"partition": "iid", "rounds": 2, "lr": 0.1, "knowledge": ("batch_norm=none",)}
     flagged = study_of(None, flags, set(flags))
     assert described(flagged) == described(written)
@@ -284,7 +285,7 @@ def test_long_labels_stay_names_of_files():
 )  # fmt: skip
 def test_wrong_studies_are_refused_with_the_path_of_the_key(text, complaint, capsys, tmp_path):
     (tmp_path / "study.toml").write_text(text + "\n")
-    code, out, err = call(capsys, "audit", "study.toml", "--per-class", "20", "--dry-run")
+    code, out, err = call(capsys, "audit", "study.toml", *DIGITS, "--per-class", "20", "--dry-run")
     assert complaint in err, err
     assert (code, out) == (2, "")
     assert err.startswith("fedpriv: study.toml:")
@@ -295,7 +296,7 @@ def test_wrong_studies_are_refused_with_the_path_of_the_key(text, complaint, cap
 @pytest.mark.slow
 @pytest.mark.parametrize("attacks", ["property:known=others", "all"])
 def test_property_inference_with_something_to_go_by_or_not_named_is_no_mistake(attacks, capsys):
-    small = ["--methods", "lg-fedavg", "--per-class", "20", "--clients", "3", "--rounds", "1"]
+    small = ["--methods", "lg-fedavg", *DIGITS, "--per-class", "20", "--clients", "3", "--rounds", "1"]
     code, _, err = call(capsys, "audit", *small, "--attacks", attacks, "--dry-run", "--quiet")
     assert code == 0, err
 

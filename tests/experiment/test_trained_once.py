@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from quick_data import DIGITS
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Same, Trained
@@ -13,7 +14,7 @@ from fedpriv.evidence.gather import gather
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
 
-SMALL = ["--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2", "--public", "40"]
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2", "--public", "40"]
 
 
 def counted(monkeypatch, where):

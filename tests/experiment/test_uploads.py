@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from quick_data import QUICK_DATA
 from torch import nn
 from torch.nn import functional
 
@@ -78,7 +79,7 @@ def test_permuted_uploads_reach_the_floor_and_no_more(recovered):
 
 
 def test_records_are_those_of_the_command_line(recovered, tmp_path):
-    run = fedpriv.train("fedgh", per_class=20, clients=2, partition="iid", rounds=1)
+    run = fedpriv.train("fedgh", **QUICK_DATA, per_class=20, clients=2, partition="iid", rounds=1)
     theirs = fedpriv.attack(run, target="prototype", attacks="pixels", targets=2, iterations=2).records["pixels"]
     ours = recovered.records["pixels"]
     assert type(ours) is type(theirs)

@@ -69,7 +69,9 @@ def test_operations_are_proportional_to_the_batch(name, monkeypatch):
 
 
 def test_a_runs_summary_holds_the_operations_of_its_clients(tmp_path):
-    config = RunConfig(per_class=10, clients=3, rounds=1, models="small-cnn,small-mlp", capture="none")
+    config = RunConfig(
+        dataset="digits", strangers=0, per_class=10, clients=3, rounds=1, models="small-cnn,small-mlp", capture="none"
+    )
     federation = prepare(config, torch.device("cpu"))
     directory = RunDirectory.create(tmp_path / "run", config)
     run(federation, directory, run_clients)

@@ -23,6 +23,8 @@ from fedpriv.wire.payloads import Entangled, Model, get_payload
 
 CPU = torch.device("cpu")
 CONFIG = RunConfig(
+    dataset="digits",
+    strangers=0,
     method="fedre",
     per_class=20,
     clients=4,

@@ -162,7 +162,7 @@ def sent(choices, shape=(10, 64), clients=2):
     return upload_size(
         but(
             ABOUT,
-            run=RunConfig(clients=clients),
+            run=RunConfig(dataset="digits", strangers=0, clients=clients),
             communication=Communication(
                 **{kind: Traffic(**own, total=Total(**plain(totals[kind]))) for kind, own in per_round.items()}
             ),

@@ -61,7 +61,7 @@ def entangled(round_, client):
 
 def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=None, finish=True, **settings):
     """Write a run of three rounds in which nothing is broadcast."""
-    config = RunConfig(method=method, clients=2, rounds=3, capture=capture, **settings)
+    config = RunConfig(dataset="digits", strangers=0, method=method, clients=2, rounds=3, capture=capture, **settings)
     run = RunDirectory.create(path, config)
     for round_, (trained, received) in enumerate(zip(TRAINED, RECEIVED, strict=True), start=1):
         clients = {"after_training": trained, "after_broadcast": received, **(extra or {})}

@@ -46,6 +46,8 @@ def world(tmp_path_factory):
         key = (method, batch_size, steps, model, rounds)
         if key not in made:
             config = RunConfig(
+                dataset="digits",
+                strangers=0,
                 method=method,
                 options={"small_model": model} if method in ("fml", "fedmrl", "fedapen", "fedkd") else {},
                 per_class=6,

@@ -1,11 +1,32 @@
-"""The data set that needs no download: scikit-learn's digits."""
+"""The data sets that need no download: a part of Fashion-MNIST, and scikit-learn's digits."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import torch
 
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
+
+FASHION = Path(__file__).parents[1] / "embedded" / "fashion.npz"
+FASHION_CLASSES = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+
+
+def load_fashion(options: SourceOptions) -> Dataset:
+    """Load 2,000 grey images of clothes of 28x28 pixels: the first 1,000 of each of Fashion-MNIST's two files.
+
+    The source is Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017; MIT licence, Copyright (c) 2017 Zalando SE, whose text lies
+    beside the images). Every class has 185 to 214 images, stored as bytes. ``data_dir`` and ``download`` are not needed.
+    """
+    with np.load(FASHION) as stored:
+        images = torch.from_numpy(stored["images"]).unsqueeze(1)
+        labels = torch.from_numpy(stored["labels"]).long()
+    return Dataset("fashion", Samples(images, labels), FASHION_CLASSES, 1000)
 
 
 def load_digits(options: SourceOptions) -> Dataset:

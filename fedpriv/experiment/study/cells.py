@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation_settings import run_config
+from fedpriv.experiment.federation_settings import run_config, sets_images_aside
 from fedpriv.experiment.plan import AttackPlan
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.experiment.study.grid import slug
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpriv.federation.rounds import Federation
     from fedpriv.federation.run_directory import RunConfig
 
-DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public")
+DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "strangers")
 """Fields of a run's configuration that, with the seed, say which client holds which images."""
 
 MOST_LETTERS = 90
@@ -209,11 +209,11 @@ def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> N
 
         with study.origin.at(("knowledge",)):
             refuse_foreign(card, config)
-    if card.attacker_data == "same_domain" and not config.public:
+    if card.attacker_data == "same_domain" and not sets_images_aside(config):
         raise study.origin.error(
             ("knowledge",),
             f"attacker_data={card.attacker_data}: no images are set aside for the attacker of {method.label}; "
-            "set public in the federation",
+            "set strangers in the federation",
         )
 
 
@@ -321,7 +321,7 @@ def _refuse_property(
             raise study.origin.error(
                 entry.keys,
                 f"attack {entry.name!r} on {method.label}: nothing that the server sees says which classes a client holds, "
-                "and the attacker knows nobody to learn it from; grant attacker_data=same_domain and set public in the "
+                "and the attacker knows nobody to learn it from; grant attacker_data=same_domain and set strangers in the "
                 "federation, or set the attack's known=others",
             )
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation_settings import FLAG_NAMES
+from fedpriv.experiment.federation_settings import FLAG_NAMES, sets_images_aside
 from fedpriv.experiment.study.axes import Axes, filled, flat, named, points, read_axes, refuse_values, varied
 from fedpriv.experiment.study.definition import (
     WrittenAttack,
@@ -63,7 +63,7 @@ def parse_study(origin: Origin) -> Study:
         defenses=defenses,
         attacks=attacks,
         seeds=tuple(written.seeds if axes.seeds is None else _axis_of_seeds(origin, axes.seeds)),
-        card=_card(origin, written.knowledge),
+        card=_card(origin, written.knowledge, [{**shared, **entry.federation} for entry in methods]),
         targets=written.targets,
         control=written.control,
         stages=stages,
@@ -78,11 +78,11 @@ def _axis_of_seeds(origin: Origin, values: list[Any]) -> list[int]:
     return read_written(Origin(alone, origin.file, origin.flags, {("seeds",): ("axes", place)})).seeds
 
 
-def _card(origin: Origin, table: Mapping[str, Any]) -> KnowledgeCard:
+def _card(origin: Origin, table: Mapping[str, Any], federations: Sequence[Mapping[str, Any]]) -> KnowledgeCard:
     from fedpriv.experiment.plan import parse_card
 
     with origin.at(("knowledge",)):
-        return parse_card(table)
+        return parse_card(table, images_aside=all(map(sets_images_aside, federations)))
 
 
 def _names(written: WrittenStudy) -> dict[str, list[str]]:

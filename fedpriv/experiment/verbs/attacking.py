@@ -13,7 +13,14 @@ from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
 from fedpriv.experiment.execution import AttackContext, attack_all, prepare_ground
-from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, named_config, refuse_unknown, texts
+from fedpriv.experiment.federation_settings import (
+    FLAG_NAMES,
+    FederationSettings,
+    named_config,
+    refuse_unknown,
+    sets_images_aside,
+    texts,
+)
 from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.plan import (
     AttackPlan,
@@ -116,7 +123,8 @@ def attack(
         run: a finished run or its folder; None trains one first.
         target: kind of upload to attack: ``fedpriv list targets``.
         attacks: names of attacks; none for all that fit.
-        knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign.
+        knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign. Where
+            images were set aside (``strangers``, ``public``), attacker_data is ``same_domain`` by default.
         seed: of targets, attacks and scores, and of the run that is trained.
         out: folder to make; None for a temporary result, which is gone with the returned object.
         listener: hears of the progress.
@@ -127,10 +135,12 @@ def attack(
     """
     refuse_unknown(settings, SETTINGS)
     target = target_name(target)
-    asked = _read(target, texts("attacks", attacks), parse_card(knowledge), seed, settings)
+    path = run.path if isinstance(run, Run) else None if run is None else Path(run)
+    aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
+    card = parse_card(knowledge, images_aside=aside)
+    asked = _read(target, texts("attacks", attacks), card, seed, settings)
     device, download = settings.get("device", "auto"), settings.get("download", False)
     pick_device(device)
-    path = run.path if isinstance(run, Run) else None if run is None else Path(run)
     config = None
     if path is None:
         config = _quick_config(asked, settings)
@@ -255,9 +265,9 @@ def _refuse_together(
 def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
     if card.attacker_data == "other_domain":
         refuse_foreign(card, config)
-    if card.attacker_data == "same_domain" and not config.public:
+    if card.attacker_data == "same_domain" and not sets_images_aside(config):
         where = argument("knowledge", {"attacker_data": card.attacker_data})
-        raise UserError(f"{where}: no images are set aside for the attacker; pass {argument('public')} N")
+        raise UserError(f"{where}: no images are set aside for the attacker; pass {argument('strangers')} 0.5")
 
 
 def _refuse_mixed(target: str, config: RunConfig) -> None:
