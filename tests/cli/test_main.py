@@ -74,7 +74,7 @@ def test_lists_are_tables_and_json(kind, capsys):
 
 
 def test_data_shows_who_holds_what(capsys):
-    code, out, _ = call(capsys, "data", *SMALL[:6], "--out", "shown", "--json")
+    code, out, _ = call(capsys, "data", *SMALL[:10], "--out", "shown", "--json")
     assert code == 0
     rows = json.loads(out)["clients"]
     assert len(rows) == 4

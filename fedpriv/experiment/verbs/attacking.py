@@ -136,6 +136,8 @@ def attack(
     refuse_unknown(settings, SETTINGS)
     target = target_name(target)
     path = run.path if isinstance(run, Run) else None if run is None else Path(run)
+    if path is not None:
+        _refuse_training(path, settings)
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
     card = parse_card(knowledge, images_aside=aside)
     asked = _read(target, texts("attacks", attacks), card, seed, settings)
@@ -146,8 +148,6 @@ def attack(
         config = _quick_config(asked, settings)
         _refuse_without_images(asked.plan.card, config)
         _refuse_mixed(target, config)
-    else:
-        _refuse_training(path, settings)
     plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
