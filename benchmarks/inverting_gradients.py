@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.contract import Attack
-from fedpriv.attacks.gradients.gradient_dip import GradientDip
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 
 LOOP_ITERATIONS = 60
 """Iterations of the plain loop, enough to time it."""

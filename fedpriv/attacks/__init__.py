@@ -19,7 +19,7 @@ ATTACKS = Registry(
         "linear-layer": "fedpriv.attacks.gradients.linear_layer:LinearLayer",
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",
         "inverting-gradients": "fedpriv.attacks.gradients.inverting_gradients:InvertingGradients",
-        "gradient-dip": "fedpriv.attacks.gradients.gradient_dip:GradientDip",
+        "gradient-dip": "fedpriv.attacks.gradients.inverting_gradients:GradientDip",
         "head-update": "fedpriv.attacks.recover.head_update:HeadUpdate",
         "angle-update": "fedpriv.attacks.recover.angle_update:AngleUpdate",
         "class-inversion": "fedpriv.attacks.invert.class_inversion:ClassInversion",
@@ -27,7 +27,7 @@ ATTACKS = Registry(
         "property": "fedpriv.attacks.infer.property:PropertyInference",
     },
     group="fedpriv.attacks",
-    contract="fedpriv.attacks.outside:refuse_no_attack",
+    contract="fedpriv.attacks.contract:refuse_no_attack",
 )
 """Names of attacks and where they are. Each says itself which kinds of payload it is on."""
 

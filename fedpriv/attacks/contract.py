@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypedDict, Unpack, final
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from inspect import isabstract
+from typing import Any, ClassVar, Literal, TypedDict, Unpack, final, get_args
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Declared(ABC):
-    """What every attack says of itself, whether it returns images or scores.
+    """The traits of every attack, whether it returns images or scores.
 
     Attributes:
         name: by which it is asked for.
@@ -59,7 +60,7 @@ class Declared(ABC):
             raise TypeError(f"{cls.__qualname__}: write run, not __call__, which checks and times")
 
     def requirements_for(self, kind: str | None) -> Needs:
-        """Return what the card must grant for an attack on one kind of upload; None for whichever."""
+        """Return the grants that an attack on one kind of upload takes; None for whichever."""
         special = (needs for kinds, needs in self.needs_on if kind is not None and kind in kinds)
         return next(special, self.needs)
 
@@ -70,7 +71,7 @@ _FAMILIES = (__name__, "fedpriv.attacks.infer.contract")
 
 @dataclass(frozen=True)
 class AttackProblem:
-    """What one call of an attack is about, and how it is computed.
+    """The problem of one call of an attack, and the circumstances of its computation.
 
     Attributes:
         observations: what the server saw.
@@ -99,7 +100,7 @@ class AttackProblem:
 
 
 class Computing(TypedDict, total=False):
-    """How an attack is computed: fields of :class:`AttackProblem`, by name."""
+    """Circumstances of a computation: fields of :class:`AttackProblem`, by name."""
 
     seed: int
     device: torch.device
@@ -170,7 +171,7 @@ class Attack(Declared):
         return tuple(targets)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
-        """Return how badly any images explain the targets' uploads, by the measure that the attack minimises.
+        """Return the measure that the attack minimises, of how badly any images explain the targets' uploads.
 
         Without priors, penalties and noise of the search: of the upload alone. It tells whether images fit the upload that
         they were found for better than other images do. None where nothing leads from images to uploads.
@@ -183,11 +184,7 @@ class Attack(Declared):
 
 
 def _refuse_result(name: str, found: Reconstruction, problem: AttackProblem) -> None:
-    """Check shapes and that images are images.
-
-    Raises:
-        UserError: naming the field that is wrong.
-    """
+    """Refuse a result whose shapes are wrong or whose images are not finite, naming the field."""
     targets, shape = len(problem.targets), problem.knowledge.image_shape
     guesses, restarts = found.images.shape[1:2], found.objective.shape[1:2]
     expected: dict[str, tuple[Tensor, tuple[int, ...]]] = {
@@ -204,3 +201,27 @@ def _refuse_result(name: str, found: Reconstruction, problem: AttackProblem) -> 
         raise UserError(f"attack {name!r} returned other targets than it was given")
     if not bool(found.images.isfinite().all()):
         raise UserError(f"attack {name!r} returned images that are not finite")
+
+
+def refuse_no_attack(name: str, found: object) -> None:
+    """Check what another package calls an attack.
+
+    Raises:
+        UserError: naming what it does not say, or says wrongly.
+    """
+    if not (isinstance(found, type) and issubclass(found, Declared) and is_dataclass(found)):
+        raise UserError(f"expected a dataclass that inherits from fedpriv.attacks.contract.Attack, got {found!r}")
+    own = f"class {found.__name__}"
+    said = ("name", "summary", "targets", *(("unit",) if found.result == "images" else ()))
+    missing = [what for what in said if not hasattr(found, what)] + (["run"] if isabstract(found) else [])
+    if missing:
+        raise UserError(f"{own} has no {' and no '.join(missing)}; see fedpriv.attacks.contract.Attack")
+    targets, needs, unit, budget = (getattr(found, what, None) for what in ("targets", "needs", "unit", "budget"))
+    if isinstance(targets, str) or not (isinstance(targets, Container) and isinstance(targets, Iterable)):
+        raise UserError(f"{own}: targets: expected kinds of payload, got {targets!r}")
+    if not isinstance(needs, Needs):
+        raise UserError(f"{own}: needs: expected a fedpriv.attacks.observation.Needs, got {needs!r}")
+    if found.result == "images" and unit not in get_args(Unit):
+        raise UserError(f"{own}: unit: expected one of {', '.join(get_args(Unit))}, got {unit!r}")
+    if budget is not None and budget not in [spec.name for spec in fields(found)]:
+        raise UserError(f"{own}: budget: expected the name of one of its options, or None, got {budget!r}")

@@ -1,4 +1,4 @@
-"""What a semi-honest server sees, what else it is granted, and what an attack returns."""
+"""A semi-honest server's view, its grants beside it, and the result of an attack."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """What the attacker knows of a client's local step.
+    """A client's local steps, as far as the attacker knows them.
 
     Attributes:
         batch_size: images in the batch, n; of several steps in the largest batch.
@@ -127,13 +127,13 @@ class Knowledge:
     public_labels: Tensor | None = None
 
     def facts_of(self, client: int) -> BatchFacts | None:
-        """Return what is known of one client's local steps, or None."""
+        """Return the facts of one client's local steps, or None."""
         return self.batches.get(client, self.batch)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any.
+    """Grants that an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any.
 
     ``min_rounds`` is how many rounds of uploads it takes; an attack that uses one round has 1.
     """
@@ -145,7 +145,7 @@ class Needs:
     min_rounds: int = 1
 
     def together(self, other: Needs) -> Needs:
-        """Return what an attack of two parts needs."""
+        """Return the needs of an attack of two parts."""
 
         def both(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
             return tuple(value for value in first if value in second) if first and second else first or second
@@ -192,7 +192,7 @@ NeedsOn = tuple[tuple[Container[str], Needs], ...]
 
 @dataclass(frozen=True)
 class TargetId:
-    """Which private thing a row tries to recover.
+    """The private thing that a row tries to recover.
 
     Attributes:
         round: round of the upload.
@@ -209,7 +209,7 @@ class TargetId:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an attack spent: wall seconds, optimiser iterations a row, rows (targets x restarts), device.
+    """The expense of an attack: wall seconds, optimiser iterations a row, rows (targets x restarts), device.
 
     The call around ``run`` measures seconds and device; ``run`` leaves them open.
     """
@@ -222,7 +222,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack returned. Chosen by the attack's own objective alone.
+    """The result of an attack, chosen by the attack's own objective alone.
 
     Attributes:
         targets: T identifiers.
@@ -260,4 +260,4 @@ Progress = Callable[[int, int], None]
 
 
 Unit = Literal["upload", "class", "row"]
-"""What one target is: an upload (or a row of it), a class that a client gave weight to, or a row that is cleaned first."""
+"""One target: an upload (or a row of it), a class that a client gave weight to, or a row that is cleaned first."""

@@ -9,17 +9,13 @@ T = TypeVar("T")
 
 
 class Same:
-    """A key that equals another of the very same object, and keeps the object alive.
-
-    Args:
-        value: a tensor or an extractor, which have no equality of their own that a key could use.
-    """
+    """A key that equals another of the very same object (a tensor, an extractor), and keeps the object alive."""
 
     def __init__(self, value: object) -> None:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same object."""
+        """True for the same object."""
         return isinstance(other, Same) and self._value is other._value
 
     def __hash__(self) -> int:
@@ -28,13 +24,13 @@ class Same:
 
 
 class Trained:
-    """What was trained so far, by everything that determines it; one object serves all attacks on a run."""
+    """Everything trained so far, by all that determines it; one object serves all attacks on a run."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, object] = {}
 
     def get(self, key: Hashable, train: Callable[[], T]) -> T:
-        """Return what was trained under a key, training it the first time.
+        """Return the network of a key, training it the first time.
 
         Args:
             key: all that the result depends on: what it is, whose, the seed, the hyperparameters, :class:`Same` of data.

@@ -11,9 +11,13 @@ from torch import nn
 from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.gradient_dip import GradientDip
 from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients, absolute_variation, median_filtered
+from fedpriv.attacks.gradients.inverting_gradients import (
+    GradientDip,
+    InvertingGradients,
+    absolute_variation,
+    median_filtered,
+)
 from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import BatchFacts, Observation

@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Ge, Gt
 
 from fedpriv.attacks import ATTACKS, attacks_for, target_names, targets_of, told_in_clear
-from fedpriv.attacks.outside import refuse_no_attack
+from fedpriv.attacks.contract import refuse_no_attack
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError

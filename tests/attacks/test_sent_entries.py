@@ -8,8 +8,7 @@ from compare import expect_close, expect_same
 from gradient_cases import CPU, RATE, SHAPE, images_and_labels, observe, psnr, sigmoid_net
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.gradient_dip import GradientDip
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.step_problems import restricted
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard

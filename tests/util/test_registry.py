@@ -249,7 +249,7 @@ class Nameless:
 
 
 def test_an_attack_says_what_it_is_on(monkeypatch):
-    from fedpriv.attacks.outside import refuse_no_attack
+    from fedpriv.attacks.contract import refuse_no_attack
 
     with pytest.raises(UserError, match=r"expected a dataclass that inherits from fedpriv\.attacks\.contract\.Attack"):
         refuse_no_attack("x", Nameless)

@@ -38,18 +38,13 @@ def last_layer(gradient: Mapping[str, Tensor], n_classes: int) -> tuple[Tensor, 
 
 
 def infer_labels(weight: Tensor, bias: Tensor | None, batch_size: int) -> Tensor:
-    """Return the labels of a batch ``(n,)``, as a multiset: a gradient says nothing of the order.
+    """Return the labels of a batch ``(n,)`` from the last layer's gradient ``(C, d)`` and ``(C,)``, as a multiset.
 
     With the cross-entropy, the bias gradient of a class is its mean predicted probability minus its share of the batch,
     so it is negative only for classes that are there. For one image that is the label (iDLG, Zhao et al. 2020). For
     more, every such class is taken once and the rest by repeatedly taking the most negative entry, where each image
     taken raises its class's entry by what one image is worth (the sum of the negative entries over n). Without bias the
     sum of the weight's row stands in for it: it has the same sign wherever the layer's inputs are not negative.
-
-    Args:
-        weight: ``(C, d)`` gradient of the last layer's weight.
-        bias: ``(C,)`` gradient of its bias, or None.
-        batch_size: n.
     """
     signal = (weight.sum(1) if bias is None else bias).double().clone()
     if batch_size == 1:

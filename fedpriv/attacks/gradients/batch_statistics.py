@@ -1,4 +1,4 @@
-"""How far the statistics that candidates have before batch normalisation are from a client's.
+"""Distances of candidates' statistics before batch normalisation from a client's.
 
 Sources: Yin et al., "Dreaming to Distill: Data-free Knowledge Transfer via DeepInversion" (CVPR 2020), equation 4, with a
 network's running statistics; Yin et al., "See through Gradients: Image Batch Recovery via GradInversion" (CVPR 2021),
@@ -52,11 +52,9 @@ class BatchStatistics:
         ]
 
     def distance(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return ``sum_l |mean_l - mu_l| + |variance_l - sigma^2_l|`` (L2 norms over channels) ``(R,)`` of some rows.
+        """Return ``sum_l |mean_l - mu_l| + |variance_l - sigma^2_l|`` (L2 norms over channels) ``(R,)`` of some of the rows.
 
-        Args:
-            images: ``(R, M, c, h, w)``; a row's images beyond its own count have no part.
-            rows: ``(R,)`` int64, which rows.
+        A row's images beyond its own count, in ``(R, M, c, h, w)``, have no part.
         """
         asked = rows.tolist()
         found = images.new_zeros(len(asked))
@@ -113,7 +111,7 @@ def matching_of(problem: StepProblem, matcher: Matcher, rows: Sequence[Row], wei
 
 
 def explained(matching: Matching, images: Tensor, labels: Tensor, found: Tensor) -> Tensor:
-    """Return how far all rows' images ``(N, M, c, h, w)`` are from explaining the update, statistics left aside.
+    """Return all rows' distance from explaining the update, with images ``(N, M, c, h, w)``, statistics left aside.
 
     ``found`` ``(N,)`` is what ``matching`` gave for these images and labels.
     """

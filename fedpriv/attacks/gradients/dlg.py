@@ -27,7 +27,7 @@ _FIRST_GAIN = 0.1
 """A start is redrawn unless the first call of the optimiser brings the loss below this share of where it began."""
 
 _WIDTHS = 4
-"""How many widths of start there are, each twice the one before: starts near mid-grey are much alike."""
+"""Number of widths of start, each twice the one before: starts near mid-grey are much alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class DeepLeakage(GradientMatching):
 
     @property
     def labels_known(self) -> bool:
-        """Whether labels are looked up or inferred; else they are found together with the images."""
+        """False where labels are found together with the images."""
         return self.labels != "joint"
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:

@@ -1,4 +1,4 @@
-"""How far N rows' candidate images are from the updates they are to explain, whatever the model and the steps.
+"""Distances of N rows' candidate images from the updates they are to explain, whatever the model and the steps.
 
 One step's gradient is matched as it is. An update that sums up S steps of SGD is matched either unrolled, by letting the
 candidates take the same S steps, or approximately, as if it were S times one gradient at the broadcast weights (the
@@ -29,10 +29,10 @@ Distance = Callable[[Sequence[LayerGradient], Mapping[str, Tensor], Tensor], Ten
 """(candidates' gradients by layer, wanted ones ``(R, ...)`` by name, their norms ``(R,)``) -> ``(R,)``."""
 
 SeveralSteps = Literal["unrolled", "approximate"]
-"""What to do about an update of several steps."""
+"""Treatment of an update of several steps."""
 
 Projection = Callable[[Mapping[str, Tensor]], Weights] | None
-"""What can be compared of one gradient; None for everything."""
+"""The comparable part of one gradient; None for everything."""
 
 _LOOPED = 500_000
 """Parameters from which, on a CPU, rows with weights of their own are faster one after the other than vectorised."""
@@ -174,10 +174,7 @@ class Matching:
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return one minus the cosine between some rows' updates and their candidates' update ``(R,)``, in [0, 2].
 
-        Args:
-            images: ``(R, M, c, h, w)``; a row's images beyond its own count have no part.
-            labels: probabilities ``(R, M, C)``.
-            rows: ``(R,)`` int64, which rows.
+        A row's images beyond its own count, in ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, have no part.
         """
         return self._over_groups(images, labels, rows, cosine_distance)
 

@@ -1,13 +1,14 @@
-"""Inverting gradients: match the direction of the client's update, pixel by pixel, under total variation.
+"""Inverting gradients: match the direction of the client's update, under total variation or a deep image prior.
 
 Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients: How easy is it to break privacy in federated
-learning?" (NeurIPS 2020).
+learning?" (NeurIPS 2020); the other prior is that of Ulyanov, Vedaldi and Lempitsky (CVPR 2018), whose weights are
+optimised instead of pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -20,7 +21,9 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
-from fedpriv.attacks.optim.rows import Row, Solved
+from fedpriv.attacks.invert.inversion import DipFitting
+from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
+from fedpriv.attacks.priors.several import SeveralImages
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
@@ -32,7 +35,22 @@ Weight = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class InvertingGradients(GradientMatching):
+class DirectionMatching(GradientMatching):
+    """Gradient matching in the cosine distance.
+
+    Attributes:
+        statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
+            has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
+            :mod:`fedpriv.attacks.gradients.batch_statistics`.
+    """
+
+    statistics_weight: Annotated[float, Ge(0)] = 0.01
+
+    budget = "iterations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertingGradients(DirectionMatching):
     """Gradient matching in the cosine distance, with total variation, by Adam in the box of valid images.
 
     The variables are ``u`` with ``x = 0.5 + scale u``, the space of images normalised to a standard deviation of
@@ -58,9 +76,6 @@ class InvertingGradients(GradientMatching):
         start_noise: standard deviation of the start in u, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
         tolerance: a row has converged when its distance is below.
-        statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
-            has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
-            :mod:`fedpriv.attacks.gradients.batch_statistics`.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
@@ -72,11 +87,9 @@ class InvertingGradients(GradientMatching):
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
     tolerance: Annotated[float, Ge(0)] = 1e-3
-    statistics_weight: Annotated[float, Ge(0)] = 0.01
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    budget = "iterations"
 
     @property
     def ways(self) -> tuple[tuple[float, bool], ...]:
@@ -111,6 +124,46 @@ class InvertingGradients(GradientMatching):
             converged=explained(matching, search.images, known, search.distance) < self.tolerance,
             labels=updates.shown(rows, labels),
             iterations=self.iterations,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientDip(DipFitting, DirectionMatching):
+    """Gradient matching in the cosine distance over the weights of one generator network an image, by plain Adam."""
+
+    iterations: Annotated[int, Ge(1)] = 2000
+    tolerance: Annotated[float, Ge(0)] = 1e-6
+    patience: Annotated[int, Ge(1)] = 500
+
+    name = "gradient-dip"
+    summary = "images drawn by untrained networks whose gradient is the uploaded one, by direction"
+
+    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
+        """Estimate the memory of a row's generator networks."""
+        return updates.labels.shape[1] * self.bytes_per_image(problem.knowledge.image_shape)
+
+    def solve(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
+    ) -> Solved:
+        """Fit one generator network an image."""
+        knowledge, device = problem.knowledge, problem.device
+        _, _, labels = updates.of(rows)
+        count = labels.shape[1]
+        matching = matching_of(updates, matcher, rows, self.statistics_weight)
+        probabilities = updates.probabilities(rows, knowledge.n_classes)
+
+        def distance(pictures: Tensor, which: Tensor) -> Tensor:
+            there = which.to(device)
+            return matching.cosine(pictures.unflatten(1, (count, -1)), probabilities[there], there)
+
+        draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
+        prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)
+        found = fit_rows(rows, prior, distance, self.schedule, tick, count=count)
+        return replace(
+            found,
+            images=updates.shown(rows, found.images),
+            converged=explained(matching, found.images, probabilities, found.objective) < self.tolerance,
+            labels=updates.shown(rows, labels),
         )
 
 

@@ -33,7 +33,7 @@ class Affine:
 
 
 PREFIX = "network."
-"""What the names of a network's parameters begin with in :class:`UpToLayer`."""
+"""Prefix of the names of a network's parameters in :class:`UpToLayer`."""
 
 
 class _Reached(Exception):
@@ -52,13 +52,8 @@ class _Stop(nn.Module):
 class UpToLayer(nn.Module):
     """A network that ends where a layer begins: images ``(n, c, h, w)`` to what goes into it ``(n, k)``.
 
-    In evaluation mode: what it does to one image does not depend on others.
-
-    Args:
-        model: the whole network; it is copied.
-        name: of the layer.
-        image_shape: (channels, height, width).
-        padded: whether to append a zero to every row.
+    In evaluation mode: what it does to one image does not depend on others. The network is copied; with ``padded`` a zero is
+    appended to every row.
     """
 
     def __init__(self, model: nn.Module, name: str, image_shape: tuple[int, int, int], *, padded: bool = False) -> None:
@@ -99,13 +94,11 @@ class LayerInputs:
         device: torch.device,
     ) -> None:
         self._model = UpToLayer(model, name, image_shape).to(device)
-        used = [own.removeprefix(PREFIX) for own, _ in self._model.named_parameters()]
-        self.weights = {own: weights[own].to(device) for own in used}
+        self.weights = {own: weights[own.removeprefix(PREFIX)].to(device) for own, _ in self._model.named_parameters()}
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the layer's inputs."""
-        named = {PREFIX + name: value for name, value in self.weights.items()}
-        found: Tensor = functional_call(self._model, named, (images,))
+        found: Tensor = functional_call(self._model, self.weights, (images,))
         return found
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
-from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, UpToLayer
+from fedpriv.attacks.gradients.layer_inputs import LayerInputs, UpToLayer
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Reconstruction
@@ -35,21 +35,19 @@ class Layer:
         view: images to the layer's inputs, by the broadcast weights; one object for targets of equal weights.
         inputs: ``(n, k)`` what went in, one row an image.
         pulls: ``(n, k)`` derivative of the loss at the inputs; empty where it is not known.
-        weights: broadcast parameters before the layer, by name.
-        gradient: their gradients.
+        gradient: of the parameters of the view, by their names in it; empty where it is not compared.
         project: what can be compared of such gradients; None for everything.
     """
 
     view: LayerInputs
     inputs: Tensor
     pulls: Tensor
-    weights: Weights
     gradient: Weights
     project: Tangent | None
 
     @property
     def matchable(self) -> bool:
-        """Whether candidates can be asked for the gradients of the layers before."""
+        """True where candidates can be asked for the gradients of the layers before."""
         return len(self.pulls) == len(self.inputs) and bool(self.gradient)
 
 
@@ -64,20 +62,11 @@ def invert_layers(
     restarts: int,
     labels: Tensor,
 ) -> Reconstruction:
-    """Invert every target's inputs under one deep image prior an image.
+    """Invert every target's inputs to the layer ``name`` under one deep image prior an image.
 
     The objective of a row is the relative squared distance of the inputs, mean over its images, and ``share`` times the
-    cosine distance of the gradients of the layers before, where those can be matched.
-
-    Args:
-        model: the architecture.
-        name: of the layer.
-        layers: T layers.
-        problem: T targets.
-        schedule: how to optimise.
-        share: see above.
-        restarts: rows a target.
-        labels: ``(T, M)``, M the largest number of images of a target; passed through.
+    cosine distance of the gradients of the layers before, where those can be matched. Labels ``(T, M)``, M the largest
+    number of images of a target, are passed through.
     """
     image_shape, device = problem.knowledge.image_shape, problem.device
     count = labels.shape[1]
@@ -150,7 +139,7 @@ class _Gradients:
         self._mine = torch.tensor([place for place, layer in enumerate(known) if layer.matchable])
         chosen = [known[place] for place in self._mine.tolist()]
         self._labels = torch.stack([_filled(_as_labels(layer.pulls), count) for layer in chosen])
-        steps = [LocalStep(_named(one.weights), _named(one.gradient), {}, _tangent(one.project)) for one in chosen]
+        steps = [LocalStep(one.view.weights, one.gradient, project=one.project) for one in chosen]
         self._matching: Matching = matcher.against(steps, [len(layer.inputs) for layer in chosen])
 
     def distance(self, images: Tensor, which: Tensor) -> Tensor:
@@ -173,11 +162,3 @@ def _filled(values: Tensor, count: int, own: int | None = None) -> Tensor:
 def _as_labels(pulls: Tensor) -> Tensor:
     # The matcher takes the mean over the n images; pulls are of the sum.
     return len(pulls) * torch.cat([-pulls, pulls.sum(1, keepdim=True)], 1)
-
-
-def _named(values: Weights) -> Weights:
-    return {PREFIX + name: value for name, value in values.items()}
-
-
-def _tangent(project: Tangent | None) -> Tangent | None:
-    return None if project is None else Tangent(_named(dict(project.left)), _named(dict(project.right)))

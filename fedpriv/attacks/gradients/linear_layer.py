@@ -8,7 +8,6 @@ do, as long as they keep at least as many dimensions as the batch has images.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -18,16 +17,15 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
-from fedpriv.attacks.gradients.layer_inputs import Affine, LayerInputs, as_affine, first_linear
+from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
-from fedpriv.attacks.gradients.local_step import LocalStep, private_head
+from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, equal_weights, private_head
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.step_problems import moved_besides
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Schedule
 from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.attacks.read.updates import Tangent, Update, Weights, read_update
-from fedpriv.util.errors import UserError
+from fedpriv.attacks.read.updates import Tangent, Update, read_update
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import NETWORKS
 
@@ -58,7 +56,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """What an update says of the gradient of a linear layer, float64.
+    """The gradient of a linear layer, as far as an update says it, float64.
 
     Attributes:
         weight: ``(m, k)`` of its weight.
@@ -128,14 +126,10 @@ class LinearLayer(Attack):
     needs = Needs(batch=True)
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Recover the batch of each target.
-
-        Raises:
-            UserError: when the architecture or the batch facts are missing, or the network has no such layer.
-        """
+        """Recover the batch of each target, or refuse a network without such a layer."""
         knowledge, targets, device = problem.knowledge, problem.targets, problem.device
-        model, facts, updates, layer = self._read(problem)
-        own_labels = [_labels(knowledge, *known) for known in zip(facts, targets, updates, strict=True)]
+        model, facts, updates, layer, views = self._read(problem)
+        own_labels = [_labels(model, knowledge, *one) for one in zip(facts, targets, updates, strict=True)]
         most = max(len(own) for own in own_labels)
         # A batch of fewer images shows them again, and again.
         shown = [torch.arange(most) % len(own) for own in own_labels]
@@ -144,12 +138,12 @@ class LinearLayer(Attack):
             self._solve(update, layer, len(own), generator(problem.seed, target.round, target.client, "linear-layer"))
             for target, update, own in zip(targets, updates, own_labels, strict=True)
         ]
-        views = _views(knowledge, updates, layer, device)
         left_over = torch.tensor([one.unexplained for one in found])
         sound = torch.tensor([one.errors is not None and one.unexplained < _EXPLAINED for one in found])
         affine = as_affine(views[0], knowledge.image_shape, device)
         if affine is not None:
-            images = [_pixels(one.inputs, affine, knowledge.image_shape) for one in found]
+            pixels = [((one.inputs - affine.shift) / affine.scale).clamp(0, 1) for one in found]
+            images = [own.unflatten(1, knowledge.image_shape) for own in pixels]
             return Reconstruction(
                 targets=targets,
                 images=torch.stack([own[place] for own, place in zip(images, shown, strict=True)]),
@@ -180,8 +174,7 @@ class LinearLayer(Attack):
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the share of the layer's gradient that is no combination of what images put into the layer."""
-        _, _, updates, layer = self._read(problem)
-        views = _views(problem.knowledge, updates, layer, problem.device)
+        _, _, updates, layer, views = self._read(problem)
         gradients = [_gradient(update, layer) for update in updates]
 
         def of(images: Tensor) -> Tensor:
@@ -191,18 +184,26 @@ class LinearLayer(Attack):
 
         return of
 
-    def _read(self, problem: AttackProblem) -> tuple[nn.Module, list[BatchFacts], list[Update], str]:
-        """Return the architecture, facts and update of each target, and the name of the layer."""
-        knowledge, targets = problem.knowledge, problem.targets
-        facts = [known for known in (knowledge.facts_of(target.client) for target in targets) if known is not None]
-        if knowledge.model is None or len(facts) < len(targets):
-            raise UserError(f"attack {self.name!r} needs the shared architecture and the batch facts")
-        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
-        updates = [
-            read_update(observation_of(problem.observations, target), shapes, problem.device) for target in targets
-        ]
-        layer = first_linear(knowledge.model, knowledge.image_shape, updates[0].before.keys())
-        return knowledge.model, facts, updates, layer
+    def _read(self, problem: AttackProblem) -> tuple[nn.Module, list[BatchFacts], list[Update], str, list[LayerInputs]]:
+        """Return the architecture, facts and update of each target, the layer, and each target's map to its inputs.
+
+        The map is the same object where weights are equal.
+        """
+        knowledge, device, image_shape = problem.knowledge, problem.device, problem.knowledge.image_shape
+        known = [batch_facts(self.name, knowledge, target.client) for target in problem.targets]
+        model, seen = known[0][0], [observation_of(problem.observations, target) for target in problem.targets]
+        shapes = {name: value.shape for name, value in model.named_parameters()}
+        updates = [read_update(one, shapes, device) for one in seen]
+        layer = first_linear(model, image_shape, updates[0].before.keys())
+        made: list[tuple[Update, LayerInputs]] = []
+        views = []
+        for update in updates:
+            view = next((own for other, own in made if equal_weights(other.before, update.before)), None)
+            if view is None:
+                view = LayerInputs(model, update.before, layer, image_shape, device)
+                made.append((update, view))
+            views.append(view)
+        return model, [facts for _, facts in known], updates, layer, views
 
     def caveat(self, problem: AttackProblem) -> str:
         """Return in words what else moved the layer than its inputs; empty for nothing."""
@@ -212,13 +213,9 @@ class LinearLayer(Attack):
         told = moved_besides([loss.besides, loss.later if several else ""])
         if not several or knowledge.model is None:
             return told
-        shapes = {name: value.shape for name, value in knowledge.model.named_parameters()}
-        update = read_update(observation_of(problem.observations, problem.targets[0]), shapes, CPU)
-        layer = first_linear(knowledge.model, knowledge.image_shape, update.before.keys())
-        view = _views(knowledge, [update], layer, CPU)[0]
-        if as_affine(view, knowledge.image_shape, CPU) is not None:
-            return told
-        return f"{told} {_SUMMED}".strip()
+        *_, views = self._read(replace(problem, targets=problem.targets[:1], device=CPU))
+        takes_pixels = as_affine(views[0], knowledge.image_shape, CPU) is not None
+        return told if takes_pixels else f"{told} {_SUMMED}".strip()
 
     def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
         known = _gradient(update, layer)
@@ -242,51 +239,32 @@ class LinearLayer(Attack):
         self, view: LayerInputs, update: Update, one: Solution, layer: str, facts: BatchFacts, device: torch.device
     ) -> Layer:
         inputs = one.inputs.to(device)
-        project = update.project if isinstance(update.project, Tangent) else None
         if one.errors is None or facts.steps != 1:
-            return Layer(view, inputs, inputs[:0], {}, {}, project)
+            return Layer(view, inputs, inputs[:0], {}, None)
         pulls = one.errors.T.to(device) @ update.before[f"{layer}.weight"]
         change = update.gradient(1.0)
-        earlier = {name: change[name] for name in view.weights}
-        return Layer(view, inputs, pulls, view.weights, earlier, project)
+        earlier = {name: change[name.removeprefix(PREFIX)] for name in view.weights}
+        project = None
+        if isinstance(update.project, Tangent):
+            left, right = update.project.left, update.project.right
+            project = Tangent(
+                {PREFIX + name: left[name] for name in left}, {PREFIX + name: right[name] for name in right}
+            )
+        return Layer(view, inputs, pulls, earlier, project)
 
 
-def _views(knowledge: Knowledge, updates: Sequence[Update], layer: str, device: torch.device) -> list[LayerInputs]:
-    """Return each update's map from images to the layer's inputs, the same object where weights are equal."""
-    assert knowledge.model is not None
-    made: list[tuple[Update, LayerInputs]] = []
-    found = []
-    for update in updates:
-        view = next((own for other, own in made if _equal(other.before, update.before)), None)
-        if view is None:
-            view = LayerInputs(knowledge.model, update.before, layer, knowledge.image_shape, device)
-            made.append((update, view))
-        found.append(view)
-    return found
-
-
-def _equal(first: Weights, second: Weights) -> bool:
-    return all(torch.equal(value, second[name]) for name, value in first.items())
-
-
-def _labels(knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: Update) -> Tensor:
+def _labels(model: nn.Module, knowledge: Knowledge, facts: BatchFacts, target: TargetId, update: Update) -> Tensor:
     """Return the labels ``(n,)`` of a target's images, -1 each where nothing tells them."""
     given = knowledge.labels.get((target.round, target.client))
     if given is not None:
         return given.cpu()
-    count = facts.images
-    model, head = knowledge.model, knowledge.heads.get(target.client)
-    assert model is not None
+    count, head = facts.images, knowledge.heads.get(target.client)
     if update.before.keys() == {name for name, _ in model.named_parameters()}:
         return infer_labels(*last_layer(update.gradient(facts.learning_rate), knowledge.n_classes), count).cpu()
     if head is None:
         return torch.full((count,), -1)
     step = LocalStep(update.before, update.gradient(facts.learning_rate), private_head(head, update.before))
     return infer_labels_through_head(step, model, count, knowledge.n_classes, knowledge.image_shape).cpu()
-
-
-def _pixels(inputs: Tensor, affine: Affine, image_shape: tuple[int, int, int]) -> Tensor:
-    return ((inputs - affine.shift) / affine.scale).clamp(0, 1).reshape(len(inputs), *image_shape)
 
 
 def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a client's SGD steps give away: their gradient, and the function that a candidate must match it with."""
+"""The gradient that a client's SGD steps give away, and the function that a candidate must match it with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_
 from torch.nn import functional
 
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
-from fedpriv.attacks.read.updates import HEAD, Weights, read_update
+from fedpriv.attacks.read.updates import HEAD, Weights, read_update, require_facts
 from fedpriv.models.bottleneck import VariationalBottleneck
 from fedpriv.util.errors import UserError
 
@@ -50,12 +50,7 @@ def batch_facts(attack: str, knowledge: Knowledge, client: int) -> tuple[nn.Modu
     """Return the model and the facts of a client's local steps that gradient matching needs, or refuse."""
     if knowledge.model is None:
         raise UserError(f"attack {attack!r} needs the shared architecture, but the clients have private ones")
-    facts = knowledge.facts_of(client)
-    if facts is None:
-        raise UserError(
-            f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were handed over"
-        )
-    return knowledge.model, facts
+    return knowledge.model, require_facts(attack, knowledge, client)
 
 
 def local_step(
@@ -65,14 +60,9 @@ def local_step(
     device: torch.device,
     head: tuple[Tensor, Tensor] | None = None,
 ) -> LocalStep:
-    """Return the step between a broadcast and an upload.
+    """Return the step between a broadcast and an upload of weights of an architecture.
 
-    Args:
-        seen: broadcast and upload of one client, of any kind in :data:`fedpriv.wire.kinds.NETWORKS`.
-        model: the architecture that the uploaded weights belong to.
-        learning_rate: SGD step size.
-        device: where to put the weights.
-        head: weight ``(C, d)`` and bias ``(C,)`` of the client's private head, which an uploaded extractor needs.
+    An uploaded extractor needs the client's private head: weight ``(C, d)`` and bias ``(C,)``.
 
     Raises:
         UserError: when either message does not fit the model, or the upload is an extractor and no head was handed over.
@@ -114,14 +104,14 @@ class StepModel:
     def gradient(
         self, weights: Weights, images: Tensor, labels: Tensor, fixed: Weights | None = None, readout: str = ""
     ) -> Weights:
-        """Return the gradient of the mean cross-entropy over a batch, or of a loss linear in a layer's output.
+        """Return the gradient of the mean cross-entropy over a batch, or of a loss linear in the output of ``readout``.
 
         Args:
             weights: parameters by name, in which to differentiate.
             images: ``(n, c, h, w)``.
             labels: probabilities ``(n, C)``; with ``readout`` the derivatives ``(n, O)``. Further columns have no part.
             fixed: parameters that the loss takes beside them.
-            readout: the layer in whose output the loss is linear; empty for the cross-entropy.
+            readout: a layer, or nothing.
         """
 
         def loss(values: Weights) -> Tensor:
@@ -162,7 +152,7 @@ def same_weights(steps: Sequence[LocalStep]) -> list[list[int]]:
     for place, step in enumerate(steps):
         for group in groups:
             first = steps[group[0]]
-            if _equal(first.weights, step.weights) and _equal(first.fixed, step.fixed):
+            if equal_weights(first.weights, step.weights) and equal_weights(first.fixed, step.fixed):
                 group.append(place)
                 break
         else:
@@ -170,7 +160,8 @@ def same_weights(steps: Sequence[LocalStep]) -> list[list[int]]:
     return groups
 
 
-def _equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+def equal_weights(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    """True for equal parameters of the same names."""
     return first is second or all(torch.equal(first[name], second[name]) for name in first)
 
 

@@ -173,7 +173,7 @@ class RowGradients:
         return note
 
     def _is_supported(self, image_shape: tuple[int, int, int], device: torch.device) -> bool:
-        """Whether every parameter is of a layer of a known kind, passed once, whose input stays as it was."""
+        """True where every parameter is of a layer of a known kind, passed once, whose input stays as it was."""
         layers = [layer for layer in self._model.modules() if any(True for _ in layer.parameters(recurse=False))]
         if not all(_is_known(layer) for layer in layers):
             return False
@@ -193,14 +193,10 @@ class RowGradients:
         return logits
 
     def __call__(self, weights: Weights, images: Tensor, labels: Tensor, readout: str = "") -> list[LayerGradient]:
-        """Return the gradients of each row's mean loss, layer by layer, differentiable in the images.
+        """Return the gradients of each row's mean loss, layer by layer, differentiable in the images ``(R, n, c, h, w)``.
 
-        Args:
-            weights: parameters by name, all of them, the same for all rows.
-            images: ``(R, n, c, h, w)``.
-            labels: probabilities ``(R, n, C)``, or derivatives; see
-                :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`.
-            readout: see there too. Layers behind it have no gradient and are left out.
+        All rows have the same weights. Labels ``(R, n, C)`` and readout are as of
+        :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`; layers behind a readout are left out.
         """
         rows = len(images)
         wanted = torch.is_grad_enabled() and images.requires_grad
@@ -239,7 +235,7 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def _is_centred(layer: nn.Conv2d) -> bool:
-    """Whether padding by name comes to the same number of positions on both sides."""
+    """True where padding by name comes to the same number of positions on both sides."""
     spans = zip(layer.kernel_size, layer.dilation, strict=True)
     return layer.padding == "valid" or all(dilation * (side - 1) % 2 == 0 for side, dilation in spans)
 
@@ -289,12 +285,8 @@ def _convolution_gradient(layer: nn.Conv2d, maps: Tensor, delta: Tensor, rows: i
 def cosine_distance(gradients: Sequence[LayerGradient], wanted: Mapping[str, Tensor], norms: Tensor) -> Tensor:
     """Return one minus the cosine of each row's gradient and the wanted one, over all parameters as one vector: ``(R,)``.
 
-    Source: Geiping, Bauermeister, Droege and Moeller, "Inverting Gradients" (NeurIPS 2020), equation 4.
-
-    Args:
-        gradients: of every layer.
-        wanted: by parameter name, each ``(R, ...)``; names that are not there have no part.
-        norms: ``(R,)`` norms of the wanted gradients.
+    Names that are not in ``wanted``, whose norms are ``norms`` ``(R,)``, have no part. Source: Geiping, Bauermeister,
+    Droege and Moeller, "Inverting Gradients" (NeurIPS 2020), equation 4.
     """
     parts = [layer for layer in gradients if not wanted.keys().isdisjoint(layer.names())]
     inner = torch.stack([layer.inner(wanted) for layer in parts]).sum(0)

@@ -40,7 +40,7 @@ _CONTAINED = 0.9
 _AS_OFTEN = 0.5
 """Share of the best one's zeros that an attested direction has at least."""
 _SURPLUS = 5
-"""How many zeros more than any direction can have attest one."""
+"""Zeros beyond those that any direction can have that attest one."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +163,15 @@ def _distinct(span: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 def _apart(chosen: Tensor, one: Tensor) -> bool:
-    """Whether a unit vector has a part of its own beside the chosen ones."""
+    """True where a unit vector has a part of its own beside the chosen ones."""
     basis = torch.linalg.qr(chosen.T)[0]
     return float((one - basis @ (basis.T @ one)).norm()) > ZERO
 
 
 def inputs_of(errors: Tensor, weight: Tensor, left: Tensor | None = None) -> Tensor:
-    """Return what went into the layer ``(r, k)``: the least-squares solution A of D A = dW.
+    """Return the layer's inputs ``(r, k)``: the least-squares solution A of D A = dW, ``(m, r)`` and ``(m, k)``.
 
-    Args:
-        errors: D ``(m, r)``.
-        weight: dW ``(m, k)``, of a truncated layer projected onto what is known of it.
-        left: ``(m, t)`` of a truncated layer, where of dW no more than ``left^T dW`` is known in all its columns.
+    Of a truncated layer no more than ``left^T dW`` is known in all columns, ``left`` being ``(m, t)``.
     """
     errors, weight = errors.double(), weight.double().cpu()
     if left is not None:

@@ -63,7 +63,7 @@ class StepProblem:
         return [self.steps[place] for place in places], [self.counts[place] for place in places], self.labels[places]
 
     def probabilities(self, rows: Sequence[Row], n_classes: int) -> Tensor:
-        """Return what stands for the labels of N rows ``(N, M, K)``: one-hot labels, or the derivatives of the readout."""
+        """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
         places = [row.position for row in rows]
         known = one_hot(self.labels[places], n_classes)
         found = [self.derivatives[place] for place in places]
@@ -107,7 +107,7 @@ class GradientMatching(Attack):
 
     @property
     def labels_known(self) -> bool:
-        """Whether labels are looked up or inferred; else they are found together with the images."""
+        """False where labels are found together with the images; else they are looked up or inferred."""
         return True
 
     @property
@@ -175,14 +175,9 @@ class GradientMatching(Attack):
 def read_problem(
     attack: str, problem: AttackProblem, *, labels_known: bool = True, ignore: str = "", match: GradientMatch = "all"
 ) -> StepProblem:
-    """Return what is to be explained, and with how many images of which labels.
+    """Return the updates to explain, and the images of which labels there are; options as of :class:`GradientMatching`.
 
-    Args:
-        attack: its name, for messages.
-        problem: T targets, and the device to put them on.
-        labels_known: whether to look labels up or infer them; else the attack finds them itself.
-        ignore: patterns of parameters whose gradients are not compared, joined by +; they still tell labels.
-        match: which entries of the gradients are compared, and whether only by sign.
+    Parameters that are ignored still tell labels.
 
     Raises:
         UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
@@ -289,11 +284,7 @@ def moved_besides(reasons: Sequence[str]) -> str:
 
 
 def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
-    """Return a step whose gradient lacks the parameters that patterns as of ``fnmatch``, joined by +, name.
-
-    Raises:
-        UserError: when a pattern names no parameter, or nothing is left.
-    """
+    """Return a step without the parameters that patterns as of ``fnmatch``, joined by +, name; each must name some."""
     patterns = ignore.split("+") if ignore else []
     names = ", ".join(step.gradient)
     for pattern in patterns:
@@ -312,11 +303,7 @@ def without(attack: str, step: LocalStep, ignore: str) -> LocalStep:
 
 
 def restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep:
-    """Return a step of which only the entries that the client sent, or their signs, are compared.
-
-    Raises:
-        UserError: when the upload is truncated: what of it was sent is known already.
-    """
+    """Return a step of which only the entries that the client sent, or their signs, are compared; no truncated one."""
     if match != "all" and step.project is not None:
         raise UserError(
             f"attack {attack!r}: match={match}: a low-rank upload is not pruned entry by entry; drop the option"

@@ -38,7 +38,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class InferenceProblem:
-    """What one call of an inference is about. Everything by client holds the clients that uploaded in the newest round.
+    """One call's problem. Everything by client holds the clients that uploaded in the newest round.
 
     Attributes:
         observations: what the server saw.
@@ -65,13 +65,13 @@ class InferenceProblem:
         return {seen.client: seen for seen in self.observations if seen.round == newest}
 
     def said(self) -> dict[int, Said]:
-        """Return what each client said in clear."""
+        """Return each client's words in clear."""
         return {k: self.disclosed.get(k) or said((seen.upload,)) for k, seen in self.uploads.items()}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked, of whom.
+    """Questions, and of whom.
 
     Attributes:
         classes: client -> the class ``(n,)`` that each of its questions is about.
@@ -86,7 +86,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Scores:
-    """What an inference returned.
+    """Answers of an inference.
 
     Attributes:
         asked: what of whom.
@@ -121,25 +121,21 @@ class Inference(Declared):
     extractor_free: ClassVar[bool] = False
 
     def card(self, granted: KnowledgeCard) -> KnowledgeCard:
-        """Return what it takes of the grants: one round, and no extractor where uploads are enough."""
+        """Return its part of the grants: one round, and no extractor where uploads are enough."""
         return replace(granted, rounds_seen=1, extractor="none" if self.extractor_free else granted.extractor)
 
     @property
     def colludes(self) -> bool:
-        """Whether it is told how many images of each class other clients have."""
+        """True where it is told how many images of each class other clients have."""
         return False
 
     @property
     def n_candidates(self) -> int:
-        """How many members, and as many non-members, are tried for each client at most, where it asks about images."""
+        """Members, and as many non-members, that are tried for each client at most, where it asks about images."""
         return 100
 
     def ask(self, problem: InferenceProblem) -> Asked:
-        """Return what is asked of whom, before anything is computed.
-
-        Raises:
-            UserError: where it cannot be answered.
-        """
+        """Return the questions, before anything is computed, or refuse where they cannot be answered."""
         return Asked({client: one.labels for client, one in problem.candidates.items()})
 
     def answers(self, counts: Tensor, question: str) -> Tensor:

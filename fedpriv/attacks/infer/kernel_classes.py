@@ -1,4 +1,4 @@
-"""What a kernel over public images tells of the classes that a client holds: how alike it makes images of one class.
+"""Classes that a client holds, by how alike its kernel over public images makes images of one class.
 
 A client learns to tell the classes that it holds from others, so it moves representations of such a class away from the
 middle, in one direction: two public images of it are more alike than other clients make the same images. The server has all
@@ -25,13 +25,8 @@ _SAME = 1e-4
 def likeness(matrix: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     """Return the mean similarity of two images of each class ``(C,)``, float64; NaN for a class of fewer than two.
 
-    The kernel is centred and divided by the mean of its diagonal, so that neither an offset nor the length of
-    representations counts.
-
-    Args:
-        matrix: ``(L, L)`` kernel.
-        labels: ``(L,)`` classes of the images.
-        n_classes: C.
+    The kernel ``(L, L)`` of images of classes ``labels`` ``(L,)`` is centred and divided by the mean of its diagonal, so
+    that neither an offset nor the length of representations counts.
     """
     similar = centred(matrix.double().cpu())
     similar = similar / similar.diagonal().mean().clamp_min(_TINY)
@@ -47,16 +42,8 @@ def compare(
     """Return for each client the classes that can be asked about ``(k,)`` and their scores ``(k,)``, float64.
 
     A score says by how many standard deviations of the other clients' the images of a class are more alike than theirs, less
-    the mean of that over the client's classes: some clients make everything more alike.
-
-    Args:
-        uploads: kernels of one round by client, at least two of them.
-        images: ``(p, c, h, w)`` the attacker's own images, among them those that were broadcast.
-        labels: ``(p,)`` their classes.
-        n_classes: C.
-
-    Raises:
-        UserError: when an image that was broadcast is none of the attacker's own, or no class was sent twice.
+    the mean of that over the client's classes: some clients make everything more alike. The attacker's own images, of the
+    classes ``labels``, include those that were broadcast to the two clients or more.
     """
     table = torch.stack([_of_client(seen, images, labels, n_classes) for seen in uploads.values()])
     classes = table.isfinite().all(0).nonzero().squeeze(1)

@@ -31,14 +31,15 @@ from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProbl
 from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
+from fedpriv.attacks.read.extractors import represent
+from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, TRAINED, VECTORS, WHOLE
 from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
 
 COMPARED = VECTORS | CLASS_OUTPUTS
-"""What candidates are compared with as it was uploaded."""
+"""Payloads that candidates are compared with as they were uploaded."""
 
-BATCH = 256
 _RIDGE = 1e-2
 
 
@@ -69,15 +70,11 @@ class MembershipInference(Inference):
 
     @property
     def n_candidates(self) -> int:
-        """How many members, and as many non-members, are tried for each client at most."""
+        """Members, and as many non-members, that are tried for each client at most."""
         return self.candidates
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Score the candidates of every client.
-
-        Raises:
-            UserError: when a client's part of the model is missing, or an upload holds nothing to compare with.
-        """
+        """Score the candidates of every client."""
         uploads = problem.uploads
         return Scores(
             self.ask(problem),
@@ -92,11 +89,8 @@ class MembershipInference(Inference):
     ) -> Tensor:
         """Return scores ``(n,)``, float64 on the CPU; minus infinity where membership is ruled out.
 
-        Args:
-            observation: the client's upload, or the permuted control.
-            candidates: what to score.
-            knowledge: card and grants.
-            kind: of upload that is attacked, where a message holds several; None for whatever can be compared directly.
+        The observation is the client's, or the permuted control. Where its message holds several kinds of payload, ``kind``
+        says which is attacked; None for whatever can be compared directly.
 
         Raises:
             UserError: when a grant is missing, or the upload holds nothing to compare with.
@@ -108,7 +102,7 @@ class MembershipInference(Inference):
         kernel = find_payload(observation.upload, Kernel) if kind is None or kind in KERNELS else None
         if kernel is not None:
             return _from_kernel(kernel, observation, candidates)
-        features = _represent(knowledge, candidates)
+        features = represent(knowledge, candidates.client, candidates.images).double()
         rows, classes = _anchors(observation)
         if find_payload(observation.upload, ClassLogits) is None:
             return _by_nearness(features, candidates.labels, rows, classes, self.score)
@@ -120,16 +114,8 @@ class MembershipInference(Inference):
         return _by_divergence((features @ weight.T + bias).log_softmax(1), candidates.labels, rows, classes)
 
 
-@torch.no_grad()
-def _represent(knowledge: Knowledge, candidates: Candidates) -> Tensor:
-    if candidates.client not in knowledge.extractors:
-        raise UserError(f"no extractor of client {candidates.client} was handed over")
-    extractor = knowledge.extractors[candidates.client]
-    return torch.cat([extractor(part).double().cpu() for part in candidates.images.split(BATCH)])
-
-
 def _anchors(observation: Observation) -> tuple[Tensor, Tensor]:
-    """Return what an upload compares with: vectors ``(k, width)`` and the class of each ``(k,)``."""
+    """Return vectors ``(k, width)`` that an upload compares with, and the class of each ``(k,)``."""
     upload = observation.upload
     sent = COMPARED.first(upload)
     if sent is not None:
@@ -139,11 +125,7 @@ def _anchors(observation: Observation) -> tuple[Tensor, Tensor]:
             rows = rows.expand(len(classes), -1)
         assert classes is not None
         return rows, classes.cpu()
-    kinds = ", ".join(payload.kind for payload in upload) or "nothing"
-    raise UserError(
-        f"upload of client {observation.client} in round {observation.round} holds {kinds}; attack 'membership' compares "
-        f"with one of {', '.join(COMPARED)}"
-    )
+    raise UserError(f"{upload_holds(observation)}; attack 'membership' compares with one of {', '.join(COMPARED)}")
 
 
 def _by_nearness(features: Tensor, labels: Tensor, rows: Tensor, classes: Tensor, score: str) -> Tensor:

@@ -31,6 +31,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.gradients.local_step import private_head
 from fedpriv.attacks.observation import Knowledge, Observation
+from fedpriv.attacks.read.extractors import represent
+from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.attacks.read.updates import Weights, read_update
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED
@@ -47,7 +49,7 @@ ClassEvaluator = Literal["gradient", "loss"]
 
 @dataclass(frozen=True)
 class Training:
-    """What a client trained and sent, as a loss that candidates can be put into.
+    """A client's training as a loss that candidates can be put into.
 
     Attributes:
         before: broadcast weights by name.
@@ -64,7 +66,7 @@ class Training:
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
 
     def loss_drops(self, labels: Tensor) -> Tensor:
-        """Return how much training lowered the loss of each candidate ``(n,)``."""
+        """Return the loss of each candidate before training less that after ``(n,)``."""
         with torch.no_grad():
             first, last = (
                 torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
@@ -100,15 +102,9 @@ def update_scores(
     knowledge: Knowledge,
     judge: ClassEvaluator = "gradient",
 ) -> Tensor:
-    """Return the score of each candidate ``(n,)``, float64 on the CPU; higher for likelier members.
+    """Return the score of each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(n,)``, float64 on the CPU.
 
-    Args:
-        seen: broadcast and upload, or the permuted control.
-        client: whose members are looked for: its extractor and head are used where the upload is a part of a model.
-        images: candidates ``(n, c, h, w)`` in [0, 1].
-        labels: ``(n,)``.
-        knowledge: card and grants.
-        judge: which of the two scores.
+    The client's extractor and head are used where the upload is a part of a model.
 
     Raises:
         UserError: when a message holds no trained weights, or the rest of the model was not granted.
@@ -121,17 +117,10 @@ def update_scores(
 
 def _training(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
     if find_payload(seen.upload, Classifier) is not None:
-        return _of_classifier(seen, _representations(client, images, knowledge))
+        return _of_classifier(seen, represent(knowledge, client, images).double())
     if find_payload(seen.upload, AngleMatrix) is not None:
-        return _of_angle_matrix(seen, _representations(client, images, knowledge), _head(client, knowledge))
+        return _of_angle_matrix(seen, represent(knowledge, client, images).double(), _head(client, knowledge))
     return _of_model(seen, client, images, knowledge)
-
-
-def _representations(client: int, images: Tensor, knowledge: Knowledge) -> Tensor:
-    if client not in knowledge.extractors:
-        raise UserError(f"no extractor of client {client} was handed over; pass --knowledge extractor=white_box")
-    with torch.no_grad():
-        return torch.cat([knowledge.extractors[client](some).double().cpu() for some in images.split(BATCH)])
 
 
 def _head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
@@ -172,11 +161,7 @@ def _of_angle_matrix(seen: Observation, features: Tensor, head: tuple[Tensor, Te
 
 def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
     if knowledge.model is None:
-        kinds = ", ".join(payload.kind for payload in seen.upload) or "nothing"
-        raise UserError(
-            f"upload of client {seen.client} in round {seen.round} holds {kinds}; membership from training needs one of "
-            f"{', '.join(TRAINED)}"
-        )
+        raise UserError(f"{upload_holds(seen)}; membership from training needs one of {', '.join(TRAINED)}")
     model = _without_statistics(knowledge.model, images.device)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     update = read_update(seen, shapes, images.device)

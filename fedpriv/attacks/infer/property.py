@@ -13,7 +13,7 @@ leakage in collaborative learning" (IEEE S&P 2019).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -48,36 +48,25 @@ QUESTIONS: dict[str, str] = {
 
 LEAST_CLIENTS = 3
 CERTAIN = 1e6
-"""What certain answers score: above, or below, whatever is only likely."""
+"""Score of certain answers: above, or below, whatever is only likely."""
 
 
-@dataclass(frozen=True)
-class Learned:
-    """A logistic regression on standardised numbers; one answer only where all examples had the same."""
-
-    centre: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: float
-
-    def __call__(self, numbers: Tensor) -> Tensor:
-        """Return the log-odds ``(k,)`` of numbers ``(k, f)``."""
-        return ((numbers - self.centre) / self.scale) @ self.weight + self.bias
+Learned = Callable[[Tensor], Tensor]
+"""A logistic regression on standardised numbers: numbers ``(k, f)`` -> log-odds ``(k,)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inquiry(Asked):
-    """What is asked, and how it can be answered.
+    """A question, and how it can be answered.
 
     Attributes:
-        about: the question.
         told: what clients said in clear, by client.
         certain: clients whose answer is in clear.
         learns: whether there is anybody to learn the others' answers from.
         compared: classes and scores of kernels, which are compared with one another, by client; empty for other uploads.
     """
 
-    about: Property
+    question: Property = "holds"
     told: Mapping[int, Said]
     certain: frozenset[int]
     learns: bool
@@ -141,20 +130,12 @@ class PropertyInference(Inference):
             counts = torch.tensor([told.counts.get(label, 0) for label in range(n_classes)])
             return torch.arange(n_classes), self.answers(counts, question).double()
         if question == "holds" and told.classes is not None:
-            held = torch.zeros(n_classes, dtype=torch.float64).index_fill(
-                0, torch.tensor(told.classes, dtype=torch.int64), 1.0
-            )
-            return torch.arange(n_classes), held
+            classes = torch.arange(n_classes)
+            return classes, torch.isin(classes, torch.tensor(told.classes, dtype=torch.int64)).double()
         return None
 
     def learn(self, known: Sequence[KnownClient], question: Property, n_classes: int) -> Learned:
-        """Fit the regression to clients whose answers are known.
-
-        Args:
-            known: at least one.
-            question: what is asked.
-            n_classes: C.
-        """
+        """Fit the regression to at least one client whose answers are known; it says one thing where all say the same."""
         numbers, truth = [], []
         for client in known:
             classes, rows = describe(client.observation, n_classes)
@@ -162,22 +143,17 @@ class PropertyInference(Inference):
             truth.append(self.answers(client.counts, question)[classes])
         table, wanted = torch.cat(numbers), torch.cat(truth)
         centre, scale = table.mean(0), table.std(0, unbiased=False).clamp_min(1e-9)
-        width = table.shape[1]
-        if bool(wanted.all()) or not bool(wanted.any()):
-            return Learned(centre, scale, torch.zeros(width, dtype=torch.float64), 0.0)
-        from sklearn.linear_model import LogisticRegression  # slow to import, and reports read this module
+        weight, bias = torch.zeros(table.shape[1], dtype=torch.float64), 0.0
+        if bool(wanted.any()) and not bool(wanted.all()):
+            from sklearn.linear_model import LogisticRegression  # slow to import, and reports read this module
 
-        fitted = LogisticRegression(C=1 / self.penalty, class_weight="balanced", max_iter=2000)
-        fitted.fit(((table - centre) / scale).numpy(), wanted.numpy())
-        weight = torch.from_numpy(np.asarray(fitted.coef_[0], dtype=np.float64))
-        return Learned(centre, scale, weight, float(fitted.intercept_[0]))
+            fitted = LogisticRegression(C=1 / self.penalty, class_weight="balanced", max_iter=2000)
+            fitted.fit(((table - centre) / scale).numpy(), wanted.numpy())
+            weight, bias = torch.from_numpy(np.asarray(fitted.coef_[0], dtype=np.float64)), float(fitted.intercept_[0])
+        return lambda rows: ((rows - centre) / scale) @ weight + bias
 
     def run(self, problem: InferenceProblem) -> Scores:
-        """Answer the question about every client's classes.
-
-        Raises:
-            UserError: where nothing is in clear and there is nobody to learn from.
-        """
+        """Answer the question about every client's classes, or refuse where nobody is there to learn it from."""
         asked, n_classes = self.ask(problem), problem.knowledge.n_classes
         learned, source = self._learned(problem, asked)
         classes_of, scores = {}, {}
@@ -185,7 +161,7 @@ class PropertyInference(Inference):
             if client in asked.compared:
                 classes, values = asked.compared[client]
             else:
-                classes, values = self.score(seen, asked.about, n_classes, learned[client], asked.told[client])
+                classes, values = self.score(seen, asked.question, n_classes, learned[client], asked.told[client])
             classes_of[client] = classes
             scores[client] = (2 * values - 1) * CERTAIN if client in asked.certain else values
         others = self.colludes and len(asked.certain) < len(scores)
@@ -203,14 +179,8 @@ class PropertyInference(Inference):
     ) -> tuple[Tensor, Tensor]:
         """Return classes ``(k,)`` and a score for each ``(k,)``, float64; a higher score is a likelier yes.
 
-        Scores that are read off are 0 and 1. Without these and without anything learned all are the same.
-
-        Args:
-            observation: the client's upload, or the permuted control.
-            question: what is asked.
-            n_classes: C.
-            learned: what was learned from known clients; not needed where the answer is read off.
-            told: what the client said in clear in all rounds; default what this upload says.
+        Scores that are read off, from what a client ``told`` in all rounds or else from this upload, are 0 and 1. Without
+        these and without anything learned all are the same.
         """
         certain = self.read_off(said((observation.upload,)) if told is None else told, question, n_classes)
         if certain is not None:
@@ -222,7 +192,7 @@ class PropertyInference(Inference):
 
     @property
     def colludes(self) -> bool:
-        """Whether it is told how many images of each class other clients have."""
+        """True where it is told how many images of each class other clients have."""
         return self.known == "others"
 
     def ask(self, problem: InferenceProblem) -> Inquiry:
@@ -254,7 +224,6 @@ class PropertyInference(Inference):
             classes=classes,
             question=question,
             threshold=self.threshold if question == "share" else None,
-            about=question,
             told=told,
             certain=certain,
             learns=learns,
@@ -262,7 +231,7 @@ class PropertyInference(Inference):
         )
 
     def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
-        """Return what kernels tell beside one another, by client; empty where the uploads are none."""
+        """Return classes and scores from kernels beside one another, by client; empty where the uploads are none."""
         uploads, knowledge = problem.uploads, problem.knowledge
         if not all(find_payload(seen.upload, Kernel) is not None for seen in uploads.values()):
             return {}
@@ -301,7 +270,7 @@ class PropertyInference(Inference):
             )
 
     def _learned(self, problem: InferenceProblem, asked: Inquiry) -> tuple[dict[int, Learned | None], str]:
-        """Return what was learned for each client's question, and where from."""
+        """Return the regression for each client's question, and where it was learned."""
         knowledge, uploads = problem.knowledge, problem.uploads
         n_classes = knowledge.n_classes
         nothing: dict[int, Learned | None] = dict.fromkeys(uploads)
@@ -309,7 +278,7 @@ class PropertyInference(Inference):
             return nothing, "the other kernels of the round"
         if len(asked.certain) == len(uploads):
             newest = (said((seen.upload,)) for seen in uploads.values())
-            at_once = all(self.read_off(one, asked.about, n_classes) is not None for one in newest)
+            at_once = all(self.read_off(one, asked.question, n_classes) is not None for one in newest)
             return nothing, IN_CLEAR[0] if at_once else IN_CLEAR[1]
         some = f"{IN_CLEAR[1]} of {len(asked.certain)} clients, and " if asked.certain else ""
         if not asked.learns:
@@ -317,7 +286,7 @@ class PropertyInference(Inference):
         if self.colludes:
             all_known = {k: KnownClient(seen, problem.colluders[k]) for k, seen in uploads.items()}
             found: dict[int, Learned | None] = {
-                k: self.learn([one for other, one in all_known.items() if other != k], asked.about, n_classes)
+                k: self.learn([one for other, one in all_known.items() if other != k], asked.question, n_classes)
                 for k in uploads
             }
             return found, f"{some}the {len(uploads) - 1} other clients, in league with the attacker"
@@ -333,5 +302,5 @@ class PropertyInference(Inference):
             mechanism=self.mechanism,
             batch=knowledge.batch,
         )
-        fitted = self.learn(known, asked.about, n_classes)
+        fitted = self.learn(known, asked.question, n_classes)
         return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"

@@ -1,4 +1,4 @@
-"""What an upload says about each class, as a few numbers that mean the same for every client.
+"""An upload's words on each class, as a few numbers that mean the same for every client.
 
 Clients' representation spaces differ, so coordinates of one are worth nothing for another. What carries over are lengths,
 angles to the classifier that everybody was sent, and how a class stands among the client's own classes.
@@ -13,6 +13,7 @@ from torch.nn.functional import cosine_similarity
 from fedpriv.attacks.observation import Observation
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.disclosed_labels import held_classes
+from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes, find_payload
 
@@ -24,22 +25,14 @@ def describe(observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
 
     The classes are those that the upload names, ascending, or all where it names none. f depends on the kind of upload and
     on whether a classifier was broadcast, not on the client.
-
-    Args:
-        observation: a client's upload and what it answers.
-        n_classes: C.
-
-    Raises:
-        UserError: when the upload holds nothing that is described here.
     """
     named = held_classes(observation.upload)
     classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
     found = _numbers(observation, classes)
     if found is None:
-        kinds = ", ".join(payload.kind for payload in observation.upload) or "nothing"
         raise UserError(
-            f"upload of client {observation.client} in round {observation.round} holds {kinds}; attack 'property' reads "
-            "prototypes, entangled vectors, class outputs and classifiers"
+            f"{upload_holds(observation)}; attack 'property' reads prototypes, entangled vectors, class "
+            "outputs and classifiers"
         )
     own = torch.stack(found, 1).double()
     beside = (own - own.mean(0)) / own.std(0, unbiased=False).clamp_min(1e-9)
@@ -72,7 +65,7 @@ def _of_prototypes(rows: Tensor, classes: Tensor, head: Classifier | None) -> li
 
 
 def _by_head(rows: Tensor, classes: Tensor, head: Classifier | None) -> list[Tensor]:
-    """Return what the broadcast classifier says of vectors ``(k, d)`` as images of their classes."""
+    """Return the broadcast classifier's view of vectors ``(k, d)`` as images of their classes."""
     if head is None:
         return []
     weight, bias = head.state["weight"].cpu(), head.state["bias"].cpu()

@@ -19,6 +19,7 @@ from fedpriv.algebra.entanglement import Mechanism, entangle, sample_weights
 from fedpriv.attacks.invert.shadow import WIDTH, ShadowTraining, by_class, substitute, train_substitute
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.read.class_outputs import is_distribution, output_distance
+from fedpriv.attacks.read.target_features import kinds_in
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
@@ -51,13 +52,13 @@ def shadow_clients(
     mechanism: Mechanism,
     batch: BatchFacts | None,
 ) -> tuple[KnownClient, ...]:
-    """Make up clients that upload what ``like`` does.
+    """Make up clients that upload what ``like`` does: its kind, the width of its vectors, and its broadcast are copied.
 
     Args:
-        like: an upload of a real client: its kind, the width of its vectors, and its broadcast are copied.
+        like: an upload of a real client.
         own: the attacker's images ``(p, c, h, w)`` in [0, 1] with labels.
         n_classes: C.
-        number: how many.
+        number: of clients.
         seed: of everything drawn.
         epochs: passes over a client's images.
         mechanism: of entangled uploads.
@@ -161,8 +162,7 @@ class _Template:
             found = self._payload(payload, features, logits, held.labels, rng)
             if found is not None:
                 return found
-        kinds = ", ".join(payload.kind for payload in self.like.upload)
-        raise UserError(f"attack 'property': no client can be made up that uploads {kinds or 'nothing'}")
+        raise UserError(f"attack 'property': no client can be made up that uploads {kinds_in(self.like.upload)}")
 
     def _payload(
         self, like: Payload, features: Tensor, logits: Tensor, labels: Tensor, rng: torch.Generator

@@ -70,11 +70,7 @@ class ClassInversion(DipFitting, FittedInversion):
         return PixelPrior(generators, image_shape, self.pixels, device)
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Invert the class outputs of the targets.
-
-        Raises:
-            UserError: when a model is missing, or a target is not there.
-        """
+        """Invert the class outputs of the targets."""
         return self.fit(problem)
 
     def distance(self, problem: AttackProblem) -> Distance:
@@ -104,13 +100,7 @@ class ClassInversion(DipFitting, FittedInversion):
 
 
 def answers(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:
-    """Return the logits ``(n, C)`` of each image by the model of its own client.
-
-    Args:
-        knowledge: holds extractor and head of each owner.
-        images: ``(n, c, h, w)`` in [0, 1].
-        owners: ``(n,)`` int64 clients, on the CPU.
-    """
+    """Return the logits ``(n, C)`` of images, each by the model of its own client, which ``owners`` ``(n,)`` name."""
     features = represent_rows(knowledge, images, owners)
     logits = features.new_empty(len(features), knowledge.n_classes)
     for client in sorted(set(owners.tolist())):

@@ -108,12 +108,7 @@ class FittedInversion(Fitting, Attack):
         return lambda images: apart(images[:, 0], places)
 
     def fit(self, problem: AttackProblem, features: Tensor | None = None) -> Reconstruction:
-        """Fit every row's image.
-
-        Args:
-            problem: T targets.
-            features: ``(T, d)`` vectors that the images are fitted to, or None.
-        """
+        """Fit every row's image; to vectors ``(T, d)``, if these were observed."""
         schedule, image_shape, apart = self.schedule, problem.knowledge.image_shape, self.distance(problem)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
@@ -145,11 +140,7 @@ class VectorInversion(FittedInversion):
     targets = VECTORS
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Invert the vectors of the targets.
-
-        Raises:
-            UserError: when an extractor is missing, or a target is not there.
-        """
+        """Invert the vectors of the targets."""
         seen, device = problem.observations, problem.device
         return self.fit(problem, torch.stack([target_feature(seen, target).to(device) for target in problem.targets]))
 

@@ -58,11 +58,7 @@ class JointInversion(DipFitting, Attack):
     needs = Needs(extractor=("white_box", "shadow"))
 
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Invert the prototypes of the targets.
-
-        Raises:
-            UserError: when an extractor is missing, or a target is not there.
-        """
+        """Invert the prototypes of the targets."""
         targets = problem.targets
         require_extractors(problem.knowledge, targets)
         vectors = [target_feature(problem.observations, t, CLASS_MEANS).to(problem.device) for t in targets]
@@ -84,12 +80,21 @@ class JointInversion(DipFitting, Attack):
 
             part = replace(problem, targets=tuple(targets[place] for place in waiting), progress=within)
             solved = self._solve(part, number)
+            in_turn = torch.arange(self.most, device=solved.images.device) % number
+            solved = replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])
             spent.append(solved.cost)
             for position, place in enumerate(waiting):
                 attempt = _Attempt(solved, position)
                 if place not in best or attempt.lowest < best[place].lowest:
                     best[place] = attempt
-        return self._gather(targets, vectors, [best[place] for place in range(len(targets))], spent)
+        kept = [best[place] for place in range(len(targets))]
+        names = ("images", "objective", "chosen", "labels", "converged")
+        return Reconstruction(
+            targets=targets,
+            cost=Cost(iterations=max(cost.iterations for cost in spent), rows=sum(cost.rows for cost in spent)),
+            features=torch.stack(vectors),
+            **{name: torch.stack([getattr(one.solved, name)[one.position] for one in kept]) for name in names},
+        )
 
     def _settled(self, attempt: _Attempt | None) -> bool:
         return attempt is not None and attempt.lowest <= self.fits
@@ -133,26 +138,6 @@ class JointInversion(DipFitting, Attack):
             bytes_per_row=number * self.bytes_per_image(knowledge.image_shape),
         )
 
-    def _gather(
-        self, targets: tuple[TargetId, ...], vectors: list[Tensor], best: list[_Attempt], spent: list[Cost]
-    ) -> Reconstruction:
-        def rows(name: str) -> list[Tensor]:
-            return [getattr(attempt.solved, name)[attempt.position] for attempt in best]
-
-        def in_turn(values: Tensor) -> Tensor:
-            return values[torch.arange(self.most, device=values.device) % len(values)]
-
-        return Reconstruction(
-            targets=targets,
-            images=torch.stack([in_turn(images) for images in rows("images")]),
-            objective=torch.stack(rows("objective")),
-            chosen=torch.stack(rows("chosen")),
-            labels=torch.stack([in_turn(labels) for labels in rows("labels")]),
-            cost=Cost(iterations=max(cost.iterations for cost in spent), rows=sum(cost.rows for cost in spent)),
-            converged=torch.stack(rows("converged")),
-            features=torch.stack(vectors),
-        )
-
 
 @dataclass(frozen=True)
 class _Attempt:
@@ -169,7 +154,7 @@ class _Attempt:
 
 
 def uploaded_count(observations: Sequence[Observation], target: TargetId) -> int | None:
-    """Return how many images a prototype says it is a mean of, at least one; None where the upload hides it."""
+    """Return the number of images that a prototype is a mean of, at least one; None where the upload hides it."""
     means = find_payload(observation_of(observations, target).upload, Prototypes)
     if means is None or means.counts is None:
         return None

@@ -1,4 +1,4 @@
-"""How far images are from the vectors that were uploaded, each by its own client's extractor."""
+"""Distances of images from the vectors that were uploaded, each by its own client's extractor."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ from fedpriv.wire.kinds import VECTORS, Kinds
 def vector_distance(
     problem: AttackProblem, match: Match = "vector", kinds: Kinds = VECTORS
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return how far images are from the uploaded vectors of the targets.
+    """Return the distance of the mean representation of a row's images from its target's uploaded vector.
 
-    Args:
-        problem: T targets, and the extractors.
-        match: what of an uploaded vector is believed.
-        kinds: of payload, of which each upload holds one.
-
-    Returns:
-        (images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)``: the distance of the
-        mean representation of each row's M images.
+    (images ``(n, M, c, h, w)``, places ``(n,)`` int64 of their targets, on the CPU) -> ``(n,)``. Each upload holds one
+    payload of the kinds.
 
     Raises:
         UserError: when an extractor is missing, or a target is not there.

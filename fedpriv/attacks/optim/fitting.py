@@ -29,7 +29,7 @@ class Prior(Protocol):
         ...
 
     def penalty(self, images: Tensor) -> Tensor:
-        """Return what to add to the distance of each image, ``(N,)``."""
+        """Return the summand beside the distance of each image, ``(N,)``."""
         ...
 
     def project(self) -> None:
@@ -47,7 +47,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How to optimise, and when to stop; only the objective decides.
+    """Course and stop rules of an optimisation; only the objective decides.
 
     Attributes:
         iterations: most steps of a row.
@@ -76,11 +76,11 @@ class Fitted:
 
 
 _GAIN = 0.99
-"""What the lowest objective must fall to, as a share, to count as progress."""
+"""Share to which the lowest objective must fall to count as progress."""
 
 
 class _Records:
-    """What is remembered of the rows still running, one entry a row."""
+    """Memory of the rows still running, one entry a row."""
 
     def __init__(self, images: Tensor) -> None:
         rows = len(images)
@@ -101,13 +101,7 @@ def fit(prior: Prior, distance: Distance, schedule: Schedule, tick: Callable[[in
     A finished row's images are settled at once and never touched again; the row itself is dropped from the computation
     as soon as more than half of the rows are finished. Settling compares three candidates by the objective, each
     evaluated as it would be returned: the present parameters without noise, the running mean of the images shown, and
-    the image shown with the lowest objective.
-
-    Args:
-        prior: N rows.
-        distance: from images to distances.
-        schedule: how to optimise and when to stop.
-        tick: called with the number of steps done.
+    the image shown with the lowest objective. ``tick`` is called with the number of steps done.
     """
     optimiser = _adam(prior.parameters, schedule.learning_rate)
     with torch.no_grad():

@@ -24,7 +24,7 @@ _LEAST_CURVATURE = 1e-10
 
 @dataclass(frozen=True)
 class LbfgsSettings:
-    """How to minimise. The defaults are those of ``torch.optim.LBFGS`` but for the number of outer steps.
+    """Settings of the search. The defaults are those of ``torch.optim.LBFGS`` but for the number of outer steps.
 
     Attributes:
         outer_steps: calls of the optimiser; each begins with an evaluation.
@@ -128,7 +128,7 @@ def minimise(
     Args:
         evaluate: losses and gradients of some of the rows. Must not mix rows.
         start: ``(N, D)``.
-        settings: how to minimise.
+        settings: of the search.
         stop_below: ``(N,)``, a row is finished when its loss falls below; None for never.
         tick: called with the number of outer steps done.
     """

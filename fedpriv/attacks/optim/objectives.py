@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Match = Literal["vector", "direction", "nonzero", "pruned"]
-"""What of an uploaded vector is believed, where a defense may have changed it.
+"""The part of an uploaded vector that is believed, where a defense may have changed it.
 
 - ``vector``: everything.
 - ``direction``: all but its length, which ``clip`` changes.
@@ -21,13 +21,9 @@ _TINY = 1e-12
 
 
 def relative_feature_distance(features: Tensor, wanted: Tensor) -> Tensor:
-    """Return ``||g(x') - r||^2 / ||r||^2`` of each row ``(N,)``.
+    """Return ``||g(x') - r||^2 / ||r||^2`` of each row ``(N,)`` of candidates' and observed representations ``(N, d)``.
 
     Dividing by the target's norm gives every target the same scale: ReLU features of large norm would swamp a prior.
-
-    Args:
-        features: ``(N, d)`` representations of the candidates.
-        wanted: ``(N, d)`` observed representations.
     """
     return (features - wanted).square().sum(1) / _square(wanted)
 

@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Solved:
-    """What became of a chunk of N rows.
+    """A chunk of N rows, solved.
 
     Attributes:
         images: ``(N, M, c, h, w)`` in [0, 1].
@@ -93,7 +93,7 @@ def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
 
 
 def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
-    """Return how many rows to compute at a time by an estimate of their memory, at least one."""
+    """Return the number of rows to compute at a time by an estimate of their memory, at least one."""
     budget = _CPU_CHUNK_BYTES
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

@@ -1,1 +1,1 @@
-"""What an upload says by itself, before anything is attacked."""
+"""Readings of uploads by themselves, before anything is attacked."""

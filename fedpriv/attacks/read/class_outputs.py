@@ -16,22 +16,14 @@ _TINY = 1e-12
 
 
 def is_distribution(rows: Tensor) -> bool:
-    """Whether every row of outputs ``(n, C)`` is non-negative and sums to one: softmax vectors, not logits."""
+    """True where every row of outputs ``(n, C)`` is non-negative and sums to one: softmax vectors, not logits."""
     return bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all())
 
 
 def output_distance(logits: Tensor, wanted: Tensor, *, softmax: bool) -> Tensor:
-    """Return how far a model's answers are from uploaded outputs, zero where they agree.
+    """Return the distance ``(n,)`` of answers z ``(n, C)`` from uploaded outputs u ``(n, C)``, zero where they agree.
 
-    Softmax outputs u are compared by KL(u || softmax(z)), logits by ``||z - u||^2 / ||u||^2``.
-
-    Args:
-        logits: ``(n, C)``, z.
-        wanted: ``(n, C)``, u.
-        softmax: whether ``wanted`` are softmax vectors.
-
-    Returns:
-        ``(n,)``, >= 0.
+    Softmax outputs are compared by KL(u || softmax(z)), logits by ``||z - u||^2 / ||u||^2``.
     """
     if not softmax:
         return relative_feature_distance(logits, wanted)
@@ -40,11 +32,7 @@ def output_distance(logits: Tensor, wanted: Tensor, *, softmax: bool) -> Tensor:
 
 
 def uploaded_output(observations: Sequence[Observation], target: TargetId) -> tuple[Tensor, bool]:
-    """Return the output ``(C,)`` that a target points at, and whether the upload holds softmax vectors.
-
-    Raises:
-        UserError: when the upload holds no class outputs, or not so many.
-    """
+    """Return the output ``(C,)`` that a target points at, and whether the upload holds softmax vectors."""
     sent = find_payload(observation_of(observations, target).upload, ClassLogits)
     where = f"upload of client {target.client} in round {target.round}"
     if sent is None:

@@ -1,4 +1,4 @@
-"""What a client's uploads say in clear of the images that it holds: their classes, and how many of each.
+"""Classes of a client's images, and how many there are of each, as its uploads say in clear.
 
 A protocol may say it once: a label histogram travels with a client's first upload only, and a mixture of one class a round
 names another class in every round. So all messages of a client are asked, not its newest alone.
@@ -14,7 +14,7 @@ from fedpriv.wire.payloads import Entangled, Message, find_payload
 
 @dataclass(frozen=True)
 class Said:
-    """What a client said.
+    """A client's own words.
 
     Attributes:
         classes: that it holds, ascending; None where no message names classes.
@@ -26,13 +26,10 @@ class Said:
 
 
 def said(messages: Iterable[Message]) -> Said:
-    """Return what a client's messages say together.
+    """Put together the words of a client's messages, the oldest first.
 
     The newest message that counts images settles both. Otherwise classes are those of the newest message that names some,
     and of mixtures, which need not hold every class, all that ever had weight.
-
-    Args:
-        messages: of one client, the oldest first.
     """
     counts: Mapping[int, int] | None = None
     newest: tuple[int, ...] | None = None
@@ -61,7 +58,7 @@ def held_classes(upload: Message) -> tuple[int, ...] | None:
 
 
 def class_counts(upload: Message) -> dict[int, int] | None:
-    """Return how many training images of each class an upload says its client holds, or None where it does not."""
+    """Return the number of training images of each class that an upload says its client holds, or None where it does not."""
     for payload in upload:
         classes, counts, histogram = payload.said("classes"), payload.said("counts"), payload.said("histogram")
         if histogram is not None:

@@ -10,13 +10,11 @@ from torch import Tensor
 from fedpriv.attacks.observation import Knowledge, TargetId
 from fedpriv.util.errors import UserError
 
+_PASS = 256
+
 
 def require_extractors(knowledge: Knowledge, targets: Sequence[TargetId]) -> None:
-    """Check that there is an extractor for every attacked client.
-
-    Raises:
-        UserError: naming the first client without one.
-    """
+    """Refuse where there is no extractor for an attacked client, naming the first."""
     for client in sorted({target.client for target in targets} - set(knowledge.extractors)):
         raise UserError(
             f"no extractor of client {client} was handed over, though the knowledge card grants "
@@ -24,22 +22,21 @@ def require_extractors(knowledge: Knowledge, targets: Sequence[TargetId]) -> Non
         )
 
 
-def represent_rows(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:
-    """Return the representation ``(n, d)`` of each image by the extractor of its own client, one batch a client.
+@torch.no_grad()
+def represent(knowledge: Knowledge, client: int, images: Tensor) -> Tensor:
+    """Return the representations ``(n, d)`` of images by a client's extractor, in passes of 256, on the CPU."""
+    if client not in knowledge.extractors:
+        raise UserError(f"no extractor of client {client} was handed over; pass --knowledge extractor=white_box")
+    extractor = knowledge.extractors[client]
+    return torch.cat([extractor(part).cpu() for part in images.split(_PASS)])
 
-    Args:
-        knowledge: holds an extractor for each owner.
-        images: ``(n, c, h, w)`` in [0, 1].
-        owners: ``(n,)`` int64 clients, on the CPU.
-    """
+
+def represent_rows(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:
+    """Return the representation ``(n, d)`` of each image by its own client's extractor, in one batch a client."""
     clients = sorted(set(owners.tolist()))
     if len(clients) == 1:
         return knowledge.extractors[clients[0]](images)
-    parts = []
-    places = []
-    for client in clients:
-        mine = (owners == client).nonzero().flatten()
-        places.append(mine)
-        parts.append(knowledge.extractors[client](images[mine.to(images.device)]))
+    places = [(owners == client).nonzero().flatten() for client in clients]
+    parts = [knowledge.extractors[k](images[mine.to(images.device)]) for k, mine in zip(clients, places, strict=True)]
     back = torch.cat(places).argsort()
     return torch.cat(parts)[back.to(images.device)]

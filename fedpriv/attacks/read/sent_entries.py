@@ -1,4 +1,4 @@
-"""What of a gradient a client sent, where it pruned its update or reduced it to signs: the same is made of candidates.
+"""The part of a gradient that a client sent, where it pruned its update or reduced it to signs, made of candidates too.
 
 A pruned update is exactly zero in most places. That says that the gradient was small there, not that it was zero; candidates
 that are compared in all places are pulled to gradients without small entries. The server sees which places these are, and
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 GradientMatch = Literal["all", "sent", "signs"]
-"""What of an update is compared: ``all`` entries; those ``sent``, which are not zero (``prune``); or their ``signs``."""
+"""The compared part of an update: ``all`` entries; those ``sent``, which are not zero (``prune``); or their ``signs``."""
 
 _SMOOTH = 0.03
 """Width of the smooth sign, in root mean squares of the candidate's gradient."""

@@ -1,4 +1,4 @@
-"""What a client's training did to the weights that it uploads, whatever kind of upload they travel in.
+"""The change of weights that a client trained and uploads, whatever kind of upload they travel in.
 
 A whole model, a small model and an extractor are uploaded as they are. Of a low-rank model only truncated factors
 arrive, and of its gradient only what :class:`Tangent` keeps can be compared.
@@ -14,20 +14,21 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedpriv.algebra.low_rank import LEFT, RIGHT, recover
-from fedpriv.attacks.observation import Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.attacks.read.sent_entries import SentEntries, stacked_entries
+from fedpriv.attacks.read.target_features import kinds_in
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import NETWORKS
 
 Weights = dict[str, Tensor]
 
 HEAD = "head."
-"""What the names of a model's head begin with; an extractor travels without it."""
+"""Prefix of the names of a model's head; an extractor travels without it."""
 
 
 @dataclass(frozen=True)
 class Tangent:
-    """What a truncated matrix tells of the gradient that led to it.
+    """The part of a gradient that the truncated matrix it led to gives away.
 
     A client starts from W, takes a step to W' = W - lr G and uploads the leading singular triples of W', W'_t = U S V. As
     U^T W' = S V and W' V^T = U S, the server knows U^T G and G V^T exactly, but nothing of what is orthogonal to both:
@@ -55,22 +56,6 @@ class Tangent:
         beside = value - left @ (left.mT @ value)
         return value - (beside - (beside @ right.mT) @ right)
 
-    def coverage(self, shapes: Mapping[str, torch.Size]) -> float:
-        """Return the dimensions of what is kept as a share of all parameters, in (0, 1].
-
-        Args:
-            shapes: of all parameters, by name.
-        """
-        kept = 0
-        for name, shape in shapes.items():
-            size = shape.numel()
-            if name in self.left:
-                *_, rows, columns = shape
-                rank = self.left[name].shape[-1]
-                size = size // (rows * columns) * rank * (rows + columns - rank)
-            kept += size
-        return kept / sum(shape.numel() for shape in shapes.values())
-
 
 @dataclass(frozen=True)
 class Update:
@@ -96,12 +81,7 @@ class Update:
 
 
 def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: torch.device) -> Update:
-    """Return what a client's training did to the weights that it uploads.
-
-    Args:
-        seen: broadcast and upload of one client.
-        shapes: the parameters of the architecture, by name. Those of an extractor leave out the head.
-        device: where to put the weights.
+    """Return the change of the weights that a client trained and uploads, of parameters of these shapes, without the head's.
 
     Raises:
         UserError: when either message holds no weights, or a parameter is missing or shaped otherwise.
@@ -114,7 +94,7 @@ def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: tor
         if payload is None:
             raise UserError(
                 f"{where}: expected the weights of a network ({', '.join(NETWORKS)}) in the {side}, got "
-                f"{', '.join(sent.kind for sent in message) or 'nothing'}"
+                f"{kinds_in(message)}"
             )
         state = payload.parameters()
         if payload.space == "factors":
@@ -133,6 +113,16 @@ def read_update(seen: Observation, shapes: Mapping[str, torch.Size], device: tor
     return Update(before, after, tangent)
 
 
+def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
+    """Return the facts of a client's local steps, or refuse where they were not handed over."""
+    facts = knowledge.facts_of(client)
+    if facts is None:
+        raise UserError(
+            f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were handed over"
+        )
+    return facts
+
+
 def _tangent(factors: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Tangent:
     left = {name: factors[name + LEFT] for name in state if name + LEFT in factors}
     return Tangent(left, {name: factors[name + RIGHT] for name in left})
@@ -144,9 +134,6 @@ def stacked_projection(
     """Return the projections of N updates as one, for gradients ``(N, ...)``; None where nothing is projected.
 
     Ranks differ from client to client, so smaller factors are filled up with zeros, which changes no projection.
-
-    Raises:
-        TypeError: when only some of the updates are projected.
     """
     if all(projection is None for projection in projections):
         return None

@@ -25,8 +25,9 @@ from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation
 from fedpriv.attacks.read.target_features import rounds_of
+from fedpriv.attacks.read.updates import require_facts
 from fedpriv.attacks.recover.closed_form import AngleStep, ClassMeans, means_of_angle
-from fedpriv.attacks.recover.head_update import MeansOfClasses, class_means, given_counts, require_facts
+from fedpriv.attacks.recover.head_update import MeansOfClasses, class_means, given_counts
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.observation import Needs, Observation
 from fedpriv.attacks.optim.objectives import Match
-from fedpriv.attacks.read.target_features import observation_of, rounds_of
+from fedpriv.attacks.read.target_features import observation_of, rounds_of, upload_holds
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.attacks.recover.unmixing import Estimator, Family, choose, estimate, of_family
 from fedpriv.util.errors import UserError
@@ -83,14 +83,7 @@ def averaged_upload(
 ) -> Message:
     """Return the newest upload with its rows averaged over its and earlier rounds; counts and labels stay.
 
-    Args:
-        observations: of any clients and rounds.
-        newest: the upload to improve.
-        family: which estimators to consider.
-        missing: whether coordinates that are zero in all rows of a round were not sent.
-
-    Raises:
-        UserError: when it holds neither representations nor prototypes.
+    With ``missing``, coordinates that are zero in all rows of a round were not sent.
     """
     rows = average_rows(observations, newest, family, missing).rows
     return tuple(
@@ -114,10 +107,7 @@ def _rows(seen: Observation) -> Rows:
     found = find_payload(seen.upload, Representations) or find_payload(seen.upload, Prototypes)
     if found is not None:
         return found
-    raise UserError(
-        f"attack 'average': upload of client {seen.client} in round {seen.round} holds "
-        f"{', '.join(payload.kind for payload in seen.upload) or 'nothing'}; expected representation or prototype"
-    )
+    raise UserError(f"attack 'average': {upload_holds(seen)}; expected representation or prototype")
 
 
 def _same_rows(upload: Message, newest: Rows) -> Tensor | None:
@@ -147,13 +137,10 @@ class Averaged:
 
 
 def average(uploads: Tensor, sent: Tensor | None = None, family: Family = "auto") -> Averaged:
-    """Average T uploads of the same n rows.
+    """Average T uploads ``(T, n, d)`` of the same n rows, in the order of rounds.
 
-    Args:
-        uploads: ``(T, n, d)`` in the order of rounds, T >= 1.
-        sent: ``(T, d)`` bool, which coordinates were sent at all in a round; None for all. Coordinates that were sent in
-            the same rounds are averaged together, over those rounds; those never sent are zero.
-        family: which estimators to consider.
+    ``sent`` ``(T, d)`` says which coordinates were sent at all in a round. Those that were sent in the same rounds are
+    averaged together, over those rounds; those never sent are zero.
     """
     _, n_rows, width = uploads.shape
     present = torch.ones(len(uploads), width, dtype=torch.bool) if sent is None else sent.cpu()

@@ -57,7 +57,7 @@ def single_label(bias: Tensor) -> int:
 
 
 def class_shares(bias: Tensor, probabilities: Tensor, steps: int) -> Tensor:
-    """Return how often each class was trained on, in units of whole batches ``(C,)``; it sums to about ``steps``.
+    """Return the frequency of each class in training, in units of whole batches ``(C,)``; it sums to about ``steps``.
 
     Summed over classes db_k = sum_c n_c p_ck - n_k, where typical ``probabilities`` ``(C,)`` p that are alike for all
     classes, for example the softmax of the bias, leave n_k = steps p_k - db_k.

@@ -74,7 +74,7 @@ class Differencing(RecoverThenInvert):
         )
 
     def change(self, observations: Sequence[Observation], target: TargetId) -> Change | None:
-        """Return what a target's client gained or lost since its upload before, or None."""
+        """Return the gain or loss of a target's client since its upload before, or None."""
         after = observation_of(observations, target)
         before = _before(observations, target)
         if before is None:
@@ -144,7 +144,7 @@ def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """What a client gained or lost between two rounds.
+    """Images that a client gained or lost between two rounds.
 
     Attributes:
         vector: ``(d,)`` mean representation of the images.
@@ -161,7 +161,7 @@ class Change:
 
 
 def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: float | None = None) -> Change | None:
-    """Return what a class gained or lost by its counts; None where nothing changed, or counts are not uploaded.
+    """Return a class's gain or loss by its counts; None where nothing changed, or counts are not uploaded.
 
     ``usual`` is the drift of rounds before, for where no class stayed as it is (:func:`usual_drift`).
     """
@@ -198,7 +198,7 @@ def newest_of_running_mean(
 
 
 def change_of_mixture(before: Entangled, after: Entangled, usual: float | None = None) -> Change | None:
-    """Return what a client gained or lost by two uploads with weights 1 / n (VAR); None where they do not fit that.
+    """Return a client's gain or loss by two uploads with weights 1 / n (VAR); None where they do not fit that.
 
     The share of the class with new images rises, those of all others fall by one factor n / (n + a). The number a is
     taken to be the least for which every class count is a whole number. A client of one class tells nothing; with two,
@@ -218,7 +218,7 @@ def change_of_mixture(before: Entangled, after: Entangled, usual: float | None =
 
 
 def drift(before: Prototypes, after: Prototypes) -> float | None:
-    """Return how far prototypes of unchanged classes moved, relative to their norm; None where there are none.
+    """Return the median movement of prototypes of unchanged classes, relative to their norm; None where there are none.
 
     Unchanged is a class whose count is the same; where counts are not uploaded, every class.
     """
@@ -255,7 +255,7 @@ def _noise(moved: float | None, usual: float | None, times: Tensor | float, foun
 
 
 def _moves(before: Prototypes, after: Prototypes) -> dict[int, float]:
-    """Return how far the prototype of each class in both uploads moved, relative to its norm."""
+    """Return the movement of the prototype of each class in both uploads, relative to its norm."""
     rows = [dict(zip(sent.classes.tolist(), sent.features, strict=True)) for sent in (before, after)]
     return {label: _move(rows[0][label], new) for label, new in rows[1].items() if label in rows[0]}
 

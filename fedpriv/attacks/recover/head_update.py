@@ -16,6 +16,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.read.target_features import rounds_of
+from fedpriv.attacks.read.updates import require_facts
 from fedpriv.attacks.recover.closed_form import (
     ClassMeans,
     HeadStep,
@@ -80,14 +81,6 @@ def recover_from_head(observations: Sequence[Observation], client: int, knowledg
         for (weight, bias, heads), part_shares in zip(changes, shares, strict=True)
     ]
     return means_of_head(steps, classes), classes
-
-
-def require_facts(attack: str, knowledge: Knowledge, client: int) -> BatchFacts:
-    """Return the batch facts of a client, or refuse where they were not handed over."""
-    facts = knowledge.facts_of(client)
-    if facts is None:
-        raise UserError(f"attack {attack!r} needs the batch facts (size, learning rate, steps), but none were given")
-    return facts
 
 
 def given_counts(knowledge: Knowledge, seen: Observation, facts: BatchFacts) -> Tensor | None:

@@ -65,7 +65,7 @@ class RecoverThenInvert(Attack):
     budget = "iterations"
 
     def requirements_for(self, kind: str | None) -> Needs:
-        """Return what both parts need together."""
+        """Return the needs of both parts together."""
         return super().requirements_for(kind).together(INVERSIONS[self.inversion].needs)
 
     @abstractmethod

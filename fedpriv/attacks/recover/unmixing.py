@@ -106,12 +106,10 @@ class Unmixed:
 
 
 def unmix(features: Tensor, weights: Tensor, family: Family = "auto") -> Unmixed:
-    """Recover the prototypes behind T entangled uploads of one client by the estimator that predicts the last ones best.
+    """Recover the prototypes behind T entangled uploads ``(T, d)`` of one client, in the order of rounds.
 
-    Args:
-        features: ``(T, d)`` uploads in the order of rounds; of a single one the answer is the minimum-norm solution.
-        weights: ``(T, m)`` their mixing weights, one column per class that the client holds.
-        family: which estimators to consider.
+    There is a column of the weights ``(T, m)`` per class that the client holds. The estimator that predicts the last uploads
+    best is taken; of a single upload the answer is the minimum-norm solution.
     """
     uploads, mixing = features.double().cpu(), weights.double().cpu()
     chosen, error = choose(uploads, mixing, candidates(len(uploads), mixing.shape[1], family))
@@ -168,10 +166,7 @@ def prediction_error(features: Tensor, weights: Tensor, estimator: Estimator) ->
 def window(features: Tensor, weights: Tensor, *, drift: bool = False) -> Tensor:
     """Return the least-squares prototypes ``(m, d)`` of T rounds, the minimum-norm ones where T < m.
 
-    Args:
-        features: ``(T, d)``.
-        weights: ``(T, m)``.
-        drift: also solve for a constant change of each prototype per round; the result is as of the last round.
+    With ``drift`` a constant change of each prototype per round is solved for too; the result is as of the last round.
     """
     design = weights
     if drift:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
+from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.util.errors import UserError
@@ -98,11 +99,7 @@ class PriorUnmixing(RecoverThenInvert):
         return Recovered(as_uploads(guesses, targets), targets)
 
     def prior(self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge) -> Tensor:
-        """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload.
-
-        Raises:
-            UserError: when there is nothing to make them of.
-        """
+        """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload."""
         images, labels = knowledge.public_images, knowledge.public_labels
         if self.source == "images" and (images is None or labels is None):
             raise UserError(
@@ -110,9 +107,7 @@ class PriorUnmixing(RecoverThenInvert):
                 "attacker_data=same_domain and --public N"
             )
         if self.source != "uploads" and images is not None and labels is not None:
-            extractor = knowledge.extractors[target.client]
-            with torch.no_grad():
-                features = torch.cat([extractor(batch).cpu() for batch in images.split(256)])
+            features = represent(knowledge, target.client, images)
             return prior_of_images(features, labels.cpu(), knowledge.n_classes)
         own = observation_of(observations, target)
         others = [o for o in observations if o.round == target.round and o.client != target.client]
@@ -151,13 +146,9 @@ def label_only(feature: Tensor, weights: Tensor, *, scaled: bool = False) -> Ten
 
 
 def posterior_mean(feature: Tensor, weights: Tensor, prior: Tensor, noise: float = 0.0) -> Tensor:
-    """Return the posterior mean of each prototype ``(m, d)`` given one upload.
+    """Return the posterior mean of each prototype ``(m, d)`` given one upload ``(d,)`` and its weights ``(m,)``.
 
-    Args:
-        feature: ``(d,)`` the upload.
-        weights: ``(m,)`` weights of the client's classes.
-        prior: ``(m, d)`` prior means q.
-        noise: s^2 over S, >= 0; at 0 the guess fits the upload exactly.
+    ``prior`` ``(m, d)`` holds the means q; noise, >= 0, is s^2 over S: at 0 the guess fits the upload exactly.
     """
     surprise = feature - weights @ prior
     gain = weights / (weights.square().sum() + noise).clamp_min(1e-12)
@@ -165,17 +156,12 @@ def posterior_mean(feature: Tensor, weights: Tensor, prior: Tensor, noise: float
 
 
 def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = None) -> Tensor:
-    """Return prior prototypes ``(C, d)`` from one round's uploads of K other clients.
+    """Return prior prototypes ``(C, d)`` from one round's uploads ``(K, d)`` of other clients, with their label encodings.
 
     Clients' prototypes of a class are alike where a common head aligns their extractors, so the K uploads are K equations
     in C shared prototypes. They are solved by ridge regression towards a start that K equations do determine: the mean
-    upload, plus the classifier's centred rows times one scale. How much ridge is chosen by predicting each upload
-    from the others.
-
-    Args:
-        features: ``(K, d)`` uploads, K >= 1.
-        weights: ``(K, C)`` label encodings.
-        shape: ``(C, d)`` rows of the broadcast classifier, or None.
+    upload, plus the classifier's centred rows ``shape`` ``(C, d)``, if any, times one scale. How much ridge is chosen by
+    predicting each upload from the others.
     """
     uploads, mixing = features.double(), weights.double()
     rows = None if shape is None else (shape - shape.mean(0)).double()
