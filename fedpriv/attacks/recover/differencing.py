@@ -80,14 +80,15 @@ class Differencing(RecoverThenInvert):
         if before is None:
             return None
         usual = usual_drift(_earlier_pairs(observations, target.client, before.round))
-        means = [find_payload(seen.upload, Prototypes) for seen in (before, after)]
-        if means[0] is not None and means[1] is not None:
-            label = int(means[1].classes[target.index])
+        old, new = _sent(before), _sent(after)
+        if isinstance(old, Prototypes) and isinstance(new, Prototypes):
+            label = int(new.classes[target.index])
             if self.momentum is not None:
-                return newest_of_running_mean(means[0], means[1], label, self.momentum, usual)
-            return change_of_class(means[0], means[1], label, usual)
-        mixed = [find_payload(seen.upload, Entangled) for seen in (before, after)]
-        return None if mixed[0] is None or mixed[1] is None else change_of_mixture(mixed[0], mixed[1], usual)
+                return newest_of_running_mean(old, new, label, self.momentum, usual)
+            return change_of_class(old, new, label, usual)
+        if isinstance(old, Entangled) and isinstance(new, Entangled):
+            return change_of_mixture(old, new, usual)
+        return None
 
     def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
         """Return the targets in which something changed.
@@ -109,12 +110,16 @@ def changed_targets(
     return tuple(t for t in list_targets(observations, kind) if attack.change(observations, t) is not None)
 
 
-def _earlier_pairs(
-    observations: Sequence[Observation], client: int, last: int
-) -> list[tuple[Prototypes | Entangled, Prototypes | Entangled]]:
+Sent = Prototypes | Entangled
+
+
+def _sent(seen: Observation) -> Sent | None:
+    return find_payload(seen.upload, Prototypes) or find_payload(seen.upload, Entangled)
+
+
+def _earlier_pairs(observations: Sequence[Observation], client: int, last: int) -> list[tuple[Sent, Sent]]:
     """Return a client's uploads up to a round, each with the one before."""
-    own = [seen for seen in rounds_of(observations, client) if seen.round <= last]
-    sent = [find_payload(seen.upload, Prototypes) or find_payload(seen.upload, Entangled) for seen in own]
+    sent = [_sent(seen) for seen in rounds_of(observations, client) if seen.round <= last]
     return [(a, b) for a, b in pairwise(sent) if a is not None and b is not None]
 
 
@@ -167,8 +172,8 @@ def change_of_class(before: Prototypes, after: Prototypes, label: int, usual: fl
     """
     if before.counts is None or after.counts is None:
         return None
-    old, old_count = _of_class(before, before.counts, label)
-    new, new_count = _of_class(after, after.counts, label)
+    old, new = _row(before, label), _row(after, label)
+    old_count, new_count = (_counts(sent).get(label, 0) for sent in (before, after))
     if old_count == new_count:
         return None
     gained = (new_count * new - old_count * old) / (new_count - old_count)
@@ -186,13 +191,13 @@ def newest_of_running_mean(
     for drift, though in true running means much of it is other batches, so the noise is an upper estimate. It is relative
     to the prototype: drift so magnified makes the result itself long.
     """
-    places = [(sent.classes == label).nonzero().flatten() for sent in (before, after)]
-    if not all(len(place) for place in places):
+    moves = _moves(before, after)
+    if label not in moves:
         return None
-    old, new = (sent.features[place[0]].double() for sent, place in zip((before, after), places, strict=True))
+    old, new = _row(before, label), _row(after, label)
     newest = (new - momentum * old) / (1 - momentum)
-    moved = _median([move for other, move in _moves(before, after).items() if other != label])
-    own = _moves(before, after)[label]
+    own = moves.pop(label)
+    moved = _median(list(moves.values()))
     noise = _noise(moved, own if usual is None else usual, momentum / (1 - momentum) * new.norm(), new.norm())
     return Change(newest.float(), 0, label, noise)
 
@@ -205,16 +210,15 @@ def change_of_mixture(before: Entangled, after: Entangled, usual: float | None =
     the loss of an image can look like a gain in the other class, and is taken for one. These two uploads tell nothing of
     drift: ``usual`` is that of rounds before.
     """
-    gained = _growth(before, after)
-    lost = None if gained is not None else _growth(after, before)
-    found = gained or lost
-    if found is None:
-        return None
-    label, total, number = found
-    small, large = (before, after) if gained is not None else (after, before)
-    vector = ((total + number) * large.feature.double() - total * small.feature.double()) / number
-    noise = _noise(None, usual, total * small.feature.double().norm(), number * vector.norm())
-    return Change(vector.float(), number if gained is not None else -number, label, noise)
+    for small, large, sign in ((before, after, 1), (after, before, -1)):
+        found = _growth(small, large)
+        if found is None:
+            continue
+        label, total, number = found
+        vector = ((total + number) * large.feature.double() - total * small.feature.double()) / number
+        noise = _noise(None, usual, total * small.feature.double().norm(), number * vector.norm())
+        return Change(vector.float(), sign * number, label, noise)
+    return None
 
 
 def drift(before: Prototypes, after: Prototypes) -> float | None:
@@ -224,12 +228,12 @@ def drift(before: Prototypes, after: Prototypes) -> float | None:
     """
     moves = _moves(before, after)
     if before.counts is not None and after.counts is not None:
-        counts = [dict(zip(sent.classes.tolist(), _counts(sent), strict=True)) for sent in (before, after)]
-        moves = {label: move for label, move in moves.items() if counts[0][label] == counts[1][label]}
+        old, new = _counts(before), _counts(after)
+        moves = {label: move for label, move in moves.items() if old[label] == new[label]}
     return _median(list(moves.values()))
 
 
-def usual_drift(pairs: Sequence[tuple[Prototypes | Entangled, Prototypes | Entangled]]) -> float | None:
+def usual_drift(pairs: Sequence[tuple[Sent, Sent]]) -> float | None:
     """Return the median drift between uploads of earlier rounds whose data stayed as they were; None without such.
 
     Mixtures count where their label encodings are equal.
@@ -256,8 +260,8 @@ def _noise(moved: float | None, usual: float | None, times: Tensor | float, foun
 
 def _moves(before: Prototypes, after: Prototypes) -> dict[int, float]:
     """Return the movement of the prototype of each class in both uploads, relative to its norm."""
-    rows = [dict(zip(sent.classes.tolist(), sent.features, strict=True)) for sent in (before, after)]
-    return {label: _move(rows[0][label], new) for label, new in rows[1].items() if label in rows[0]}
+    both = set(before.classes.tolist()) & set(after.classes.tolist())
+    return {label: _move(_row(before, label), _row(after, label)) for label in sorted(both)}
 
 
 def _move(old: Tensor, new: Tensor) -> float:
@@ -268,17 +272,14 @@ def _median(values: Sequence[float]) -> float | None:
     return float(torch.tensor(list(values), dtype=torch.float64).median()) if values else None
 
 
-def _counts(sent: Prototypes) -> list[int]:
+def _counts(sent: Prototypes) -> dict[int, int]:
     assert sent.counts is not None
-    return [int(count) for count in sent.counts]
+    return {int(label): int(count) for label, count in zip(sent.classes, sent.counts, strict=True)}
 
 
-def _of_class(sent: Prototypes, counts: Tensor, label: int) -> tuple[Tensor, int]:
-    """Return a class's prototype ``(d,)`` in float64 and its count; zeros where the client has none of it."""
-    places = (sent.classes == label).nonzero().flatten()
-    if not len(places):
-        return sent.features.new_zeros(sent.features.shape[1]).double(), 0
-    return sent.features[places[0]].double(), int(counts[places[0]])
+def _row(sent: Prototypes, label: int) -> Tensor:
+    """Return a class's prototype ``(d,)`` in float64; zeros where the client has none of it."""
+    return sent.features[sent.classes == label].double().sum(0)
 
 
 def _growth(small: Entangled, large: Entangled) -> tuple[int, int, int] | None:
