@@ -23,7 +23,7 @@ from torch.nn.functional import linear, one_hot
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.invert.inversion import DipFitting, FittedInversion, ImageShape
-from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
+from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.class_outputs import output_distance, uploaded_output
@@ -68,10 +68,6 @@ class ClassInversion(DipFitting, FittedInversion):
         if self.prior == "dip":
             return super().prior_of(generators, image_shape, device)
         return PixelPrior(generators, image_shape, self.pixels, device)
-
-    def run(self, problem: AttackProblem) -> Reconstruction:
-        """Invert the class outputs of the targets."""
-        return self.fit(problem)
 
     def distance(self, problem: AttackProblem) -> Distance:
         """Return the distance of the model's answers to the uploaded outputs."""

@@ -107,8 +107,12 @@ class FittedInversion(Fitting, Attack):
         apart, places = self.distance(problem), torch.arange(len(problem.targets))
         return lambda images: apart(images[:, 0], places)
 
-    def fit(self, problem: AttackProblem, features: Tensor | None = None) -> Reconstruction:
-        """Fit every row's image; to vectors ``(T, d)``, if these were observed."""
+    def vectors(self, problem: AttackProblem) -> Tensor | None:
+        """Return the vectors ``(T, d)`` that images are fitted to, where these were observed."""
+        return None
+
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Fit an image to what was observed of each target."""
         schedule, image_shape, apart = self.schedule, problem.knowledge.image_shape, self.distance(problem)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
@@ -122,7 +126,7 @@ class FittedInversion(Fitting, Attack):
             restarts=self.restarts,
             iterations=schedule.iterations,
             bytes_per_row=self.bytes_per_image(image_shape),
-            features=features,
+            features=self.vectors(problem),
         )
 
 
@@ -139,10 +143,10 @@ class VectorInversion(FittedInversion):
 
     targets = VECTORS
 
-    def run(self, problem: AttackProblem) -> Reconstruction:
-        """Invert the vectors of the targets."""
+    def vectors(self, problem: AttackProblem) -> Tensor:
+        """Return the uploaded vectors."""
         seen, device = problem.observations, problem.device
-        return self.fit(problem, torch.stack([target_feature(seen, target).to(device) for target in problem.targets]))
+        return torch.stack([target_feature(seen, target).to(device) for target in problem.targets])
 
     def distance(self, problem: AttackProblem) -> Distance:
         """Return the distance of representations to the uploaded vectors."""
