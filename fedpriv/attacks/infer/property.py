@@ -13,7 +13,7 @@ leakage in collaborative learning" (IEEE S&P 2019).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -51,8 +51,18 @@ CERTAIN = 1e6
 """Score of certain answers: above, or below, whatever is only likely."""
 
 
-Learned = Callable[[Tensor], Tensor]
-"""A logistic regression on standardised numbers: numbers ``(k, f)`` -> log-odds ``(k,)``."""
+@dataclass(frozen=True)
+class Learned:
+    """A logistic regression on standardised numbers; one answer only where all examples had the same."""
+
+    centre: Tensor
+    scale: Tensor
+    weight: Tensor
+    bias: float
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """Return the log-odds ``(k,)`` of numbers ``(k, f)``."""
+        return ((numbers - self.centre) / self.scale) @ self.weight + self.bias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +160,7 @@ class PropertyInference(Inference):
             fitted = LogisticRegression(C=1 / self.penalty, class_weight="balanced", max_iter=2000)
             fitted.fit(((table - centre) / scale).numpy(), wanted.numpy())
             weight, bias = torch.from_numpy(np.asarray(fitted.coef_[0], dtype=np.float64)), float(fitted.intercept_[0])
-        return lambda rows: ((rows - centre) / scale) @ weight + bias
+        return Learned(centre, scale, weight, bias)
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Answer the question about every client's classes, or refuse where nobody is there to learn it from."""
