@@ -27,7 +27,6 @@ from fedpriv.federation.method import LocalTraining, Method
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS as METHODS_TABLE
-from fedpriv.util.registry import resolve
 
 METHODS = ("local", "lg-fedavg", "fedproto", "fedgh", "fedre", "fedgen", "fedtgp", "fedmrl", "fml", "fedkd")
 
@@ -55,7 +54,7 @@ def main() -> None:
 
 def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, float, float]:
     """Run one method; return accuracy after training, after broadcast, and CPU seconds a round."""
-    found: Method = resolve("method", method, METHODS_TABLE)
+    found: Method = METHODS_TABLE.load(method)
     config = RunConfig(
         method=method,
         options=arguments.options.get(method, {}),

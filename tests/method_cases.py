@@ -8,7 +8,6 @@ from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
-from fedpriv.util.registry import resolve
 from fedpriv.util.seeds import generator
 
 CLASSES, WIDTH, SHAPE = 4, 16, (1, 8, 8)
@@ -20,7 +19,7 @@ class World:
     """A federation of three clients with random images, small enough to run in milliseconds."""
 
     def __init__(self, name: str, options: dict | None = None, **training) -> None:
-        self.method: Method = resolve("method", name, METHODS)
+        self.method: Method = METHODS.load(name)
         self.options = parse(self.method.options, options or {}, name)
         models = FAMILY[:1] if self.method.homogeneous else FAMILY
         scratch: dict[Blueprint, torch.nn.Module] = {}

@@ -29,12 +29,15 @@ DATASETS = Registry(
     contract="fedpriv.util.registry:refuse_no_callable",
 )
 
-PARTITIONS: dict[str, str] = {
-    "dirichlet": "fedpriv.datasets.federated:by_dirichlet",
-    "pathological": "fedpriv.datasets.federated:by_pathology",
-    "iid": "fedpriv.datasets.federated:by_chance",
-    "long_tail": "fedpriv.datasets.federated:by_long_tail",
-}
+PARTITIONS = Registry(
+    "partition",
+    {
+        "dirichlet": "fedpriv.datasets.federated:by_dirichlet",
+        "pathological": "fedpriv.datasets.federated:by_pathology",
+        "iid": "fedpriv.datasets.federated:by_chance",
+        "long_tail": "fedpriv.datasets.federated:by_long_tail",
+    },
+)
 
 
 def load_dataset(name: str, options: SourceOptions | None = None) -> Dataset:

@@ -18,7 +18,6 @@ from fedpriv.datasets.partition import (
 )
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, Strangers, as_unit
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
 from fedpriv.util.seeds import derive_seed
 
 MAX_LEGACY_SEED = 2**32 - 1
@@ -98,7 +97,7 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     """
     if not 0 <= seed <= MAX_LEGACY_SEED:
         raise UserError(f"seed is {seed}: it must be 0..{MAX_LEGACY_SEED}")
-    divide: Division = resolve("partition", options.name, PARTITIONS)
+    divide: Division = PARTITIONS.load(options.name)
     rng = np.random.RandomState(seed)
     shares = divide(dataset.samples.labels.numpy(), n_clients, options, rng)
     clients = []

@@ -25,7 +25,6 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
     from fedpriv.defenses import build_defenses
     from fedpriv.federation import rounds
     from fedpriv.methods import METHODS
-    from fedpriv.util.registry import resolve
 
-    method = resolve("method", config.method, METHODS)
+    method = METHODS.load(config.method)
     return rounds.prepare(config, method, device, download=download, defenses=build_defenses(config.defenses))

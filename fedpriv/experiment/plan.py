@@ -184,12 +184,8 @@ def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
     """
     from fedpriv.attacks import ATTACKS
     from fedpriv.util.config import parse
-    from fedpriv.util.registry import resolve
 
-    return {
-        name: parse(resolve("attack", name, ATTACKS), options.get(name, {}), f"options of attack {name}")
-        for name in names
-    }
+    return {name: parse(ATTACKS.load(name), options.get(name, {}), f"options of attack {name}") for name in names}
 
 
 def granted(
@@ -259,9 +255,8 @@ def options_by_attack(
         UserError: for an option or a flag that no attack of the suite has, or a field that is set twice.
     """
     from fedpriv.attacks import ATTACKS
-    from fedpriv.util.registry import resolve
 
-    kinds = {name: resolve("attack", name, ATTACKS) for name in names}
+    kinds = {name: ATTACKS.load(name) for name in names}
     known = {name: {spec.name for spec in fields(kind)} for name, kind in kinds.items()}
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     if iterations is not None or budgets:

@@ -18,9 +18,9 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import payload_kind
-from fedpriv.wire.ledger import Direction
+from fedpriv.wire.ledger import Direction, Item, count
 from fedpriv.wire.payload import Payload
-from fedpriv.wire.sizes import FLOAT, INTEGER, FederationSizes, Item, total
+from fedpriv.wire.sizes import FederationSizes
 
 
 def model_parameters(blueprint: Blueprint) -> int:
@@ -77,7 +77,7 @@ def message_sizes(method: Method, facts: FederationSizes) -> tuple[Item, ...]:
                 if scalars is None and not (meta["optional"] or (kind.once and direction == "upload")):
                     scalars = _scalars(method, facts, direction, kind, spec)
                 if scalars:
-                    items.append(Item(direction, name, scalars, meta["paper"], INTEGER if meta["integer"] else FLOAT))
+                    items.append(Item(direction, name, scalars, meta["paper"], 8 if meta["integer"] else 4))
     return tuple(items)
 
 
@@ -123,5 +123,5 @@ def communication(
             f"method {method.name!r} needs one architecture for all clients: pass one in {argument('models')}"
         )
     parsed: Any = parse(method.options, options, f"options of {method.name}")
-    counts = total(message_sizes(method, replace(facts, options=parsed)))
+    counts = count(message_sizes(method, replace(facts, options=parsed)))
     return {kind: {f"{key}_per_round": value for key, value in asdict(own).items()} for kind, own in counts.items()}

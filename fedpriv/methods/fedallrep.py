@@ -20,7 +20,7 @@ from fedpriv.wire.payloads import Message, Representations
 
 @dataclass(frozen=True)
 class Options:
-    """Hyperparameters of FedAllRep.
+    """Hyperparameters of FedAllRep and FedGH.
 
     Attributes:
         server: how the server trains the head.

@@ -8,15 +8,16 @@ here the head is broadcast every round, as the paper says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 
 from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
-from fedpriv.methods.shared import global_head, personal_model
+from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
+from fedpriv.methods import fedallrep
+from fedpriv.methods.shared import global_head
 from fedpriv.methods.shared.global_head import HeadTraining
 from fedpriv.wire.payloads import Entangled, Message, get_payload
 
@@ -68,16 +69,13 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return global_head.train_head(state, features, encodings, setup.options.server, rng, "sum")
 
 
-METHOD = Method(
+METHOD = replace(
+    fedallrep.METHOD,
     name="fedre",
     source="Yao et al., FedRE",
     options=Options,
     uploads=("entangled",),
-    broadcasts=("classifier",),
-    start=global_head.start,
-    init=personal_model.init,
-    apply_broadcast=global_head.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
-    predict=personal_model.predict,
+    accepted_substitutes=(),
 )

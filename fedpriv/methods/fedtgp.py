@@ -13,7 +13,7 @@ Uploaded prototypes are class means of the client's newly trained model (the ref
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
 from fedpriv.federation.local_training import class_means, represent
-from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
+from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
 from fedpriv.federation.states import take
 from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
@@ -132,18 +132,13 @@ def sizes(facts: FederationSizes) -> Scalars:
     return fedproto.broadcast_scalars(facts, facts.classes)
 
 
-METHOD = Method(
+METHOD = replace(
+    fedproto.METHOD,
     name="fedtgp",
     source="Zhang et al., AAAI 2024",
     options=Options,
-    uploads=("prototype",),
-    broadcasts=("prototype",),
     start=start,
-    init=fedproto.init,
-    apply_broadcast=fedproto.apply_broadcast,
     client_step=client_step,
     server_step=server_step,
-    predict=fedproto.predict,
     sizes=sizes,
-    extra_predictors={"head": personal_model.predict},
 )

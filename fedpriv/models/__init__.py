@@ -37,11 +37,14 @@ MODELS = Registry(
     contract="fedpriv.util.registry:refuse_no_callable",
 )
 
-MAPPINGS: dict[str, str] = {
-    "ap": "fedpriv.models.mapping:average_pooling",
-    "mp": "fedpriv.models.mapping:max_pooling",
-    "fc": "fedpriv.models.mapping:fully_connected",
-}
+MAPPINGS = Registry(
+    "representation mapping",
+    {
+        "ap": "fedpriv.models.mapping:average_pooling",
+        "mp": "fedpriv.models.mapping:max_pooling",
+        "fc": "fedpriv.models.mapping:fully_connected",
+    },
+)
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "htfe-4": ("cnn4", "googlenet", "mobilenet-v2", "resnet18"),

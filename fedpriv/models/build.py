@@ -14,7 +14,6 @@ from fedpriv.models.lenet import start_uniform
 from fedpriv.models.shapes import ImageShape, UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
 from fedpriv.util.seeds import derive_seed, global_seed
 
 
@@ -29,7 +28,7 @@ def build_model(blueprint: Blueprint, seed: int) -> SplitModel:
     :mod:`fedpriv.models.stock`.
     """
     _check_sizes(blueprint)
-    make_mapping = resolve("representation mapping", blueprint.mapping, MAPPINGS)
+    make_mapping = MAPPINGS.load(blueprint.mapping)
     with torch.device("cpu"):  # a default device set by the caller would bring another random stream
         with global_seed(derive_seed(seed, "extractor", blueprint.name, *blueprint.image_shape)):
             extractor, n_vector = _make_extractor(blueprint)
@@ -76,14 +75,14 @@ def fitting_models(image_shape: ImageShape) -> tuple[str, ...]:
 def _takes(name: str, image_shape: ImageShape) -> bool:
     try:
         with torch.device("meta"):
-            resolve("model", name, MODELS)(image_shape)
+            MODELS.load(name)(image_shape)
     except UnfitShape:
         return False
     return True
 
 
 def _make_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
-    factory = resolve("model", blueprint.name, MODELS)
+    factory = MODELS.load(blueprint.name)
     try:
         extractor, n_vector = factory(blueprint.image_shape)
     except UnfitShape as reason:

@@ -195,21 +195,3 @@ def _from_outside(target: str) -> Any:
             raise UserError(f"module {module!r} has no {attribute!r}")
         found = getattr(found, step)
     return found
-
-
-def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
-    """Return the object that ``table[name]`` points to, written as ``package.module:attribute``.
-
-    Args:
-        kind: what the table holds ("method", "attack", ...), for the error message.
-        name: the name to look up.
-        table: names to dotted targets.
-
-    Raises:
-        UserError: when the name is unknown; the message lists the known ones.
-    """
-    if isinstance(table, Registry):
-        return table.load(name)
-    if name not in table:
-        raise unknown_name(kind, name, table)
-    return _imported(table[name])

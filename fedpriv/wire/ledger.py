@@ -89,8 +89,24 @@ def entries(message: Message, round_: int, client: int, direction: Direction) ->
     ]
 
 
-def count(rows: Iterable[Entry]) -> dict[str, Count]:
-    """Return ``{"paper": Count, "full": Count}`` summed over entries."""
+@dataclass(frozen=True)
+class Item:
+    """One kind of tensor of a planned round, all clients together: direction, ``kind.field``, and bytes of a scalar."""
+
+    direction: Direction
+    name: str
+    scalars: int
+    in_paper_count: bool = True
+    itemsize: int = 4
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes."""
+        return self.scalars * self.itemsize
+
+
+def count(rows: Iterable[Entry | Item]) -> dict[str, Count]:
+    """Return ``{"paper": Count, "full": Count}`` summed over entries, or over a planned round's items."""
     totals = {"paper": Count(), "full": Count()}
     for row in rows:
         own = (

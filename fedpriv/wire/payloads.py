@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from fedpriv.wire.payload import Message as Message
 from fedpriv.wire.payload import Payload as Payload
 from fedpriv.wire.payload import find_payload as find_payload
 from fedpriv.wire.payload import get_payload as get_payload
+
+_WEIGHTS: dict[str, Any] = {"computed_from": "training", "space": "weights", "aggregation": "mean", "once": False}
 
 # ---------------------------------------------------------------- computed from samples
 
@@ -54,15 +57,7 @@ class Entangled(
 
 
 @dataclass(frozen=True)
-class AngleMatrix(
-    Payload,
-    kind="angle-matrix",
-    computed_from="training",
-    space="weights",
-    network="mapping",
-    aggregation="mean",
-    once=False,
-):
+class AngleMatrix(Payload, kind="angle-matrix", network="mapping", **_WEIGHTS):
     """The m diagonal blocks of a d x d matrix trained with the local model (FedRAL). m = 1 is the dense matrix."""
 
     blocks: Tensor = tensor("m b b", private=True)  # b = d / m
@@ -109,54 +104,28 @@ class SampleCount(Payload, kind="sample-count", computed_from="client", space="c
 
 
 @dataclass(frozen=True)
-class Model(
-    Payload, kind="model", computed_from="training", space="weights", network="whole", aggregation="mean", once=False
-):
+class Model(Payload, kind="model", network="whole", **_WEIGHTS):
     """A whole model (FedAvg and relatives)."""
 
     state: Mapping[str, Tensor] = state()
 
 
 @dataclass(frozen=True)
-class SmallModel(
-    Payload,
-    kind="small-model",
-    computed_from="training",
-    space="weights",
-    network="small",
-    aggregation="mean",
-    once=False,
-):
+class SmallModel(Payload, kind="small-model", network="small", **_WEIGHTS):
     """The homogeneous model that is shared beside the private one (FedMRL, FML, FedAPEN)."""
 
     state: Mapping[str, Tensor] = state()
 
 
 @dataclass(frozen=True)
-class Classifier(
-    Payload,
-    kind="classifier",
-    computed_from="training",
-    space="weights",
-    network="head",
-    aggregation="mean",
-    once=False,
-):
+class Classifier(Payload, kind="classifier", network="head", **_WEIGHTS):
     """The head, one linear layer d -> C (LG-FedAvg, FedGen; broadcast by FedGH, FedRE)."""
 
     state: Mapping[str, Tensor] = state()
 
 
 @dataclass(frozen=True)
-class Extractor(
-    Payload,
-    kind="extractor",
-    computed_from="training",
-    space="weights",
-    network="extractor",
-    aggregation="mean",
-    once=False,
-):
+class Extractor(Payload, kind="extractor", network="extractor", **_WEIGHTS):
     """The extractor without the head (FedRep)."""
 
     state: Mapping[str, Tensor] = state()

@@ -6,17 +6,14 @@ client's copy of a broadcast counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.models.split import Blueprint
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.ledger import Count, Direction
-
-FLOAT, INTEGER = 4, 8
-"""Bytes of a float32 and of an int64 scalar."""
+from fedpriv.wire.ledger import Direction
 
 Scalars = Mapping[tuple[Direction, str], int]
 """(direction, ``kind.field``) -> number of scalars, all clients of a round together; 0 for what is not sent."""
@@ -74,38 +71,3 @@ class FederationSizes:
             given = " or ".join(argument(one) for one in arguments or (name,))
             raise UserError(f"this method's communication depends on {name.replace('_', ' ')}: pass {given}")
         return value
-
-
-@dataclass(frozen=True)
-class Item:
-    """One kind of tensor, all clients of a round together.
-
-    Attributes:
-        direction: ``upload`` or ``broadcast``.
-        name: ``kind.field``.
-        scalars: number of scalars.
-        in_paper_count: whether the field's habit counts it.
-        itemsize: bytes of a scalar.
-    """
-
-    direction: Direction
-    name: str
-    scalars: int
-    in_paper_count: bool = True
-    itemsize: int = FLOAT
-
-
-def total(items: Iterable[Item]) -> dict[str, Count]:
-    """Return ``{"paper": Count, "full": Count}`` of a round."""
-    totals = {"paper": Count(), "full": Count()}
-    for item in items:
-        size = item.scalars * item.itemsize
-        own = (
-            Count(upload_scalars=item.scalars, upload_bytes=size)
-            if item.direction == "upload"
-            else Count(broadcast_scalars=item.scalars, broadcast_bytes=size)
-        )
-        totals["full"] += own
-        if item.in_paper_count:
-            totals["paper"] += own
-    return totals

@@ -13,7 +13,6 @@ from fedpriv.attacks.contract import refuse_no_attack
 from fedpriv.methods import METHODS, default_method
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
 from fedpriv.wire.payloads import KINDS
 
 
@@ -28,7 +27,7 @@ def test_every_attack_keeps_the_contract_that_other_packages_are_held_to(name):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_budget_is_a_positive_number_of_the_attacks_own(name):
-    kind = resolve("attack", name, ATTACKS)
+    kind = ATTACKS.load(name)
     if kind.budget is None:
         return
     assert kind.budget in {spec.name for spec in dataclasses.fields(kind)}
@@ -56,7 +55,7 @@ def loose(hint, name):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_number_has_a_least_value(name):
-    assert not loose(resolve("attack", name, ATTACKS), name)
+    assert not loose(ATTACKS.load(name), name)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_every_number_has_a_least_value(name):
 )
 def test_values_that_make_no_sense_are_refused(name, options, complaint):
     with pytest.raises(UserError, match=complaint):
-        parse(resolve("attack", name, ATTACKS), options, name)
+        parse(ATTACKS.load(name), options, name)
 
 
 VECTORS = ("representation", "prototype", "entangled")
@@ -131,4 +130,4 @@ def test_names_are_listed_without_torch():
 def test_a_list_of_attacks_can_say_what_a_target_is(name):
     from fedpriv.cli.list import _UNITS
 
-    assert getattr(resolve("attack", name, ATTACKS), "unit", None) in _UNITS
+    assert getattr(ATTACKS.load(name), "unit", None) in _UNITS

@@ -33,7 +33,6 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import Prototypes, SampleCount, get_payload
 
@@ -42,7 +41,7 @@ from fedpriv.wire.payloads import Prototypes, SampleCount, get_payload
 
 @pytest.mark.parametrize("name", sorted(DEFENSES))
 def test_every_defense_says_what_it_guarantees_and_what_answers_it(name):
-    defense = resolve("defense", name, DEFENSES)
+    defense = DEFENSES.load(name)
     assert issubclass(defense, Defense)
     assert defense.name == name
     assert defense.source
@@ -55,7 +54,7 @@ def test_every_defense_says_what_it_guarantees_and_what_answers_it(name):
 def test_the_table_holds_every_defense_of_uploads():
     assert set(UPLOAD_DEFENSES) <= set(DEFENSES)
     rest = {name for name in DEFENSES if name not in UPLOAD_DEFENSES}
-    assert all(resolve("defense", name, DEFENSES).upload is Defense.upload for name in rest)
+    assert all(DEFENSES.load(name).upload is Defense.upload for name in rest)
     for name in UPLOAD_DEFENSES:
         assert any(fits(build(text), kind) for text, kind in TABLE if text.partition(":")[0] == name)
 
@@ -182,7 +181,7 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
     """What secure aggregation may hide: the server's next broadcast is the same if everybody sends the mean."""
     from fedpriv.evidence.server_view import mean_upload
 
-    method = resolve("method", name, METHODS)
+    method = METHODS.load(name)
     if not method.linear_aggregation:
         return
     config = RunConfig(

@@ -25,7 +25,6 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.util.registry import resolve
 from fedpriv.wire.kinds import NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
 
@@ -37,7 +36,7 @@ FLAT = 1e-4
 """Length below which an update is rounding."""
 
 KINDS = {
-    name: next(kind for kind in resolve("method", name, METHODS).uploads if kind in NETWORKS)
+    name: next(kind for kind in METHODS.load(name).uploads if kind in NETWORKS)
     for name in METHODS
     if set(METHODS.load(name).uploads) & set(NETWORKS) and name != "fedhenn"
 }
@@ -51,7 +50,7 @@ def world(tmp_path_factory):
     def get(method, batch_size=1, steps=1, **more):
         key = (method, batch_size, steps, *sorted(more.items()))
         if key not in made:
-            found = resolve("method", method, METHODS)
+            found = METHODS.load(method)
             config = RunConfig(
                 dataset="digits",
                 strangers=0,
@@ -136,7 +135,7 @@ def test_a_strong_proximal_term_is_followed(world):
     ],
 )
 def test_what_nobody_follows_is_named(method, options, reason):
-    found = resolve("method", method, METHODS)
+    found = METHODS.load(method)
     assert reason in found.public_loss(found.options(**options), 2).besides
 
 

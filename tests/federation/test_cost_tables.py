@@ -16,7 +16,6 @@ from fedpriv.federation.states import parameters
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
-from fedpriv.util.registry import resolve
 from fedpriv.wire.sizes import FederationSizes
 
 K = 10
@@ -162,7 +161,7 @@ DIFFERING = [
 
 
 def planned(name: str, facts: FederationSizes, options: dict[str, Any]) -> dict[str, Any]:
-    return communication(resolve("method", name, METHODS), facts, options)
+    return communication(METHODS.load(name), facts, options)
 
 
 def counted(entry: Cell) -> tuple[int, int]:

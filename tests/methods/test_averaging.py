@@ -673,12 +673,13 @@ def test_a_client_of_fd_that_trained_on_nothing_sends_no_class():
 def test_ten_clients_exchange_what_the_published_table_says():
     from fedpriv.federation.planned_traffic import message_sizes
     from fedpriv.methods import METHODS
-    from fedpriv.wire.sizes import FederationSizes, total
+    from fedpriv.wire.ledger import count
+    from fedpriv.wire.sizes import FederationSizes
 
     facts = FederationSizes(clients=10, classes=10, width=512, pairs=61, known_classes=10, model_scalars=878_538)
 
     def counted(name, **changes):
-        return total(message_sizes(METHODS.load(name), replace(facts, **changes)))["paper"]
+        return count(message_sizes(METHODS.load(name), replace(facts, **changes)))["paper"]
 
     head = 10 * (512 * 10 + 10)
     assert counted("lg-fedavg").upload_scalars == counted("lg-fedavg").broadcast_scalars == head == 51_300
@@ -696,14 +697,13 @@ def test_ten_clients_exchange_what_the_published_table_says():
 def test_methods_that_average_models_refuse_different_architectures():
     from fedpriv.federation.plans import check_plan
     from fedpriv.methods import METHODS
-    from fedpriv.util.registry import resolve
 
     setups = World("lg-fedavg").setups
     for name in ("fedprox", "fedrep", "fedala", "fedavgdbe", "fedgen-homogeneous"):
-        method = resolve("method", name, METHODS)
+        method = METHODS.load(name)
         with pytest.raises(UserError, match=r"needs one architecture for all clients.*pass one model"):
             check_plan(method, setups, method.options(), has_public=False)
     for name in ("lg-fedavg", "fedgen", "fd"):
-        method = resolve("method", name, METHODS)
+        method = METHODS.load(name)
         check_plan(method, setups, method.options(), has_public=False)
         assert isinstance(setups[1].blueprint, Blueprint)

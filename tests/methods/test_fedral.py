@@ -15,8 +15,9 @@ from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import count
 from fedpriv.wire.payloads import AngleMatrix, SampleCount, get_payload
-from fedpriv.wire.sizes import FederationSizes, total
+from fedpriv.wire.sizes import FederationSizes
 
 
 def upload(*blocks, count):
@@ -144,7 +145,7 @@ def test_communication_of_table_4():
     # KB of float32 for one client: 9.77 (100 blocks), 7.81 (125), 39.06 (25); the 1.56 printed beside them is below
     # the 1.95 of the diagonal alone.
     for blocks, kilobytes in ((100, 9.77), (125, 7.81), (25, 39.06), (500, 1.95)):
-        counted = total(message_sizes(fedral.METHOD, FederationSizes(1, 10, 500, fedral.Options(blocks=(blocks,)))))[
+        counted = count(message_sizes(fedral.METHOD, FederationSizes(1, 10, 500, fedral.Options(blocks=(blocks,)))))[
             "paper"
         ]
         assert counted.upload_bytes / 1024 == pytest.approx(kilobytes, abs=0.005)

@@ -406,7 +406,6 @@ def facts_of(world, broadcast):
 @pytest.mark.parametrize(("name", "options"), ROWS, ids=str)
 def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(name, options):
     from fedpriv.federation.planned_traffic import message_sizes
-    from fedpriv.wire.sizes import total
 
     world = World(name, options, batch_size=4)
     server, broadcast, states = world.start()
@@ -414,4 +413,4 @@ def test_the_ledger_of_a_settled_round_agrees_with_the_computed_communication(na
     _, _, _, uploads = world.round(2, server, broadcast, states)
     rows = [row for k in range(len(SIZES)) for row in entries(broadcast, 2, k, "broadcast")]
     rows += [row for k, upload in uploads for row in entries(upload, 2, k, "upload")]
-    assert total(message_sizes(world.method, facts_of(world, broadcast))) == count(rows)
+    assert count(message_sizes(world.method, facts_of(world, broadcast))) == count(rows)

@@ -20,8 +20,9 @@ from fedpriv.methods.shared.small_model import small_blueprint, small_scratch
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import count
 from fedpriv.wire.payloads import Energy, LowRankModel, SampleCount, SmallModel, get_payload
-from fedpriv.wire.sizes import FederationSizes, total
+from fedpriv.wire.sizes import FederationSizes
 
 
 def plan(options, name="small-cnn", width=WIDTH, shape=SHAPE, sizes=(11, 7, 5)):
@@ -378,7 +379,7 @@ def test_fedkd_predicts_with_the_mentor_alone_and_keeps_its_bridge():
 def test_fedkds_communication_needs_the_size_of_a_compressed_model():
     with pytest.raises(UserError, match="compressed_scalars"):
         message_sizes(fedkd.METHOD, FederationSizes(10, 10, 512))
-    counts = total(message_sizes(fedkd.METHOD, FederationSizes(10, 10, 512, compressed_scalars=337_428)))
+    counts = count(message_sizes(fedkd.METHOD, FederationSizes(10, 10, 512, compressed_scalars=337_428)))
     assert counts["paper"].upload_scalars == counts["paper"].broadcast_scalars == 3_374_280
     assert counts["full"].broadcast_scalars == 3_374_290
 

@@ -8,7 +8,6 @@ from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters, fitting_models
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
 
 CIFAR = (3, 32, 32)
 GRAY = (1, 28, 28)
@@ -81,8 +80,8 @@ def check_shapes(model, plan, images):
 def test_every_model_gives_representations_and_logits_through_every_mapping(name, mapping):
     plan = blueprint(name, width=48, mapping=mapping)
     with torch.device("meta"):
-        extractor, n_vector = resolve("model", name, MODELS)(plan.image_shape)
-        mapped = resolve("mapping", mapping, MAPPINGS)(n_vector, plan.width)
+        extractor, n_vector = MODELS.load(name)(plan.image_shape)
+        mapped = MAPPINGS.load(mapping)(n_vector, plan.width)
         model = SplitModel(extractor, mapped, torch.nn.Linear(plan.width, plan.n_classes))
         check_shapes(model, plan, torch.rand(2, *plan.image_shape))
 

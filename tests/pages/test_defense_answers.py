@@ -15,13 +15,12 @@ from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.defense_table import defenses
 from fedpriv.scoring.records import Labels
 from fedpriv.util.config import parse, plain
-from fedpriv.util.registry import resolve
 
 ROTATING, FIXED = {"schedule": "rotating"}, {"schedule": "fixed"}
 
 
 def counted(defense, attack, target, options=None, of=None):
-    made = resolve("defense", defense, DEFENSES)
+    made = DEFENSES.load(defense)
     return any(way.met_by(attack, options or {}) for way in answers_for(made.answers, target, of or {}))
 
 
@@ -91,15 +90,15 @@ def answers():
     return [
         pytest.param(name, answer, id=f"{name}-{'-'.join(answer.attacks) or 'any'}")
         for name in DEFENSES
-        for answer in resolve("defense", name, DEFENSES).answers
+        for answer in DEFENSES.load(name).answers
     ]
 
 
 @pytest.mark.parametrize(("name", "answer"), answers())
 def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names(name, answer):
-    defense = resolve("defense", name, DEFENSES)
+    defense = DEFENSES.load(name)
     for attack in answer.attacks:
-        made = parse(resolve("attack", attack, ATTACKS), answer.options, f"answer of {name}")
+        made = parse(ATTACKS.load(attack), answer.options, f"answer of {name}")
         assert answer.met_by(attack, plain(made))
         assert set(answer.kinds or ()) <= set(targets_of(attack)), attack
     assert answer.kinds is None or answer.kinds
@@ -111,7 +110,7 @@ def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names
 
 @pytest.mark.parametrize("name", sorted(DEFENSES))
 def test_a_defense_without_answers_says_why(name):
-    defense = resolve("defense", name, DEFENSES)
+    defense = DEFENSES.load(name)
     assert bool(defense.answers) is not bool(defense.unanswered)
     assert answer_sentence(defense.answers, defense.unanswered).startswith("not evaluated: ") is not bool(
         defense.answers
@@ -133,7 +132,7 @@ def test_the_page_on_defenses_tells_the_answers_that_defenses_name():
     page = (Path(__file__).parents[2] / "docs" / "defenses.md").read_text().partition("## Measured")[0]
     lines = [line for line in page.splitlines() if line.startswith("| `")]
     told = {line.split("`")[1].partition(":")[0]: line.rpartition(" | ")[2].removesuffix(" |") for line in lines}
-    stated = {name: resolve("defense", name, DEFENSES) for name in DEFENSES}
+    stated = {name: DEFENSES.load(name) for name in DEFENSES}
     written = {name: answer_sentence(own.answers, own.unanswered, explained=False) for name, own in stated.items()}
     assert {name: told[name].replace("`", "") for name in DEFENSES} == written
 

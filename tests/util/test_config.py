@@ -14,7 +14,7 @@ from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.registry import resolve
+from fedpriv.util.registry import Registry
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
 
@@ -47,7 +47,7 @@ def every_number():
     """Every option of every registered thing that takes a floating-point number."""
     for kind, registry in (("defense", DEFENSES), ("attack", ATTACKS), ("method", METHODS)):
         for name in registry:
-            found = resolve(kind, name, registry)
+            found = registry.load(name)
             target = found.options if kind == "method" else found
             for key, hint in typing.get_type_hints(target).items():
                 if key in {spec.name for spec in dataclasses.fields(target)} and "float" in str(hint):
@@ -86,9 +86,10 @@ def test_what_does_not_fit_is_named(values, complaint):
 
 
 def test_registries_resolve_lazily_and_name_what_they_know():
-    assert resolve("thing", "seed", {"seed": "fedpriv.util.seeds:derive_seed"}) is derive_seed
+    table = Registry("thing", {"seed": "fedpriv.util.seeds:derive_seed"})
+    assert table.load("seed") is derive_seed
     with pytest.raises(UserError, match=r"unknown thing .sed.; did you mean .seed.\? known: seed"):
-        resolve("thing", "sed", {"seed": "fedpriv.util.seeds:derive_seed"})
+        table.load("sed")
 
 
 def test_seeds_depend_on_every_part_and_on_types():
