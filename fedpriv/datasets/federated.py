@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from fedpriv.datasets.partition import (
     pathological_partition,
     split_train_test,
 )
+from fedpriv.datasets.streams import Random
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, Strangers, as_unit
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
@@ -54,39 +54,26 @@ class PartitionOptions:
             )
 
 
-Division = Callable[[np.ndarray, int, PartitionOptions, np.random.RandomState], list[np.ndarray]]
-
-
-def by_dirichlet(
-    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
-) -> list[np.ndarray]:
+def by_dirichlet(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.dirichlet_partition`."""
     least = least_samples(len(labels), n_clients, options.train_fraction) if n_clients > 0 else None
     return dirichlet_partition(labels, n_clients, options.alpha, rng, least)
 
 
-def by_pathology(
-    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
-) -> list[np.ndarray]:
+def by_pathology(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.pathological_partition`."""
     least = least_samples(len(labels), n_clients, options.train_fraction) if n_clients > 0 else None
     return pathological_partition(labels, n_clients, options.classes_per_client, rng, options.balanced, least)
 
 
-def by_chance(
-    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
-) -> list[np.ndarray]:
+def by_chance(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.iid_partition`."""
     return iid_partition(labels, n_clients, rng)
 
 
-def by_long_tail(
-    labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: np.random.RandomState
-) -> list[np.ndarray]:
+def by_long_tail(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.long_tail_partition`."""
-    return long_tail_partition(
-        labels, n_clients, options.imbalance, options.alpha, rng, train_fraction=options.train_fraction
-    )
+    return long_tail_partition(labels, n_clients, options.imbalance, options.alpha, rng, options.train_fraction)
 
 
 def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: int) -> FederatedData:
@@ -97,7 +84,7 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     """
     if not 0 <= seed <= MAX_LEGACY_SEED:
         raise UserError(f"seed is {seed}: it must be 0..{MAX_LEGACY_SEED}")
-    divide: Division = PARTITIONS.load(options.name)
+    divide = PARTITIONS.load(options.name)
     rng = np.random.RandomState(seed)
     shares = divide(dataset.samples.labels.numpy(), n_clients, options, rng)
     clients = []

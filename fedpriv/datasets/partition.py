@@ -1,8 +1,9 @@
 """Dividing labelled samples among clients.
 
 ``dirichlet`` and ``pathological`` follow the random draws of PFLlib (Zhang et al., JMLR 2025) in number and order, so
-that one seed of numpy's legacy generator gives the division behind published tables. Functions take labels and return
-one array of positions per client; nothing is lost and nothing is given twice, except that a long tail drops samples.
+that one seed of numpy's legacy generator gives the division behind published tables. Functions take labels ``(n,)``, classes
+0..C-1, and a source of randomness, of which an integer seeds that generator. They return one array of positions per client;
+nothing is lost and nothing is given twice, except that a long tail drops samples.
 """
 
 from __future__ import annotations
@@ -39,12 +40,7 @@ def dirichlet_partition(
     already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
     holds at least ``least`` samples.
 
-    Args:
-        labels: ``(n,)`` class numbers 0..C-1.
-        n_clients: number of clients.
-        alpha: concentration; small values give clients few classes.
-        rng: source of randomness; an integer seeds numpy's legacy generator.
-        least: smallest number of samples of a client; None means :func:`least_samples`.
+    A small concentration alpha gives clients few classes; ``least`` None means :func:`least_samples`.
     """
     _check(labels, n_clients)
     if not (math.isfinite(alpha) and alpha > 0):
@@ -99,14 +95,8 @@ def pathological_partition(
     Classes are handed out in order, each to the first n_clients * classes_per_client / C clients (rounded up) that
     still lack classes; a class's samples are given in stored order.
 
-    Args:
-        labels: ``(n,)`` class numbers 0..C-1.
-        n_clients: number of clients.
-        classes_per_client: classes that each client holds.
-        rng: source of randomness; an integer seeds numpy's legacy generator.
-        balanced: give the takers of a class equal parts; otherwise each but the last draws its number uniformly from a
-            tenth of an equal part to an equal part, and the last gets the rest.
-        least: a taker's smallest draw is at least this over C; None means :func:`least_samples`.
+    The takers of a class get equal parts if ``balanced``; otherwise each but the last draws its number uniformly from a tenth
+    of an equal part to an equal part, and at least ``least`` / C (None: :func:`least_samples`), and the last gets the rest.
     """
     _check(labels, n_clients)
     by_class = _positions_by_class(labels)
@@ -175,10 +165,7 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
     Class c of C keeps floor(n_max * imbalance^(-c / (C - 1))) samples drawn without replacement, where n_max is the
     size of the largest class, or all it has if that is fewer.
 
-    Args:
-        labels: ``(n,)`` class numbers 0..C-1.
-        imbalance: size of the first class over size of the last, at least 1.
-        rng: source of randomness; an integer seeds numpy's legacy generator.
+    ``imbalance`` is the size of the first class over that of the last, at least 1.
     """
     if not (math.isfinite(imbalance) and imbalance >= 1):
         raise UserError(

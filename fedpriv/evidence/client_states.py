@@ -69,17 +69,9 @@ def state_behind(run: RunDirectory, federation: Federation, kind: str, client: i
     For the update of one layer see :func:`state_of_update`; all else is computed with the state at the end of the round. An
     extractor too: FedRep trains the head first, then the extractor through that head.
     """
-    return (state_of_update if kind in LAYERS else _state_at_end)(run, federation, client, round_)
-
-
-def _state_at_end(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:
-    if round_ not in run.checkpointed_rounds():
-        there = ", ".join(str(number) for number in run.checkpointed_rounds()) or "none"
-        raise UserError(
-            f"{run.path}: a white-box extractor of round {round_} needs its checkpoint; kept: {there} "
-            f"(train with {argument('keep', [round_])})"
-        )
-    return run.client_state(round_, client)
+    if kind in LAYERS:
+        return state_of_update(run, federation, client, round_)
+    return _kept(run, round_, f"a white-box extractor of round {round_} needs its checkpoint", client)
 
 
 def state_of_update(run: RunDirectory, federation: Federation, client: int, round_: int) -> State:
@@ -88,18 +80,18 @@ def state_of_update(run: RunDirectory, federation: Federation, client: int, roun
     That is the state at the start of the round, after its broadcast, where the round was one step; otherwise the
     extractor moved during the round, and the state at its end stands for it.
     """
-    if any(len(step_sizes(federation, setup.client)) != 1 for setup in federation.clients):
-        return _kept(run, round_, round_, client)
-    before = federation.initial_state(client) if round_ == 1 else _kept(run, round_ - 1, round_, client)
+    several = any(len(step_sizes(federation, setup.client)) != 1 for setup in federation.clients)
+    number = round_ if several else round_ - 1
+    why = f"a white-box extractor for the update of round {round_} needs the checkpoint of round {number}"
+    if several:
+        return _kept(run, number, why, client)
+    before = _kept(run, number, why, client) if number else federation.initial_state(client)
     broadcast = run.message(run.broadcast_path(round_))
     return federation.method.apply_broadcast(federation.clients[client], before, broadcast)
 
 
-def _kept(run: RunDirectory, number: int, round_: int, client: int) -> State:
+def _kept(run: RunDirectory, number: int, why: str, client: int) -> State:
     if number not in run.checkpointed_rounds():
         there = ", ".join(str(kept) for kept in run.checkpointed_rounds()) or "none"
-        raise UserError(
-            f"{run.path}: a white-box extractor for the update of round {round_} needs the checkpoint of round "
-            f"{number}; kept: {there} (train with {argument('keep', [number])})"
-        )
+        raise UserError(f"{run.path}: {why}; kept: {there} (train with {argument('keep', [number])})")
     return run.client_state(number, client)

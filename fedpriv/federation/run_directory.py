@@ -51,12 +51,7 @@ AUTO_CAPTURE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class DefenseChoice:
-    """A defense by name, with its own options.
-
-    Attributes:
-        name: a name of ``fedpriv.defenses.DEFENSES``.
-        options: its hyperparameters.
-    """
+    """A defense by its name in ``fedpriv.defenses.DEFENSES``, with its own hyperparameters."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -123,15 +118,7 @@ def dataset_title(config: RunConfig) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The standing of a federation after a round.
-
-    Attributes:
-        round: the last finished round.
-        server: server state.
-        clients: client states.
-        broadcast: what the next round's clients will receive.
-        evaluation: the newest accuracy of every client, by when it was taken.
-    """
+    """The standing of a federation after a round: states, the next round's broadcast, and every client's newest accuracy."""
 
     round: int
     server: State

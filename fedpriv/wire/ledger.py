@@ -18,18 +18,9 @@ Direction = Literal["upload", "broadcast"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor on the wire.
+    """One tensor on the wire, ``kind.field`` or ``kind.field/parameter``, sent or received by a client in a round from 1.
 
-    Attributes:
-        round: from 1.
-        client: who sent or received it.
-        direction: ``upload`` or ``broadcast``.
-        name: ``kind.field`` or ``kind.field/parameter``.
-        shape: its shape.
-        dtype: its type, for example ``float32``.
-        itemsize: bytes of one scalar.
-        in_paper_count: whether the field's habit counts it.
-        bits: what all of it takes where it is encoded; None for ``itemsize`` bytes a scalar.
+    ``bits`` is what all of it takes where it is encoded; None for ``itemsize`` bytes a scalar.
     """
 
     round: int
