@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv.datasets.streams import Random, Stream
+from fedpriv.datasets.streams import Random, Source, integers, source_of
 from fedpriv.util.errors import UserError
 
 MAX_DRAWS = 10_000
@@ -28,7 +28,7 @@ def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) 
 def iid_partition(labels: np.ndarray, n_clients: int, rng: Random) -> list[np.ndarray]:
     """Return a random division into parts whose sizes differ by at most one."""
     _check(labels, n_clients)
-    return [np.asarray(part) for part in np.array_split(Stream(rng).permutation(len(labels)), n_clients)]
+    return [np.asarray(part) for part in np.array_split(source_of(rng).permutation(len(labels)), n_clients)]
 
 
 def dirichlet_partition(
@@ -48,10 +48,10 @@ def dirichlet_partition(
             f"alpha is {alpha}: a Dirichlet division needs a finite number above 0, for example 0.1", keys=("alpha",)
         )
     wanted = least_samples(len(labels), n_clients) if least is None else least
-    stream = Stream(rng)
+    source = source_of(rng)
     by_class = _positions_by_class(labels)
     for _ in range(MAX_DRAWS):
-        drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, stream)
+        drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source)
         if drawn is not None and min(map(len, drawn)) >= wanted:
             return drawn
     raise UserError(
@@ -62,15 +62,15 @@ def dirichlet_partition(
 
 
 def _draw_dirichlet(
-    by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, stream: Stream
+    by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, source: Source
 ) -> list[np.ndarray] | None:
     """Return one draw of the division, or None where the shares cannot be renormalised."""
     held = np.zeros(n_clients, dtype=np.int64)
     pieces: list[list[np.ndarray]] = []
     for positions in by_class:
         shuffled = positions.copy()
-        stream.shuffle(shuffled)
-        shares = stream.dirichlet(np.repeat(alpha, n_clients)) * (held < full)
+        source.shuffle(shuffled)
+        shares = source.dirichlet(np.repeat(alpha, n_clients)) * (held < full)
         total = shares.sum()
         if not total > 0:  # all clients full, or an alpha so small that every share is 0 or not a number
             if len(positions):
@@ -95,8 +95,8 @@ def pathological_partition(
     Classes are handed out in order, each to the first n_clients * classes_per_client / C clients (rounded up) that
     still lack classes; a class's samples are given in stored order.
 
-    The takers of a class get equal parts if ``balanced``; otherwise each but the last draws its number uniformly from a tenth
-    of an equal part to an equal part, and at least ``least`` / C (None: :func:`least_samples`), and the last gets the rest.
+    The takers of a class get equal parts if ``balanced``; otherwise each but the last draws its number uniformly from a
+    tenth of an equal part to an equal part, at least ``least`` / C (None: :func:`least_samples`); the last gets the rest.
     """
     _check(labels, n_clients)
     by_class = _positions_by_class(labels)
@@ -107,20 +107,20 @@ def pathological_partition(
             keys=("classes_per_client",),
         )
     takers_per_class = _takers_per_class(n_clients, classes_per_client, n_classes)
-    stream = Stream(rng)
+    source = source_of(rng)
     lowest = (least_samples(len(labels), n_clients) if least is None else least) / n_classes
     quota = [classes_per_client] * n_clients
     parts: list[list[np.ndarray]] = [[] for _ in range(n_clients)]
     for number, positions in enumerate(by_class):
         takers = [client for client in range(n_clients) if quota[client] > 0][:takers_per_class]
-        sizes = _sizes(len(positions), len(takers), lowest, balanced, stream, number)
+        sizes = _sizes(len(positions), len(takers), lowest, balanced, source, number)
         for client, part in zip(takers, np.split(positions, np.cumsum(sizes, dtype=int)), strict=True):
             parts[client].append(part)
             quota[client] -= 1
     return [np.concatenate(part) for part in parts]
 
 
-def _sizes(n: int, takers: int, lowest: float, balanced: bool, stream: Stream, number: int) -> list[int]:
+def _sizes(n: int, takers: int, lowest: float, balanced: bool, source: Source, number: int) -> list[int]:
     """Return the numbers of a class's ``n`` samples that each taker but the last gets."""
     if takers == 1:
         return []
@@ -134,7 +134,7 @@ def _sizes(n: int, takers: int, lowest: float, balanced: bool, stream: Stream, n
             f"class {number} has {n} samples, too few for {takers} clients; use fewer clients or classes per client",
             keys=("clients",),
         )
-    return [high] * (takers - 1) if balanced else stream.integers(low, high, takers - 1)
+    return [high] * (takers - 1) if balanced else integers(source, low, high, takers - 1)
 
 
 def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -> int:
@@ -172,7 +172,7 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
             f"imbalance is {imbalance}: it must be a finite number of at least 1, for example 100", keys=("imbalance",)
         )
     _check(labels, 1)
-    stream = Stream(rng)
+    source = source_of(rng)
     by_class = _positions_by_class(labels)
     largest = max(map(len, by_class))
     kept = []
@@ -185,7 +185,7 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
                 f"it must be at most {largest}",
                 keys=("imbalance",),
             )
-        kept.append(positions[stream.permutation(len(positions))[:size]])
+        kept.append(positions[source.permutation(len(positions))[:size]])
     return np.sort(np.concatenate(kept))
 
 
@@ -197,11 +197,11 @@ def long_tail_partition(
     The subset has its own number of samples, so the smallest share is derived from ``train_fraction`` here.
     """
     _check(labels, n_clients)
-    stream = Stream(rng)
-    kept = long_tail_subset(labels, imbalance, stream.source)
+    source = source_of(rng)
+    kept = long_tail_subset(labels, imbalance, source)
     _check(kept, n_clients)
     least = least_samples(len(kept), n_clients, train_fraction)
-    return [kept[part] for part in dirichlet_partition(labels[kept], n_clients, alpha, stream.source, least)]
+    return [kept[part] for part in dirichlet_partition(labels[kept], n_clients, alpha, source, least)]
 
 
 def split_train_test(
@@ -217,10 +217,10 @@ def split_train_test(
             f"train fraction is {train_fraction}: it must be above 0 and below 1, for example 0.75",
             keys=("train_fraction",),
         )
-    stream = Stream(rng)
+    source = source_of(rng)
     parts = []
     for index in index_per_client:
-        shuffled = index[stream.permutation(len(index))]
+        shuffled = index[source.permutation(len(index))]
         n_test = len(index) - math.floor(train_fraction * len(index))
         parts.append((shuffled[n_test:], shuffled[:n_test]))
     return parts

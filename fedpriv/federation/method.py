@@ -157,33 +157,14 @@ class NoOptions:
     """Options of a method that has none."""
 
 
-def no_check(plan: Plan) -> None:
-    """Accept every plan."""
-
-
 def own_architecture(own: Blueprint, options: Any) -> Blueprint:
     """Share what the clients train."""
     return own
 
 
-def one_local_phase(options: Any, training: LocalTraining) -> tuple[LocalTraining, ...]:
-    """Train once a round."""
-    return (training,)
-
-
-def no_non_sgd_computation(options: Any) -> str:
-    """Use images for gradients alone."""
-    return ""
-
-
 def own_cross_entropy(options: Any, round_: int) -> PublicLoss:
     """Train the uploaded weights by the cross-entropy of their own logits, from the broadcast on."""
     return PublicLoss()
-
-
-def declared_sizes(facts: FederationSizes) -> Scalars:
-    """Send what the shapes of the payloads say."""
-    return {}
 
 
 @dataclass(frozen=True)
@@ -237,16 +218,16 @@ class Method:
     client_step: Callable[[ClientSetup, State, Message, torch.Generator], tuple[State, Message]]
     server_step: Callable[[ServerSetup, State, Uploads, torch.Generator], tuple[State, Message]]
     predict: Callable[[ClientSetup, State, Tensor], Tensor]
-    check: Callable[[Plan], None] = no_check
+    check: Callable[[Plan], None] = lambda plan: None
     homogeneous: bool = False
     needs_public: bool = False
-    sizes: Callable[[FederationSizes], Scalars] = declared_sizes
+    sizes: Callable[[FederationSizes], Scalars] = lambda facts: {}
     extra_predictors: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
     accepted_substitutes: tuple[str, ...] = ()
     shared: Callable[[Blueprint, Any], Blueprint] = own_architecture
     linear_aggregation: bool = False
-    local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = one_local_phase
-    non_sgd_computation: Callable[[Any], str] = no_non_sgd_computation
+    local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = lambda options, training: (training,)
+    non_sgd_computation: Callable[[Any], str] = lambda options: ""
     public_loss: Callable[[Any, int], PublicLoss] = own_cross_entropy
 
 

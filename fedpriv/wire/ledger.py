@@ -6,7 +6,7 @@ carry. Both in scalars and in bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -109,9 +109,3 @@ def count(rows: Iterable[Entry | Item]) -> dict[str, Count]:
         if row.in_paper_count:
             totals["paper"] += own
     return totals
-
-
-def per_round(rows: Sequence[Entry]) -> dict[int, dict[str, Count]]:
-    """Return :func:`count` for every round."""
-    rounds = sorted({row.round for row in rows})
-    return {number: count(row for row in rows if row.round == number) for number in rounds}

@@ -6,7 +6,7 @@ from compare import expect_same
 from safetensors.torch import load_file, save_file
 
 from fedpriv.util.errors import UserError
-from fedpriv.wire.ledger import count, entries, per_round
+from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payloads import (
     KINDS,
@@ -150,9 +150,9 @@ def test_the_ledger_counts_by_habit_and_in_full():
     assert (totals["full"].upload_scalars, totals["full"].broadcast_scalars) == (2 * (15 + 3 + 3 + 1), 12)
     assert totals["paper"].upload_bytes == 2 * 15 * 4
     assert totals["full"].upload_bytes == 2 * (15 * 4 + 7 * 8)
-    rounds = per_round(rows)
-    assert rounds[1]["paper"] + rounds[2]["paper"] == totals["paper"]
-    assert rounds[1]["full"] + rounds[2]["full"] == totals["full"]
+    first, second = (count(row for row in rows if row.round == number) for number in (1, 2))
+    assert first["paper"] + second["paper"] == totals["paper"]
+    assert first["full"] + second["full"] == totals["full"]
 
 
 def test_an_entangled_upload_is_d_scalars_by_habit_and_d_plus_classes_in_full():
