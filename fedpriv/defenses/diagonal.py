@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks, published_blocks
-from fedpriv.defenses.shared.signals import changed, encoded, require
+from fedpriv.defenses.shared.signals import changed, require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
@@ -45,6 +45,7 @@ class Diagonal(Defense):
 
     name: ClassVar[str] = "diagonal"
     source: ClassVar[str] = "Yi et al., FedRAL, equation 6 (matrices); rows derived here"
+    encodes: ClassVar[bool] = True
     guarantee: ClassVar[str] = "none"
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("angle-update",), ("angle-matrix",), note="compares what was sent"),
@@ -78,10 +79,6 @@ class Diagonal(Defense):
                 + (f" in {' or '.join(map(str, sent))} blocks already" if max(sent) > 1 else "")
                 + f"; possible: {', '.join(map(str, fitting))}"
             )
-
-    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Return the plan with blocks in place of whole rows."""
-        return encoded(plan, self.name)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with the kept blocks; the others of a row are zero."""

@@ -11,7 +11,7 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import NETWORKS, VECTORS
-from fedpriv.defenses.shared.signals import encoded, is_signal, require, transform
+from fedpriv.defenses.shared.signals import is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import ROWS, UPDATES
@@ -39,6 +39,7 @@ class Prune(Defense):
 
     name: ClassVar[str] = "prune"
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019; Aji & Heafield, EMNLP 2017"
+    encodes: ClassVar[bool] = True
     guarantee: ClassVar[str] = "none"
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("dip", "pixels"), VECTORS, {"match": "pruned"}, note=_SENT),
@@ -49,10 +50,6 @@ class Prune(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload neither rows nor updates."""
         require(self.name, plan, ROWS | UPDATES)
-
-    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Return the plan with sparse uploads."""
-        return encoded(plan, self.name)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with pruned signals."""

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from fedpriv.defenses.shared.signals import encoded, is_signal, require, transform
+from fedpriv.defenses.shared.signals import is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import SIGNALS
@@ -35,6 +35,7 @@ class Quantise(Defense):
 
     name: ClassVar[str] = "quantise"
     source: ClassVar[str] = "Alistarh et al., NeurIPS 2017 (QSGD), with the largest entry in place of the norm"
+    encodes: ClassVar[bool] = True
     guarantee: ClassVar[str] = "none"
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("average",), ("representation", "prototype"), note="means over rounds"),
@@ -44,10 +45,6 @@ class Quantise(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no signal."""
         require(self.name, plan, SIGNALS, behind=("prune", "diagonal"))
-
-    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Return the plan with uploads in few bits."""
-        return encoded(plan, self.name)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with rounded signals, as the server decodes them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedpriv.defenses.shared.signals import encoded
 from fedpriv.federation.defense import Defense, ProtectionPlan
 from fedpriv.util.errors import UserError
 
@@ -22,6 +21,7 @@ class SecureAggregation(Defense):
 
     name: ClassVar[str] = "secure-aggregation"
     source: ClassVar[str] = "Bonawitz et al., CCS 2017"
+    encodes: ClassVar[bool] = True
     guarantee: ClassVar[str] = (
         "the server sees weighted means over a round's clients only; nothing about what those tell"
     )
@@ -42,7 +42,3 @@ class SecureAggregation(Defense):
             )
         if plan.n_clients < 2:
             raise UserError("defense 'secure-aggregation' hides an upload among others; it needs at least two clients")
-
-    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Return the plan with masked uploads, which nothing can change any more."""
-        return encoded(plan, self.name)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.defenses.quantise import coded
 from fedpriv.defenses.shared.adapted import NETWORKS
-from fedpriv.defenses.shared.signals import encoded, is_signal, require, transform
+from fedpriv.defenses.shared.signals import is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import UPDATES
@@ -31,6 +31,7 @@ class Sign(Defense):
 
     name: ClassVar[str] = "sign"
     source: ClassVar[str] = "Bernstein et al., ICML 2018 (signSGD); Karimireddy et al., ICML 2019 (scale)"
+    encodes: ClassVar[bool] = True
     guarantee: ClassVar[str] = "none"
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(
@@ -44,10 +45,6 @@ class Sign(Defense):
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no updates: representations are hardly ever negative."""
         require(self.name, plan, UPDATES, behind=("prune",))
-
-    def after(self, plan: ProtectionPlan) -> ProtectionPlan:
-        """Return the plan with uploads in few bits."""
-        return encoded(plan, self.name)
 
     def upload(self, message: Message, context: UploadContext) -> Message:
         """Return the message with the signs of its updates."""

@@ -157,6 +157,7 @@ class Defense:
         answers: attacks of this package that are adapted to it; empty where there are none.
         unanswered: why there are none.
         server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
+        encodes: whether it decides how uploads are put on the wire.
     """
 
     name: ClassVar[str]
@@ -165,6 +166,7 @@ class Defense:
     answers: ClassVar[tuple[Answer, ...]] = ()
     unanswered: ClassVar[str] = ""
     server_view: ClassVar[Literal["each", "sum"]] = "each"
+    encodes: ClassVar[bool] = False
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse a federation that the defense does not fit.
@@ -175,7 +177,7 @@ class Defense:
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Return the plan as the defenses behind this one find it: with other kinds of upload, say."""
-        return plan
+        return replace(plan, encoded=(*plan.encoded, self.name)) if self.encodes else plan
 
     def preserves_sensitivity(self) -> bool:
         """True if one image moves each row of an upload by no more, and no other row, than without this defense.

@@ -171,11 +171,6 @@ def merge_problem(
     return images, labels, model
 
 
-def non_sgd_computation(options: Options) -> str:
-    """Name the shares, which are learned apart from SGD."""
-    return "the shares by which local and received weights are merged, learned on images"
-
-
 def public_loss(options: Options, round_: int) -> PublicLoss:
     """From the second round on a client starts from a merge; the head it starts with is its own by default."""
     if round_ == 1 or options.rate == 0:
@@ -193,6 +188,6 @@ METHOD = replace(
     apply_broadcast=apply_broadcast,
     client_step=client_step,
     check=check,
-    non_sgd_computation=non_sgd_computation,
+    non_sgd_computation=lambda options: "the shares by which local and received weights are merged, learned on images",
     public_loss=public_loss,
 )

@@ -51,6 +51,7 @@ from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Message, SmallModel
 from fedpriv.wire.public_loss import PublicLoss
 
+_LEARNED = "the mixing weight, learned on the adaptability set"
 WEIGHT, SET, TRAINED = "ensemble.weight", "ensemble.set", "ensemble.trained"
 
 
@@ -164,16 +165,6 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return mix(private, shared, state[WEIGHT])
 
 
-def non_sgd_computation(options: Options) -> str:
-    """Name the mixing weight, where it is learned."""
-    return "the mixing weight, learned on the adaptability set" if options.mixture == "learned" else ""
-
-
-def public_loss(options: Options, round_: int) -> PublicLoss:
-    """The private model teaches the shared one through its logits."""
-    return PublicLoss(through="logits")
-
-
 METHOD = Method(
     name="fedapen",
     source="Qin et al., KDD 2023",
@@ -190,6 +181,7 @@ METHOD = Method(
     shared=shared_small,
     extra_predictors={"private": personal_model.predict},
     linear_aggregation=True,
-    non_sgd_computation=non_sgd_computation,
-    public_loss=public_loss,
+    non_sgd_computation=lambda options: _LEARNED if options.mixture == "learned" else "",
+    # The private model teaches the shared one through its logits.
+    public_loss=lambda options, round_: PublicLoss(through="logits"),
 )

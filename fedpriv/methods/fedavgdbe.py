@@ -129,11 +129,6 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     return logits
 
 
-def non_sgd_computation(options: Options) -> str:
-    """Name the running mean."""
-    return "the running mean of representations, which enters the loss of later batches"
-
-
 def public_loss(options: Options, round_: int) -> PublicLoss:
     """From the second round on representations are moved by a private vector and pulled towards a mean."""
     if round_ == 1 or not (options.translation or options.kappa):
@@ -154,6 +149,6 @@ METHOD = Method(
     server_step=server_step,
     predict=predict,
     homogeneous=True,
-    non_sgd_computation=non_sgd_computation,
+    non_sgd_computation=lambda options: "the running mean of representations, which enters the loss of later batches",
     public_loss=public_loss,
 )

@@ -106,11 +106,6 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return state, broadcast(setup, state, rng)
 
 
-def public_loss(options: Options, round_: int) -> PublicLoss:
-    """The loss has a term of public images beside the cross-entropy."""
-    return PublicLoss(besides=_TERM if options.weight else "")
-
-
 METHOD = Method(
     name="fedhenn",
     source="Makhija et al., ICML 2022",
@@ -125,7 +120,7 @@ METHOD = Method(
     predict=personal_model.predict,
     needs_public=True,
     sizes=alignment.sizes,
-    public_loss=public_loss,
+    public_loss=lambda options, round_: PublicLoss(besides=_TERM if options.weight else ""),
 )
 
 
@@ -156,11 +151,6 @@ def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Gener
     return averaged | {ROUND: round_}, (*message, images, coefficient(setup, int(round_)))
 
 
-def later_loss(options: Options, round_: int) -> PublicLoss:
-    """The loss has a term of public images, whose gradient is zero where a round begins."""
-    return PublicLoss(later=_TERM if options.weight else "")
-
-
 HOMOGENEOUS = replace(
     fedavg.METHOD,
     name="fedhenn-homogeneous",
@@ -172,7 +162,8 @@ HOMOGENEOUS = replace(
     server_step=average,
     needs_public=True,
     sizes=alignment.sizes,
-    public_loss=later_loss,
+    # The gradient of the term is zero where a round begins.
+    public_loss=lambda options, round_: PublicLoss(later=_TERM if options.weight else ""),
 )
 
 

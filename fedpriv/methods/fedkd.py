@@ -153,11 +153,6 @@ def _announce(setup: ServerSetup, weights: State, done: int, energy: float) -> t
     return state, (LowRankModel(compress(weights, energy)), Energy(share.clone()))
 
 
-def public_loss(options: Options, round_: int) -> PublicLoss:
-    """The mentor teaches the mentee through its logits, and through the bridge its representations."""
-    return PublicLoss(through="representation")
-
-
 METHOD = Method(
     name="fedkd",
     source="Wu et al., Nature Communications 2022",
@@ -173,5 +168,6 @@ METHOD = Method(
     predict=personal_model.predict,
     check=check_shared,
     shared=shared_small,
-    public_loss=public_loss,
+    # The mentor teaches the mentee through its logits, and through the bridge its representations.
+    public_loss=lambda options, round_: PublicLoss(through="representation"),
 )

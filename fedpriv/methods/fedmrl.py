@@ -178,11 +178,6 @@ def check(plan: Plan) -> None:
     check_small(plan, plan.options.small_model, _small_width(width, plan.options))
 
 
-def public_loss(options: Options, round_: int) -> PublicLoss:
-    """The projector stands between the small extractor and its head."""
-    return PublicLoss(through="representation", head_apart=True)
-
-
 def sizes(facts: FederationSizes) -> Scalars:
     """Count numbers of samples where the mean needs them."""
     return {("upload", "sample-count.count"): facts.clients if facts.options.averaging == "counts" else 0}
@@ -204,5 +199,6 @@ METHOD = Method(
     sizes=sizes,
     shared=_small,
     linear_aggregation=True,
-    public_loss=public_loss,
+    # The projector stands between the small extractor and its head.
+    public_loss=lambda options, round_: PublicLoss(through="representation", head_apart=True),
 )

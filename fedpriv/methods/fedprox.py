@@ -55,16 +55,11 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     return take(model, "model"), (Model(parameters(model)), fedavg.sample_count(setup))
 
 
-def public_loss(options: Options, round_: int) -> PublicLoss:
-    """The broadcast holds clients back."""
-    return PublicLoss(proximal=options.mu)
-
-
 METHOD = replace(
     fedavg.METHOD,
     name="fedprox",
     source="Li et al., MLSys 2020",
     options=Options,
     client_step=client_step,
-    public_loss=public_loss,
+    public_loss=lambda options, round_: PublicLoss(proximal=options.mu),
 )

@@ -28,7 +28,6 @@ from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Message, Prototypes, get_payload
-from fedpriv.wire.sizes import FederationSizes, Scalars
 
 
 @dataclass(frozen=True)
@@ -127,11 +126,6 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return found, (Prototypes(prototypes, torch.arange(len(prototypes), device=prototypes.device)),)
 
 
-def sizes(facts: FederationSizes) -> Scalars:
-    """Count every class's prototype in the broadcast, held by somebody or not."""
-    return fedproto.broadcast_scalars(facts, facts.classes)
-
-
 METHOD = replace(
     fedproto.METHOD,
     name="fedtgp",
@@ -140,5 +134,6 @@ METHOD = replace(
     start=start,
     client_step=client_step,
     server_step=server_step,
-    sizes=sizes,
+    # Every class's prototype is broadcast, held by somebody or not.
+    sizes=lambda facts: fedproto.broadcast_scalars(facts, facts.classes),
 )

@@ -33,10 +33,7 @@ def cnn4(image_shape: ImageShape) -> tuple[nn.Module, int]:
     """The 4-layer CNN of FedAvg, PFLlib and FedRE without its head; L = 512.
 
     Convolutions 32 and 64 (5x5, no padding), each with ReLU and 2x2 max pooling, then a linear layer to 512 with ReLU.
-    873,408 parameters at 3x32x32.
-
-    Raises:
-        UnfitShape: for sides below 16.
+    873,408 parameters at 3x32x32; sides of 16 or more.
     """
     layers, flat = _convolutions(image_shape, 32, 64)
     return nn.Sequential(*layers, nn.Linear(flat, 512), nn.ReLU()), 512
@@ -45,10 +42,7 @@ def cnn4(image_shape: ImageShape) -> tuple[nn.Module, int]:
 def _cnn(image_shape: ImageShape, second: int, hidden: int, gray_hidden: int) -> tuple[nn.Module, int]:
     """One of CNN-1..5 (FedMRL and FedRAL) without its last layer; L = 500, or 50 for single-channel images.
 
-    The papers give two layouts, one for CIFAR and one for Fashion-MNIST; single-channel images take the second.
-
-    Raises:
-        UnfitShape: for sides below 16.
+    The papers give two layouts, one for CIFAR and one for Fashion-MNIST; single-channel images take the second; sides of 16 or more.
     """
     gray = image_shape[0] == 1
     layers, flat = _convolutions(image_shape, 20, 20) if gray else _convolutions(image_shape, 16, second)

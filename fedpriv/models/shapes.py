@@ -11,10 +11,6 @@ class UnfitShape(ValueError):
 
 
 def require_sides(image_shape: ImageShape, least: int) -> None:
-    """Refuse images with a side below ``least`` pixels.
-
-    Raises:
-        UnfitShape: when height or width is below ``least``.
-    """
+    """Refuse images with a side below ``least`` pixels."""
     if min(image_shape[1:]) < least:
         raise UnfitShape(f"it needs sides of at least {least} pixels")

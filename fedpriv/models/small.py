@@ -14,20 +14,12 @@ from fedpriv.models.shapes import ImageShape, require_sides
 
 
 def small_cnn(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """Two 3x3 convolutions (16, 32) with ReLU and 2x2 max pooling, a linear layer with ReLU; L = 128.
-
-    Raises:
-        UnfitShape: for sides below 4.
-    """
+    """Two 3x3 convolutions (16, 32) with ReLU and 2x2 max pooling, a linear layer with ReLU; L = 128; sides of 4 or more."""
     return _two_convolutions(image_shape, 16, 32, 3, 128)
 
 
 def small_cnn_wide(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """As :func:`small_cnn` with 5x5 convolutions of 32 and 64 channels; L = 256.
-
-    Raises:
-        UnfitShape: for sides below 4.
-    """
+    """As :func:`small_cnn` with 5x5 convolutions of 32 and 64 channels; L = 256; sides of 4 or more."""
     return _two_convolutions(image_shape, 32, 64, 5, 256)
 
 

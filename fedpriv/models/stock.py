@@ -78,10 +78,7 @@ def googlenet(image_shape: ImageShape) -> tuple[nn.Module, int]:
     """GoogLeNet (Szegedy et al., CVPR 2015) without auxiliary heads; L = 1024.
 
     Its dropout of 0.2 stands before the last layer and stays. Weights start as torch's layers start: torchvision's own
-    truncated normal for this network takes many seconds on a CPU.
-
-    Raises:
-        UnfitShape: for sides below 15.
+    truncated normal for this network takes many seconds on a CPU; sides of 15 or more.
     """
     require_sides(image_shape, GOOGLENET_LEAST_SIDE)
     net = zoo.googlenet(weights=None, aux_logits=False, init_weights=False, num_classes=1)
@@ -91,11 +88,7 @@ def googlenet(image_shape: ImageShape) -> tuple[nn.Module, int]:
 
 
 def _vit(image_shape: ImageShape, name: str, patch: int) -> tuple[nn.Module, int]:
-    """A vision transformer (Dosovitskiy et al., ICLR 2021), its class token as vector; L = 768.
-
-    Raises:
-        UnfitShape: for images that are not square or whose side is no multiple of the patch.
-    """
+    """A vision transformer (Dosovitskiy et al., ICLR 2021), its class token as vector; L = 768."""
     channels, height, width = image_shape
     if height != width or height % patch:
         raise UnfitShape(f"it needs square images with a side that is a multiple of {patch} pixels")

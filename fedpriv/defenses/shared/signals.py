@@ -73,11 +73,6 @@ def refuse_false_labels(defense: str, plan: ProtectionPlan) -> None:
         )
 
 
-def encoded(plan: ProtectionPlan, encoder: str) -> ProtectionPlan:
-    """Return the plan behind a defense that decides how uploads are put on the wire."""
-    return replace(plan, encoded=(*plan.encoded, encoder))
-
-
 def signal(payload: Payload, broadcast: Message) -> dict[str, Tensor]:
     """Return the tensors that were computed from images, by name; empty for counts.
 
