@@ -40,9 +40,9 @@ def cnn4(image_shape: ImageShape) -> tuple[nn.Module, int]:
 
 
 def _cnn(image_shape: ImageShape, second: int, hidden: int, gray_hidden: int) -> tuple[nn.Module, int]:
-    """One of CNN-1..5 (FedMRL and FedRAL) without its last layer; L = 500, or 50 for single-channel images.
+    """One of CNN-1..5 (FedMRL and FedRAL) without its last layer; L = 500, or 50 for one channel; sides of 16 or more.
 
-    The papers give two layouts, one for CIFAR and one for Fashion-MNIST; single-channel images take the second; sides of 16 or more.
+    The papers give two layouts, one for CIFAR and one for Fashion-MNIST; single-channel images take the second.
     """
     gray = image_shape[0] == 1
     layers, flat = _convolutions(image_shape, 20, 20) if gray else _convolutions(image_shape, 16, second)

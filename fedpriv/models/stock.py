@@ -78,7 +78,7 @@ def googlenet(image_shape: ImageShape) -> tuple[nn.Module, int]:
     """GoogLeNet (Szegedy et al., CVPR 2015) without auxiliary heads; L = 1024.
 
     Its dropout of 0.2 stands before the last layer and stays. Weights start as torch's layers start: torchvision's own
-    truncated normal for this network takes many seconds on a CPU; sides of 15 or more.
+    truncated normal for this network takes many seconds on a CPU. Sides of 15 or more.
     """
     require_sides(image_shape, GOOGLENET_LEAST_SIDE)
     net = zoo.googlenet(weights=None, aux_logits=False, init_weights=False, num_classes=1)
