@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -52,16 +53,18 @@ class Quantise(Defense):
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return b bits an entry, and a scale a tensor."""
-        return [
-            part
-            for entry in entries
-            for part in (coded(entry, entry.scalars * self.bits) if is_signal(entry) else [entry])
-        ]
+        return coded(entries, lambda scalars: scalars * self.bits)
 
 
-def coded(entry: Entry, bits: int) -> list[Entry]:
-    """Return an entry that takes so many bits, and the one float32 that its tensor is scaled by."""
-    return [replace(entry, bits=bits), replace(entry, name=f"{entry.name}#scale", shape=(1,), bits=None)]
+def coded(entries: list[Entry], bits: Callable[[int], int]) -> list[Entry]:
+    """Return entries whose signals take so many bits for so many scalars, and a float32 that each tensor is scaled by."""
+    found = []
+    for entry in entries:
+        if is_signal(entry):
+            found.append(replace(entry, bits=bits(entry.scalars)))
+            entry = replace(entry, name=f"{entry.name}#scale", shape=(1,), bits=None)
+        found.append(entry)
+    return found
 
 
 def quantised(value: Tensor, bits: int, rng: torch.Generator) -> Tensor:

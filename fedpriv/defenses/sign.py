@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.defenses.quantise import coded
 from fedpriv.defenses.shared.adapted import NETWORKS
-from fedpriv.defenses.shared.signals import is_signal, require, transform
+from fedpriv.defenses.shared.signals import require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import UPDATES
@@ -52,11 +52,7 @@ class Sign(Defense):
 
     def wire_entries(self, entries: list[Entry]) -> list[Entry]:
         """Return five entries to a byte, and a scale a tensor."""
-        return [
-            part
-            for entry in entries
-            for part in (coded(entry, 8 * -(-entry.scalars // SIGNS_PER_BYTE)) if is_signal(entry) else [entry])
-        ]
+        return coded(entries, lambda scalars: 8 * -(-scalars // SIGNS_PER_BYTE))
 
 
 def scaled_sign(value: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedpriv.evidence.client_states import state_behind, step_sizes
 from fedpriv.evidence.foreign import foreign_images, refuse_foreign
 from fedpriv.evidence.norm_statistics import batch_norms, running_statistics
 from fedpriv.evidence.traces import Granted, granted
+from fedpriv.federation.method import State
 from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import put
@@ -25,6 +27,8 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, LAYERS, NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
+
+T = TypeVar("T")
 
 
 def build_knowledge(
@@ -52,17 +56,15 @@ def build_knowledge(
     card = _about_batch_norm(card, model)
     own = granted(run, federation, card, round_, clients, model, observations) if updates else Granted()
     private = kind in BESIDE_A_HEAD  # uploads that a private head had a part in
-    asked = _Extractors(run, federation, kind, card, round_, observations, seed, trained or Trained())
+    asked = _Grants(run, federation, kind, card, round_, observations, seed, trained or Trained())
     if kind in CLASS_OUTPUTS and card.extractor == "shadow":
-        return _shadow_models(asked, clients)
+        return asked.shadow_models(clients)
     return Knowledge(
         card=card,
         image_shape=first.blueprint.image_shape,
         n_classes=first.n_classes,
-        extractors={k: asked.of(k) for k in sorted(clients)} if card.extractor != "none" and not weighty else {},
-        heads={k: _head(run, federation, kind, k, round_) for k in sorted(clients)}
-        if card.extractor == "white_box" and private
-        else {},
+        extractors={k: asked.extractor(k) for k in sorted(clients)} if card.extractor != "none" and not weighty else {},
+        heads={k: asked.head(k) for k in sorted(clients)} if card.extractor == "white_box" and private else {},
         model=model,
         batch=_protocol(federation) if card.batch else None,
         batches=own.batches,
@@ -92,8 +94,8 @@ def _about_batch_norm(card: KnowledgeCard, model: SplitModel | None) -> Knowledg
 
 
 @dataclass(frozen=True)
-class _Extractors:
-    """Clients' extractors as a card grants them, loaded or trained once each."""
+class _Grants:
+    """Grants about single clients, loaded or trained once each."""
 
     run: RunDirectory
     federation: Federation
@@ -104,48 +106,50 @@ class _Extractors:
     seed: int
     kept: Trained
 
-    def of(self, client: int) -> Callable[[Tensor], Tensor]:
+    def extractor(self, client: int) -> Callable[[Tensor], Tensor]:
         """Return a client's own extractor, or a substitute for it."""
         if self.card.extractor == "shadow":
-            own, n_classes = _own_samples(self.federation, self.card), self.federation.clients[0].n_classes
-            return self.kept.get(
-                ("shadow extractor", *self._shadow(client, own)),
-                lambda: shadow_extractor(self.observations, client, self.round, own, n_classes, self.seed),
-            )
-        return self.kept.get(
-            ("extractor", self.kind, self.round, client, self.card.extractor, self.card.batch_norm),
-            lambda: self._load(client),
+            return self._fitted("shadow extractor", shadow_extractor, client)
+        key = ("extractor", self.kind, self.round, client, self.card.extractor, self.card.batch_norm)
+        return self.kept.get(key, lambda: self._load(client))
+
+    def head(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return weight ``(C, d)`` and bias ``(C,)`` of a client's own head."""
+        state = self._state(client)
+        return state["model.head.weight"].cpu(), state["model.head.bias"].cpu()
+
+    def shadow_models(self, clients: set[int]) -> Knowledge:
+        """Hand over whole substitutes, where nothing was seen that an extractor alone could be fitted to."""
+        own, first = _own_samples(self.federation, self.card), self.federation.clients[0]
+        models: dict[int, ShadowModel] = {k: self._fitted("shadow model", shadow_model, k) for k in sorted(clients)}
+        return Knowledge(
+            card=self.card,
+            image_shape=first.blueprint.image_shape,
+            n_classes=first.n_classes,
+            extractors={k: extractor for k, (extractor, _) in models.items()},
+            heads={k: head for k, (_, head) in models.items()},
+            public_images=own.images,
+            public_labels=own.labels,
         )
 
-    def shadow_model(self, client: int) -> ShadowModel:
-        """Return a substitute for a client's whole model."""
+    def _fitted(self, what: str, fit: Callable[..., T], client: int) -> T:
         own, n_classes = _own_samples(self.federation, self.card), self.federation.clients[0].n_classes
-        return self.kept.get(
-            ("shadow model", *self._shadow(client, own)),
-            lambda: shadow_model(self.observations, client, self.round, own, n_classes, self.seed),
-        )
-
-    def _shadow(self, client: int, own: Samples) -> tuple[Hashable, ...]:
-        return self.round, client, self.seed, ShadowTraining(), Same(self.federation), Same(own.images)
+        key = (what, self.round, client, self.seed, ShadowTraining(), Same(self.federation), Same(own.images))
+        return self.kept.get(key, lambda: fit(self.observations, client, self.round, own, n_classes, self.seed))
 
     def _load(self, client: int) -> Callable[[Tensor], Tensor]:
-        own = _extractor(self.run, self.federation, self.kind, client, self.round, self.card)
-        return torch.no_grad()(own) if self.card.extractor == "query" else own
+        model = build_model(self.federation.clients[client].blueprint, 0)
+        fresh = {name: value.clone() for name, value in model.named_buffers()}
+        put(model, self._state(client), "model")
+        if self.card.batch_norm == "none":  # weights only: the statistics stay at their initial values
+            with torch.no_grad():
+                for name, value in model.named_buffers():
+                    value.copy_(fresh[name])
+        model.to(self.federation.server.device).eval().requires_grad_(False)
+        return torch.no_grad()(model.represent) if self.card.extractor == "query" else model.represent
 
-
-def _shadow_models(asked: _Extractors, clients: set[int]) -> Knowledge:
-    """Hand over whole substitutes, where nothing was seen that an extractor alone could be fitted to."""
-    own, first = _own_samples(asked.federation, asked.card), asked.federation.clients[0]
-    models = {k: asked.shadow_model(k) for k in sorted(clients)}
-    return Knowledge(
-        card=asked.card,
-        image_shape=first.blueprint.image_shape,
-        n_classes=first.n_classes,
-        extractors={k: extractor for k, (extractor, _) in models.items()},
-        heads={k: head for k, (_, head) in models.items()},
-        public_images=own.images,
-        public_labels=own.labels,
-    )
+    def _state(self, client: int) -> State:
+        return state_behind(self.run, self.federation, self.kind, client, self.round)
 
 
 def _own_images(federation: Federation, card: KnowledgeCard, seed: int) -> Tensor | None:
@@ -199,22 +203,3 @@ def _protocol(federation: Federation) -> BatchFacts:
         learning_rate=training.learning_rate,
         steps=max(map(len, each)) or 1,
     )
-
-
-def _extractor(
-    run: RunDirectory, federation: Federation, kind: str, client: int, round_: int, card: KnowledgeCard
-) -> Callable[[Tensor], Tensor]:
-    model = build_model(federation.clients[client].blueprint, 0)
-    fresh = {name: value.clone() for name, value in model.named_buffers()}
-    put(model, state_behind(run, federation, kind, client, round_), "model")
-    if card.batch_norm == "none":  # weights only: the statistics stay at their initial values
-        with torch.no_grad():
-            for name, value in model.named_buffers():
-                value.copy_(fresh[name])
-    model.to(federation.server.device).eval().requires_grad_(False)
-    return model.represent
-
-
-def _head(run: RunDirectory, federation: Federation, kind: str, client: int, round_: int) -> tuple[Tensor, Tensor]:
-    state = state_behind(run, federation, kind, client, round_)
-    return state["model.head.weight"].cpu(), state["model.head.bias"].cpu()

@@ -1,4 +1,4 @@
-"""Who holds which images: the truth that inferences are asked about. For scorers only; no attack imports this."""
+"""The images that each client holds: the truth that inferences are asked about. For scorers only; no attack imports this."""
 
 from __future__ import annotations
 
@@ -49,11 +49,7 @@ def held_in_run(federation: Federation) -> HeldImages:
 def used_in_round(
     run: RunDirectory, truth: HeldImages, kind: str, round_: int, clients: Iterable[int]
 ) -> dict[int, Index]:
-    """Return which images went into the uploads of a round, of trained weights; nothing of other kinds, where all did.
-
-    Raises:
-        UserError: when the trace is missing or damaged.
-    """
+    """Return the images that went into a round's uploads of trained weights; nothing of other kinds, where all did."""
     if kind not in TRAINED:
         return {}
     return {k: truth.held[k][used_images(run, round_, k).unique().numpy()] for k in clients}

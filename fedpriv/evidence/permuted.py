@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Observation
+from fedpriv.evidence.server_view import by_round
 from fedpriv.wire.kinds import BY_CLASS, CLASS_OUTPUTS
 from fedpriv.wire.payload import Message, Payload, find_payload
 
@@ -18,13 +19,11 @@ def permute(observations: tuple[Observation, ...]) -> tuple[Observation, ...] | 
     Rows keep their number and labels, so that targets still point at something; only what was computed from images is
     the other client's. What an attack still reaches, it did not get from the upload.
     """
-    by_round: dict[int, list[Observation]] = {}
-    for observation in observations:
-        by_round.setdefault(observation.round, []).append(observation)
-    if any(len(group) < 2 for group in by_round.values()):
+    rounds = by_round(observations)
+    if any(len(group) < 2 for group in rounds.values()):
         return None
     result = []
-    for group in by_round.values():
+    for group in rounds.values():
         others = [*group[1:], group[0]]
         result += [
             replace(own, upload=_in_place_of(own.upload, other.upload))

@@ -16,7 +16,7 @@ from fedpriv.wire.payloads import Message, Payload, SampleCount, find_payload
 
 def summed(observations: Sequence[Observation]) -> tuple[Observation, ...]:
     """Return the observations with each upload replaced by the mean over its round's clients."""
-    rounds = _by_round(observations)
+    rounds = by_round(observations)
     means = {number: mean_upload([o.upload for o in group]) for number, group in rounds.items()}
     return tuple(replace(o, upload=means[o.round]) for o in observations)
 
@@ -26,7 +26,7 @@ def summed_without_own(observations: Sequence[Observation]) -> tuple[Observation
 
     Nothing of a client is in what stands in its place, so what an attack still reaches, it did not get from the client.
     """
-    rounds = _by_round(observations)
+    rounds = by_round(observations)
     if any(len(group) < 2 for group in rounds.values()):
         return None
     return tuple(
@@ -73,7 +73,8 @@ def _weighted(tensors: Sequence[Tensor], shares: Tensor) -> Tensor:
     return total.to(tensors[0].dtype)
 
 
-def _by_round(observations: Sequence[Observation]) -> dict[int, list[Observation]]:
+def by_round(observations: Sequence[Observation]) -> dict[int, list[Observation]]:
+    """Return the observations of each round, in order."""
     found: dict[int, list[Observation]] = {}
     for observation in observations:
         found.setdefault(observation.round, []).append(observation)
