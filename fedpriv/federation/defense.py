@@ -239,11 +239,7 @@ def defense_facts(defense: Defense) -> dict[str, Any]:
 
 
 def refuse_no_defense(name: str, found: object) -> None:
-    """Check what another package calls a defense.
-
-    Raises:
-        UserError: when it is none.
-    """
+    """Check what another package calls a defense."""
     if not (isinstance(found, type) and issubclass(found, Defense) and "__dataclass_params__" in vars(found)):
         raise UserError(f"expected a dataclass that extends fedpriv.federation.defense.Defense, got {found!r}")
     missing = [own for own in ("name", "source") if not isinstance(getattr(found, own, None), str)]
@@ -263,11 +259,7 @@ class DefensePipeline:
         return "sum" if any(defense.server_view == "sum" for defense in self.defenses) else "each"
 
     def check(self, plan: ProtectionPlan) -> None:
-        """Refuse a federation that some defense does not fit.
-
-        Raises:
-            UserError: from the first that refuses.
-        """
+        """Refuse a federation that some defense does not fit."""
         for defense in self.defenses:
             defense.check(plan)
             plan = _behind(defense, plan)

@@ -232,11 +232,7 @@ class Method:
 
 
 def refuse_no_method(name: str, found: object) -> None:
-    """Check what another package calls a method.
-
-    Raises:
-        UserError: when it is none, or sends kinds of payload that there are not.
-    """
+    """Check what another package calls a method."""
     if not isinstance(found, Method):
         raise UserError(f"expected a fedpriv.federation.method.Method, got {type(found).__name__}")
     if not (isinstance(found.options, type) and is_dataclass(found.options)):

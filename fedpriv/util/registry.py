@@ -134,11 +134,7 @@ class Registry(Mapping[str, str]):
 
 
 def refuse_no_callable(name: str, found: object) -> None:
-    """Check what another package calls a function.
-
-    Raises:
-        UserError: when it cannot be called.
-    """
+    """Check what another package calls a function."""
     if not callable(found):
         raise UserError(f"expected a function, got {found!r}")
 

@@ -21,11 +21,7 @@ def payload_kind(name: str) -> type[Payload]:
 
 
 def refuse_no_payload(name: str, found: object) -> None:
-    """Check what another package calls a kind of payload.
-
-    Raises:
-        UserError: when it is none.
-    """
+    """Check what another package calls a kind of payload."""
     if not (isinstance(found, type) and issubclass(found, Payload) and found is not Payload):
         raise UserError(f"expected a subclass of fedpriv.wire.payload.Payload, got {found!r}")
     if ":" not in name and found.kind != name:
