@@ -13,7 +13,7 @@ def disclosed_labels(run: RunDirectory, federation: Federation, round_: int | No
 
     Empty where no upload of the method names classes, and where the server sees sums of uploads only.
     """
-    if federation.shield.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads):
+    if federation.pipeline.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads):
         return {}
     paths: dict[int, list[int]] = {}
     for number, clients in sorted(run.captured_rounds().items()):

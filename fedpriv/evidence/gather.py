@@ -101,7 +101,7 @@ def gather(
         refuse_mixed(federation.method, kind, [setup.blueprint.name for setup in federation.clients])
         observations = with_known_start(run, federation, observations)
     permuted = permute(observations)
-    if federation.shield.server_view == "sum":
+    if federation.pipeline.server_view == "sum":
         observations, permuted = summed(observations), summed_without_own(observations)
     newest = [o for o in observations if o.round == last and _used_images(run, federation, kind, last, o.client)]
     if not newest:

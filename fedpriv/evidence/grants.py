@@ -188,7 +188,7 @@ def _public_loss(federation: Federation, round_: int) -> PublicLoss:
     besides, later = [loss.besides], [loss.later]
     if training.weight_decay:
         besides.append("weight decay moves the weights as well")
-    if federation.shield.defenses and not any(kind in NETWORKS for kind in federation.method.broadcasts):
+    if federation.pipeline.defenses and not any(kind in NETWORKS for kind in federation.method.broadcasts):
         besides.append("the weights that clients began with are known only as they were sent, after their defenses")
     if training.momentum:
         later.append("momentum carries gradients on")

@@ -103,7 +103,7 @@ def _members(
 
 def _uploaded_rows(run: RunDirectory, federation: Federation, target: TargetId, labels: Tensor) -> Tensor:
     """Return the training image ``(n,)`` behind each uploaded representation: defenses drop whole classes."""
-    if not federation.shield.defenses:
+    if not federation.pipeline.defenses:
         return torch.arange(len(labels))
     sent = get_payload(run.message(run.upload_path(target.round, target.client)), Representations).labels
     return torch.isin(labels, sent).nonzero().squeeze(1)

@@ -92,7 +92,7 @@ class Federation:
         tests: test samples per client, which no step sees.
         attacker: labelled images of the clients' domain that whoever attacks owns, which no step sees: the public images
             where there are some, else those of strangers; None without either.
-        shield: the defenses that clients apply.
+        pipeline: the defenses that clients apply.
     """
 
     config: RunConfig
@@ -102,12 +102,12 @@ class Federation:
     server: ServerSetup
     tests: tuple[Samples, ...] = field(repr=False)
     attacker: Samples | None = field(default=None, repr=False)
-    shield: DefensePipeline = field(default_factory=DefensePipeline)
+    pipeline: DefensePipeline = field(default_factory=DefensePipeline)
 
     @property
     def uploads(self) -> tuple[str, ...]:
         """Kinds of payload that leave the clients, after their defenses."""
-        return self.shield.after(protection_plan(self.config, self.method, self.clients)).uploads
+        return self.pipeline.after(protection_plan(self.config, self.method, self.clients)).uploads
 
     def client_rng(self, round_: int, client: int) -> torch.Generator:
         """Return the generator of one client step: equal for equal (seed, round, client)."""
@@ -163,44 +163,44 @@ def prepare(
         name != own and not is_reference(name) for name, own in zip(wanted, given, strict=True)
     ):
         raise ValueError("prepare: the method and the defenses are not those that the configuration names")
-    shield = DefensePipeline(tuple(defenses))
+    pipeline = DefensePipeline(tuple(defenses))
     options: Any = parse(method.options, config.options, f"options of {method.name}")
     data, public = load_data(config, download=download)
     with blaming("models"):
         names = family(config.models)
     width = config.width or default_width(config.models, data.dataset.image_shape)
     blueprints = tuple(
-        shield.blueprint(
+        pipeline.blueprint(
             Blueprint(names[k % len(names)], data.dataset.image_shape, data.dataset.n_classes, width, config.mapping)
         )
         for k in range(config.clients)
     )
-    workshop = ModelCache(device)
+    cache = ModelCache(device)
     setups = tuple(
         ClientSetup(
             client=k,
             blueprint=blueprint,
-            model=workshop(blueprint),
+            model=cache(blueprint),
             train=_as_float(data.train(k)).to(device),
             training=config.training,
             options=options,
-            scratch=workshop,
+            scratch=cache,
         )
         for k, blueprint in enumerate(blueprints)
     )
     check_plan(method, setups, options, has_public=public is not None)
     plan = protection_plan(config, method, setups)
-    shield.check(plan)
-    guards = shield.guards(plan)
+    pipeline.check(plan)
+    guards = pipeline.guards(plan)
     if guards:
         plain_training = {spec.name: getattr(config.training, spec.name) for spec in fields(config.training)}
-        training = GuardedTraining(**plain_training, guards=guards, poisson=shield.poisson())
+        training = GuardedTraining(**plain_training, guards=guards, poisson=pipeline.poisson())
         setups = tuple(replace(setup, training=training) for setup in setups)
     server = ServerSetup(
         n_clients=config.clients,
         blueprint=blueprints[0],
         options=options,
-        scratch=workshop,
+        scratch=cache,
         device=device,
         public=None if public is None else public.images.to(device),
         rounds=config.rounds,
@@ -209,7 +209,7 @@ def prepare(
     tests = tuple(data.test(k).to(device) for k in range(config.clients))
     own = public if public is not None or data.strangers is None else data.strangers.attacker
     attacker = None if own is None else own.to(device)
-    return Federation(config, method, data, setups, server, tests, attacker, shield)
+    return Federation(config, method, data, setups, server, tests, attacker, pipeline)
 
 
 Report = Callable[[int, int, str], None]
@@ -223,7 +223,7 @@ def run(
     config, method = federation.config, federation.method
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))
-    shielded = bool(federation.shield.defenses)
+    defended = bool(federation.pipeline.defenses)
     tested = list(zip(federation.clients, federation.tests, strict=True))
     for round_ in range(done + 1, config.rounds + 1):
         began = time.perf_counter()
@@ -242,13 +242,15 @@ def run(
                 report(finished, config.rounds * steps_per_round, f"round {round_}, client {result.client}")
         wire = [row for k in chosen for row in entries(broadcast, round_, k, "broadcast")]
         wire += [
-            row for k, upload in uploads for row in federation.shield.wire_entries(entries(upload, round_, k, "upload"))
+            row
+            for k, upload in uploads
+            for row in federation.pipeline.wire_entries(entries(upload, round_, k, "upload"))
         ]
         if is_captured(config, round_, uploads):
             capture(directory, round_, broadcast, uploads, traces)
         rng = generator(config.seed, "server-step", round_)
         trained = time.perf_counter()
-        if uploads or not shielded:
+        if uploads or not defended:
             server, next_broadcast = method.server_step(federation.server, server, uploads, rng)
         else:  # nobody sent anything: the server has nothing to learn from, and says what it said before
             next_broadcast = broadcast
@@ -272,8 +274,8 @@ def run(
             changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
             directory.save_checkpoint(checkpoint, changed, config.keep)
     protection = {
-        "privacy": federation.shield.privacy(protection_plan(config, method, federation.clients)),
-        "defenses": [defense_facts(defense) for defense in federation.shield.defenses],
+        "privacy": federation.pipeline.privacy(protection_plan(config, method, federation.clients)),
+        "defenses": [defense_facts(defense) for defense in federation.pipeline.defenses],
     }
     summary = summarise(directory, config, federation.clients, protection)
     directory.finish(summary)
@@ -338,4 +340,4 @@ def _protected(federation: Federation, result: ClientResult, broadcast: Message,
         rounds=federation.config.rounds,
         trace=result.trace,
     )
-    return federation.shield.upload(result.upload, sender, federation.config.seed)
+    return federation.pipeline.upload(result.upload, sender, federation.config.seed)

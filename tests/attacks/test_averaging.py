@@ -26,12 +26,12 @@ def draw(*shape, seed=0):
 def rounds(*texts, number=16, drift=0.0, kind="representation"):
     """What a server sees of one client that uploads the same rows every round, moving by ``drift`` of their size."""
     clean, step = draw(12, WIDTH), draw(12, WIDTH, seed=1)
-    shield = DefensePipeline(build(*texts))
+    pipeline = DefensePipeline(build(*texts))
     seen = []
     for t in range(1, number + 1):
         rows = clean + drift * (t - number) * step
         held = Representations(rows, LABELS) if kind == "representation" else Prototypes(rows, torch.arange(12))
-        sent = shield.upload((held,), Sender(t, 0, 12, LABELS, (), number), 0)
+        sent = pipeline.upload((held,), Sender(t, 0, 12, LABELS, (), number), 0)
         seen.append(Observation(t, 0, sent, ()))
     return tuple(seen), clean
 
@@ -131,11 +131,11 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
         torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(3)), scale_factor=2, mode="bilinear"
     )
     matrix = draw(64, 48, seed=5) / 8
-    shield = DefensePipeline(build("noise:scale=1"))
+    pipeline = DefensePipeline(build("noise:scale=1"))
     seen = []
     for t in range(1, 25):
         clean = Prototypes(images.flatten(1) @ matrix, torch.arange(3), torch.ones(3, dtype=torch.int64))
-        sent = shield.upload((clean,), Sender(t, 0, 3, torch.arange(3), (), 24), 0)
+        sent = pipeline.upload((clean,), Sender(t, 0, 3, torch.arange(3), (), 24), 0)
         seen.append(Observation(t, 0, sent, ()))
     knowledge = Knowledge(
         KnowledgeCard(rounds_seen=24), (1, 8, 8), 3, extractors={0: lambda shown: shown.flatten(1) @ matrix}

@@ -164,11 +164,11 @@ def test_unmixing_answers_resampled_entanglement_and_not_fixed(tmp_path):
     labels = torch.arange(6).repeat_interleave(5)
 
     def error(text, rounds=12):
-        shield = DefensePipeline(build(*text))
+        pipeline = DefensePipeline(build(*text))
         seen = [
             Observation(t, 0, sent, ())
             for t in range(1, rounds + 1)
-            if (sent := shield.upload(message, Sender(t, 0, 6, labels, (), rounds), 0))
+            if (sent := pipeline.upload(message, Sender(t, 0, 6, labels, (), rounds), 0))
         ]
         found, _ = unmix_client(seen, 0, "window")
         return float((found.prototypes - prototypes).norm() / prototypes.norm())

@@ -59,8 +59,8 @@ def test_noise_has_the_scale_it_says_and_no_mean(kind, unit):
 def test_noise_on_a_network_is_measured_by_its_update():
     before = {"w": 100 * torch.ones(200, 200)}
     upload, broadcast = (Model({"w": before["w"] + 0.01}),), (Model(before),)
-    shield = DefensePipeline(build("noise:scale=1"))
-    sent = shield.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
+    pipeline = DefensePipeline(build("noise:scale=1"))
+    sent = pipeline.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
     assert float((get_payload(sent, Model).state["w"] - upload[0].state["w"]).std()) == pytest.approx(0.01, rel=0.05)
 
 
@@ -103,16 +103,16 @@ def test_quantise_has_few_levels_is_unbiased_and_keeps_zero():
 def test_sign_sends_one_magnitude_a_tensor():
     broadcast = (Model({"w": torch.tensor([1.0, 1.0, 1.0, 1.0])}),)
     upload = (Model({"w": torch.tensor([4.0, 0.0, 1.0, 3.0])}),)
-    shield = DefensePipeline(build("sign"))
-    sent = shield.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
+    pipeline = DefensePipeline(build("sign"))
+    sent = pipeline.upload(upload, Sender(1, 0, C, LABELS, broadcast), 0)
     assert get_payload(sent, Model).state["w"].tolist() == [3.0, -1.0, 1.0, 3.0]
-    assert [row.bytes for row in shield.wire_entries(entries(sent, 1, 0, "upload"))] == [1, 4]
+    assert [row.bytes for row in pipeline.wire_entries(entries(sent, 1, 0, "upload"))] == [1, 4]
 
 
 def test_pruned_and_quantised_uploads_cost_values_places_and_a_scale():
-    shield = DefensePipeline(build("prune:keep=0.25", "quantise:bits=4"))
+    pipeline = DefensePipeline(build("prune:keep=0.25", "quantise:bits=4"))
     entry = replace(entries(CASES["entangled"][0], 1, 0, "upload")[0], shape=(4096,))
-    assert {row.name.partition(".")[2]: row.bytes for row in shield.wire_entries([entry])} == {
+    assert {row.name.partition(".")[2]: row.bytes for row in pipeline.wire_entries([entry])} == {
         "feature": 1024 // 2,
         "feature#scale": 4,
         "feature#places": 4096 // 8,

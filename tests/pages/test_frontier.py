@@ -155,8 +155,8 @@ def sent(choices, shape=(10, 64), clients=2):
     """What an attack's directory says of a round in which clients send one prototype matrix with its ids each."""
     matrix = Entry(1, 0, "upload", "prototype.features", shape, "float32", 4, in_paper_count=True)
     ids = Entry(1, 0, "upload", "prototype.classes", shape[:1], "int64", 8, in_paper_count=False)
-    shield = DefensePipeline(build_defenses([parse_choice(choice) for choice in choices]))
-    wire = [row for _ in range(clients) for row in shield.wire_entries([matrix, ids])]
+    pipeline = DefensePipeline(build_defenses([parse_choice(choice) for choice in choices]))
+    wire = [row for _ in range(clients) for row in pipeline.wire_entries([matrix, ids])]
     totals = count(wire)
     per_round = {kind: {f"{key}_per_round": value for key, value in plain(one).items()} for kind, one in totals.items()}
     return upload_size(

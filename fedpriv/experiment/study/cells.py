@@ -313,7 +313,7 @@ def _refuse_property(
     """Check that a property inference that the study names will have something to go by."""
     from fedpriv.wire.kinds import KERNELS, TELLING
 
-    silent = federation.shield.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads)
+    silent = federation.pipeline.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads)
     if not silent or target in KERNELS or study.card.attacker_data == "same_domain":
         return
     for entry in entries:
