@@ -186,7 +186,7 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
         return
     config = RunConfig(
         dataset="digits",
-        strangers=0,
+        strangers=0.0,
         method=name,
         per_class=10,
         clients=3,
@@ -215,7 +215,7 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
 
 CONFIG = RunConfig(
     dataset="digits",
-    strangers=0,
+    strangers=0.0,
     method="fedgh",
     per_class=20,
     clients=4,
