@@ -194,6 +194,23 @@ def test_no_file_and_no_function_is_too_large():
         warnings.warn(f"{name} is small enough now: take it off the list of what may be larger", stacklevel=1)
 
 
+SAY_THE_THING = ("util", "algebra", "datasets", "models", "wire", "federation", "methods", "defenses", "evidence")
+"""Rooms whose docstrings name what there is, instead of asking."""
+
+
+def test_docstrings_say_the_thing():
+    asking = ("What ", "How ", "Whether ", "Return what ", "Return how ", "Return whether ")
+    wrong = [
+        f"{module}: {told.splitlines()[0]}"
+        for module, tree in trees().items()
+        if module.split(".")[1:2] and module.split(".")[1] in SAY_THE_THING
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and (told := ast.get_docstring(node) or "").startswith(asking)
+    ]
+    assert wrong == []
+
+
 def test_every_room_says_its_rule_in_one_sentence():
     rooms = {name: tree for name, tree in trees().items() if (HOME.parent / name.replace(".", "/")).is_dir()}
     assert {module.rpartition(".")[0] for module in trees()} - {""} <= set(rooms)  # no folder without __init__.py
