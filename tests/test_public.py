@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from quick_data import QUICK_DATA
+from federations import QUICK_DATA
 
 import fedpriv
 from fedpriv.cli.main import run as command

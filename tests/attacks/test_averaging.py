@@ -6,6 +6,7 @@ import pytest
 import torch
 from compare import expect_close
 from defense_cases import build
+from federations import CPU, small, train_small
 
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
@@ -14,7 +15,6 @@ from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, Prototypes, Representations
 
-CPU = torch.device("cpu")
 WIDTH = 32
 LABELS = torch.arange(6).repeat_interleave(2)
 
@@ -164,30 +164,21 @@ def test_what_is_missing_is_said():
 
 @pytest.mark.parametrize("method", ["fedallrep", "fedgh"])
 def test_on_a_run_the_true_rows_are_known_to_the_scorer_and_averaging_comes_nearer_to_them(method, tmp_path):
-    from fedpriv.datasets.federated import PartitionOptions
     from fedpriv.defenses import parse_choice
     from fedpriv.evidence.gather import gather, truths
-    from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.engines.local import run_clients
     from fedpriv.federation.method import LocalTraining
-    from fedpriv.federation.rounds import run
-    from fedpriv.federation.run_directory import RunConfig, RunDirectory
 
     kind = "representation" if method == "fedallrep" else "prototype"
-    config = RunConfig(
-        dataset="digits",
-        strangers=0,
-        method=method,
+    config = small(
+        method,
         per_class=20,
         clients=4,
         rounds=8,
-        partition=PartitionOptions(alpha=0.5),
+        alpha=0.5,
         training=LocalTraining(learning_rate=0.02),
         defenses=(parse_choice("noise:scale=1"),),
     )
-    federation = prepare(config, CPU)
-    directory = RunDirectory.create(tmp_path / "run", config)
-    run(federation, directory, run_clients)
+    directory, federation = train_small(tmp_path / "run", config)
     seen = gather(
         directory, federation, kind, KnowledgeCard(rounds_seen=8), n_targets=8, seed=0, unit=AveragedInversion.unit
     )

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_same
+from federations import CPU, small, train_small
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
@@ -14,17 +15,11 @@ from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.local_step import LocalStep, StepModel
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.errors import UserError
 
-CPU = torch.device("cpu")
 CARD = KnowledgeCard()
 
 
@@ -35,20 +30,15 @@ def card(access):
 def trained(folder, models, **changes):
     values = {"rounds": 1, "image_size": 32} | changes
     steps = values.pop("steps", 1)
-    config = RunConfig(
-        dataset="digits",
-        strangers=0,
-        method="fedavg",
+    config = small(
+        "fedavg",
         per_class=2,
         clients=2,
         models=models,
-        partition=PartitionOptions(name="iid"),
         training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=4),
         **values,
     )
-    directory, federation = RunDirectory.create(folder / "run", config), prepare(config, CPU)
-    run(federation, directory, run_clients)
-    return directory, federation
+    return train_small(folder / "run", config)
 
 
 @pytest.fixture(scope="module")

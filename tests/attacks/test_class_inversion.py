@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from compare import expect_rows_close
-from quick_data import DIGITS
+from federations import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.invert.class_inversion import ClassInversion, answers

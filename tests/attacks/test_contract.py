@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from federations import small, train_small
 
 import fedpriv.attacks
 from fedpriv.attacks import ATTACKS
@@ -16,17 +17,11 @@ from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.infer.contract import Asked, Candidates, Inference, InferenceProblem, Scores
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
 from fedpriv.attacks.recover.then_invert import INVERSIONS, RecoverThenInvert
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Prototypes, find_payload
 
-CPU = torch.device("cpu")
 HERE = Path(__file__).parent
 
 
@@ -153,10 +148,8 @@ def world(tmp_path_factory):
 
     def of(method):
         if method not in made:
-            config = RunConfig(
-                dataset="digits",
-                strangers=0,
-                method=method,
+            config = small(
+                method,
                 clients=3,
                 rounds=2,
                 per_class=12,
@@ -164,12 +157,9 @@ def world(tmp_path_factory):
                 capture="all",
                 keep=(1, 2),
                 models="small-cnn",
-                partition=PartitionOptions(name="iid"),
                 training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
             )
-            directory, federation = RunDirectory.create(home / method, config), prepare(config, CPU)
-            run(federation, directory, run_clients)
-            made[method] = directory, federation
+            made[method] = train_small(home / method, config)
         return made[method]
 
     return of

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from federations import DIGITS
 from hypothesis import given
 from hypothesis import strategies as st
-from quick_data import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.algebra.entanglement import entangle, sample_weights

@@ -7,10 +7,10 @@ import pytest
 import torch
 from compare import expect_close
 from eval_cases import asked
+from federations import DIGITS
 from gradient_cases import clients, images_and_labels, knowledge_of, sigmoid_net
 from hypothesis import given
 from hypothesis import strategies as st
-from quick_data import DIGITS
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 

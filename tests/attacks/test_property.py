@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from compare import expect_same
-from quick_data import DIGITS
+from federations import DIGITS
 from sklearn.datasets import load_digits
 
 from fedpriv.attacks.infer.kernel_classes import compare, likeness
@@ -346,7 +346,8 @@ def record_of(flags, out):
 
 def test_kernels_need_the_classes_of_public_images_and_nothing_else(capsys):
     public = ["--public", "100", "--rounds", "2", "--clients", "5", "--alpha", "0.3"]
-    kernels = ["attack", "--target", "kernel", "--attack", "property", *public, "--quiet", "--out", "refused"]
+    blind = ["--knowledge", "attacker_data=none"]
+    kernels = ["attack", "--target", "kernel", "--attack", "property", *public, *blind, "--quiet", "--out", "refused"]
     assert run(kernels) == 2
     assert "needs attacker_data=same_domain" in capsys.readouterr().err
     found = record("kernel", *public, "--knowledge", "attacker_data=same_domain")

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from quick_data import DIGITS
+from federations import DIGITS
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run

@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from quick_data import DIGITS
+from federations import DIGITS
 
 from fedpriv.cli import common
 from fedpriv.cli.main import run

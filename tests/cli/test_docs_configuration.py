@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from quick_data import DIGITS
+from federations import DIGITS
 
 from fedpriv.cli.main import run
 

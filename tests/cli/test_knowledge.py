@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from quick_data import DIGITS
+from federations import DIGITS
 
 from fedpriv.cli.main import run
 

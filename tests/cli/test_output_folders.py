@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from quick_data import DIGITS
+from federations import DIGITS
 
 from fedpriv.cli.main import run
 from fedpriv.util import ownership

@@ -10,15 +10,14 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from defense_cases import build, plan_for
+from federations import CPU, DIGITS, small, train_small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_cases import World
-from quick_data import DIGITS
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run as command
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.dp_sgd import DPSGD, private_step
 from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
@@ -30,14 +29,13 @@ from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import local_batches, steps
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model, extractor_batch_norms
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
-CPU = torch.device("cpu")
 SHAPE, CLASSES = (1, 8, 8), 4
 
 
@@ -315,16 +313,12 @@ def test_the_matrix_of_fedral_and_both_trainings_of_fedrep_are_private(monkeypat
 
 # ---------------------------------------------------------------- whole runs
 
-CONFIG = RunConfig(
-    dataset="digits",
-    strangers=0,
-    method="fedavg",
+CONFIG = small(
+    "fedavg",
     models="small-mlp",
     per_class=10,
     clients=3,
     rounds=2,
-    partition=PartitionOptions(name="iid"),
-    training=LocalTraining(learning_rate=0.1),
 )
 
 
@@ -402,9 +396,7 @@ def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
         training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
         defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
     )
-    federation = prepare(config, CPU)
-    directory = RunDirectory.create(tmp_path / "run", config)
-    run(federation, directory, run_clients)
+    directory, federation = train_small(tmp_path / "run", config)
     drawn = {k: used_images(directory, 1, k) for k in range(6)}
     found = gather(directory, federation, "model", KnowledgeCard(labels="given"), n_targets=10, seed=0)
     assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}

@@ -5,45 +5,33 @@ from dataclasses import replace
 import pytest
 import torch
 from compare import expect_close
+from federations import CPU, small, train_small
 
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.recover.unmixing import unmix_client
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.defenses import parse_choice
 from fedpriv.evidence.gather import gather, truths
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import put
 from fedpriv.federation.truth_files import load_trace
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, Kernel, Model, Representations, SampleCount, get_payload
 
-CPU = torch.device("cpu")
-CONFIG = RunConfig(
-    dataset="digits",
-    strangers=0,
-    method="fedgh",
+CONFIG = small(
+    "fedgh",
     per_class=20,
     clients=4,
     rounds=3,
-    partition=PartitionOptions(alpha=0.5),
-    training=LocalTraining(learning_rate=0.1),
+    alpha=0.5,
 )
 CARD = KnowledgeCard()
 
 
 def train(path, *texts, **changes):
     config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
-    federation = prepare(config, CPU)
-    directory = RunDirectory.create(path, config)
-    run(federation, directory, run_clients)
-    return directory, federation
+    return train_small(path, config)
 
 
 def own_features(directory, federation, client, round_):

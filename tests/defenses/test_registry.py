@@ -8,7 +8,6 @@ import torch
 from compare import expect_close, expect_same
 from defense_cases import (
     CASES,
-    CPU,
     LABELS,
     OPTIONS,
     TABLE,
@@ -19,19 +18,16 @@ from defense_cases import (
     same,
     send,
 )
-from quick_data import DIGITS
+from federations import CPU, DIGITS, files, small, train_small
 
 from fedpriv.cli.main import run as command
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.defenses import DEFENSES, parse_choice
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.engines.local import run_clients
-from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS
-from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import Prototypes, SampleCount, get_payload
@@ -184,15 +180,13 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
     method = METHODS.load(name)
     if not method.linear_aggregation:
         return
-    config = RunConfig(
-        dataset="digits",
-        strangers=0.0,
-        method=name,
+    config = small(
+        name,
         per_class=10,
         clients=3,
         rounds=1,
         models="small-mlp",
-        partition=PartitionOptions(alpha=1.0),
+        alpha=1.0,
         public=20,
     )
     federation = prepare(config, CPU)
@@ -213,32 +207,18 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
 
 # ---------------------------------------------------------------- whole runs
 
-CONFIG = RunConfig(
-    dataset="digits",
-    strangers=0.0,
-    method="fedgh",
+CONFIG = small(
+    "fedgh",
     per_class=20,
     clients=4,
     rounds=4,
-    partition=PartitionOptions(alpha=0.5),
-    training=LocalTraining(learning_rate=0.1),
+    alpha=0.5,
 )
 
 
 def train(path, *texts, **changes):
     config = replace(CONFIG, defenses=tuple(parse_choice(text) for text in texts), **changes)
-    directory = RunDirectory.create(path, config)
-    run(prepare(config, CPU), directory, run_clients)
-    return directory
-
-
-def files(path):
-    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in skipped
-    }
+    return train_small(path, config)[0]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from defense_cases import build, plan_for
+from federations import CPU, files, small
 from hypothesis import given
 from hypothesis import strategies as st
 from method_cases import World
@@ -19,7 +20,6 @@ from fedpriv.attacks.gradients.local_step import StepModel
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.cli.main import run as command
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.datasets.types import Samples
 from fedpriv.defenses import parse_choice
 from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
@@ -32,18 +32,16 @@ from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.local_training import classification_loss, local_batches, train
 from fedpriv.federation.method import GuardedTraining, LocalTraining
 from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import parameters
 from fedpriv.federation.trace import Trace
 from fedpriv.models.bottleneck import VariationalBottleneck, divergence
 from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint, SplitModel
-from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import Model
 
-CPU = torch.device("cpu")
 SHAPE, CLASSES, WIDTH = (1, 8, 8), 4, 24
 OWN = Blueprint("small-cnn", SHAPE, CLASSES, WIDTH)
 DEFENSES = ("soteria:percentile=50", "precode:code=8", "transform", "mixup", "dp-sgd:noise_multiplier=1")
@@ -351,30 +349,18 @@ def test_training_without_defenses_is_the_plain_loop_bit_for_bit():
 
 # ---------------------------------------------------------------- whole runs
 
-CONFIG = RunConfig(
-    dataset="digits",
-    strangers=0,
-    method="fedavg",
+CONFIG = small(
+    "fedavg",
     models="small-mlp",
     per_class=8,
     clients=3,
     rounds=2,
-    partition=PartitionOptions(name="iid"),
     training=LocalTraining(learning_rate=0.1, max_steps=2),
 )
 
 
 def federation(config):
     return prepare(config, CPU)
-
-
-def files(path):
-    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in skipped
-    }
 
 
 @pytest.mark.parametrize("text", DEFENSES)

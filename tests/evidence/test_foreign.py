@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 from compare import expect_same
+from federations import DIGITS
 from PIL import Image
-from quick_data import DIGITS
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run

@@ -5,25 +5,20 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_close, expect_same
+from federations import CPU, small, train_small
 
 from fedpriv.algebra.entanglement import MECHANISMS
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Observation, Reconstruction, TargetId
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.targets import choose_targets
 from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.suite import PIECE, Execution, attack_in_pieces
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Entangled, LabelCounts, Model, Prototypes, Representations, get_payload
 
-CPU = torch.device("cpu")
 CARD = KnowledgeCard()
 
 
@@ -35,22 +30,17 @@ def world(tmp_path_factory):
         key = (method, *sorted(options.items()))
         if key not in made:
             training = LocalTraining(learning_rate=0.1, max_steps=1, batch_size=3) if method == "fedavg" else None
-            config = RunConfig(
-                dataset="digits",
-                strangers=0,
-                method=method,
+            config = small(
+                method,
                 options=options,
                 per_class=20,
                 clients=3,
                 rounds=4,
                 models="small-cnn,small-mlp" if method != "fedavg" else "small-mlp",
-                partition=PartitionOptions(alpha=1.0),
+                alpha=1.0,
                 training=training or LocalTraining(learning_rate=0.1),
             )
-            directory = RunDirectory.create(tmp_path_factory.mktemp("evidence") / "run", config)
-            federation = prepare(config, CPU)
-            run(federation, directory, run_clients)
-            made[key] = directory, federation
+            made[key] = train_small(tmp_path_factory.mktemp("evidence") / "run", config)
         return made[key]
 
     return get
@@ -258,20 +248,15 @@ def test_batches_of_different_sizes_are_put_together(tmp_path):
 
 
 def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
-    config = RunConfig(
-        dataset="digits",
-        strangers=0,
-        method="fedallrep",
+    config = small(
+        "fedallrep",
         per_class=6,
         clients=2,
         rounds=1,
         models="resnet18",
         image_size=32,
-        partition=PartitionOptions(name="iid"),
     )
-    directory = RunDirectory.create(tmp_path / "run", config)
-    federation = prepare(config, CPU)
-    run(federation, directory, run_clients)
+    directory, federation = train_small(tmp_path / "run", config)
     for access, same in (("running", True), ("none", False)):
         card = dataclasses.replace(CARD, batch_norm=access)
         evidence = gather(directory, federation, "representation", card, n_targets=2, seed=0)

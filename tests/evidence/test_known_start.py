@@ -3,43 +3,33 @@
 import pytest
 import torch
 from compare import expect_same
+from federations import CPU, small, train_small
 
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import inner
 from fedpriv.methods.fedhenn import prefix
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Model, find_payload, get_payload
 
-CPU = torch.device("cpu")
 CARD = KnowledgeCard()
 
 
 def trained(folder, **changes):
     values = {"rounds": 3, "models": "small-mlp", "capture": "all"} | changes
-    config = RunConfig(
-        dataset="digits",
-        strangers=0,
-        method="fedhenn",
+    config = small(
+        "fedhenn",
         options={"weight": 0.0},
         per_class=6,
         clients=2,
         public=8,
-        partition=PartitionOptions(name="iid"),
         training=LocalTraining(learning_rate=0.05, max_steps=1, batch_size=1),
         **values,
     )
-    directory, federation = RunDirectory.create(folder / "run", config), prepare(config, CPU)
-    run(federation, directory, run_clients)
-    return directory, federation
+    return train_small(folder / "run", config)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from federations import CPU, small, train_small
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
@@ -14,21 +15,15 @@ from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.optim.rows import Row
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
 from fedpriv.wire.kinds import NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
 
-CPU = torch.device("cpu")
 CARD = KnowledgeCard()
 TRUE = 1e-3
 """Distance below which images explain an update, up to rounding."""
@@ -51,10 +46,8 @@ def world(tmp_path_factory):
         key = (method, batch_size, steps, *sorted(more.items()))
         if key not in made:
             found = METHODS.load(method)
-            config = RunConfig(
-                dataset="digits",
-                strangers=0,
-                method=method,
+            config = small(
+                method,
                 options=({"small_model": "small-cnn"} if "small_model" in vars(found.options()) else {}) | more,
                 per_class=6,
                 clients=2,
@@ -63,13 +56,9 @@ def world(tmp_path_factory):
                 models="small-cnn",
                 capture="all",
                 keep=(1,),
-                partition=PartitionOptions(name="iid"),
                 training=LocalTraining(learning_rate=0.05, max_steps=steps, batch_size=batch_size),
             )
-            directory = RunDirectory.create(tmp_path_factory.mktemp("loss") / "run", config)
-            federation = prepare(config, CPU)
-            run(federation, directory, run_clients)
-            made[key] = directory, federation
+            made[key] = train_small(tmp_path_factory.mktemp("loss") / "run", config)
         return made[key]
 
     return get
@@ -141,18 +130,15 @@ def test_what_nobody_follows_is_named(method, options, reason):
 
 def test_momentum_and_weight_decay_are_named(tmp_path):
     training = LocalTraining(learning_rate=0.05, max_steps=2, batch_size=3, momentum=0.9, weight_decay=0.1)
-    config = RunConfig(
-        dataset="digits",
-        strangers=0,
-        method="fedavg",
+    config = small(
+        "fedavg",
         per_class=6,
         clients=2,
         rounds=1,
         models="small-mlp",
         training=training,
     )
-    directory, federation = RunDirectory.create(tmp_path / "run", config), prepare(config, CPU)
-    run(federation, directory, run_clients)
+    directory, federation = train_small(tmp_path / "run", config)
     evidence = gather(directory, federation, "model", CARD, n_targets=2, seed=0)
     asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     for attack in (InvertingGradients(), DeepLeakage(), LinearLayer()):

@@ -4,43 +4,33 @@ import dataclasses
 
 import pytest
 import torch
+from federations import CPU, small, train_small
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, one_hot
 from fedpriv.attacks.gradients.step_problems import dealt, read_problem
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import local_steps, used_images
 from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 
-CPU = torch.device("cpu")
 CARD = KnowledgeCard()
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """Return a run whose clients hold different numbers of images and take two epochs of batches of ten."""
-    config = RunConfig(
-        dataset="digits",
-        strangers=0,
-        method="fedavg",
+    config = small(
+        "fedavg",
         per_class=12,
         clients=4,
         rounds=1,
         models="small-mlp",
-        partition=PartitionOptions(alpha=0.3),
+        alpha=0.3,
         training=LocalTraining(learning_rate=0.05, batch_size=10, epochs=2),
     )
-    directory = RunDirectory.create(tmp_path_factory.mktemp("facts") / "run", config)
-    federation = prepare(config, CPU)
-    run(federation, directory, run_clients)
-    return directory, federation
+    return train_small(tmp_path_factory.mktemp("facts") / "run", config)
 
 
 @pytest.mark.parametrize("n_targets", [1, 4])

@@ -8,27 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from federations import CPU, small, train_small
 
 import fedpriv
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.held import held_in_run, used_in_round
 from fedpriv.evidence.traces import granted, local_steps, mixing_weights
 from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
 from fedpriv.federation.truth_files import load_trace, store_trace, trace_path
 from fedpriv.util.errors import UserError
 
-CPU = torch.device("cpu")
 PACKAGE = Path(fedpriv.__file__).parent
 BLIND = KnowledgeCard(labels="inferred", batch=False, batch_norm="none")
 """A card that grants nothing that the trace holds."""
@@ -36,16 +33,11 @@ BLIND = KnowledgeCard(labels="inferred", batch=False, batch_norm="none")
 
 def trained(path, engine=run_clients, **changes):
     values = {"method": "fedavg", "clients": 3, "rounds": 2, "models": "small-mlp", "per_class": 8} | changes
-    config = RunConfig(
-        dataset="digits",
-        strangers=0,
-        partition=PartitionOptions(name="iid"),
+    config = small(
         training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
         **values,
     )
-    directory, federation = RunDirectory.create(path, config), prepare(config, CPU)
-    run(federation, directory, engine)
-    return directory, federation
+    return train_small(path, config, engine)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from federations import DIGITS, QUICK_DATA
 from hypothesis import given
 from hypothesis import strategies as st
-from quick_data import DIGITS, QUICK_DATA
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from quick_data import DIGITS
+from federations import DIGITS
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Same, Trained

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from quick_data import QUICK_DATA
+from federations import QUICK_DATA
 from torch import nn
 from torch.nn import functional
 

@@ -3,15 +3,12 @@
 import pytest
 import torch
 from compare import expect_same
+from federations import small, train_small
 from torch import nn
 
 from fedpriv.datasets.types import Samples
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import ClientSetup, LocalTraining, NoOptions
 from fedpriv.federation.operations import images_per_round, local_training_flops, training_flops_per_image
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 
@@ -69,12 +66,8 @@ def test_operations_are_proportional_to_the_batch(name, monkeypatch):
 
 
 def test_a_runs_summary_holds_the_operations_of_its_clients(tmp_path):
-    config = RunConfig(
-        dataset="digits", strangers=0, per_class=10, clients=3, rounds=1, models="small-cnn,small-mlp", capture="none"
-    )
-    federation = prepare(config, torch.device("cpu"))
-    directory = RunDirectory.create(tmp_path / "run", config)
-    run(federation, directory, run_clients)
+    config = small("fedre", per_class=10, clients=3, rounds=1, models="small-cnn,small-mlp", capture="none")
+    directory, federation = train_small(tmp_path / "run", config)
     found = directory.summary["flops"]
     images = [len(setup.train) for setup in federation.clients]
     first, second, third = found["local_training_per_client_round"]

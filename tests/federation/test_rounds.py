@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from compare import expect_close
+from federations import CPU, files, small, train_small
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.federation import prepare
@@ -16,38 +17,20 @@ from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count
 from fedpriv.wire.payloads import Entangled, Model, get_payload
 
-CPU = torch.device("cpu")
-CONFIG = RunConfig(
-    dataset="digits",
-    strangers=0,
-    method="fedre",
+CONFIG = small(
+    "fedre",
     per_class=20,
     clients=4,
     rounds=3,
-    partition=PartitionOptions(name="iid"),
-    training=LocalTraining(learning_rate=0.1),
 )
 
 
 def trained(path: Path, config: RunConfig = CONFIG) -> RunDirectory:
-    directory = RunDirectory.create(path, config)
-    run(prepare(config, CPU), directory, run_clients)
-    return directory
-
-
-def files(path: Path) -> dict[str, bytes]:
-    """Everything that is a function of the configuration alone."""
-    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
-    return {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and file.name not in skipped
-    }
+    return train_small(path, config)[0]
 
 
 class Killed(Exception):

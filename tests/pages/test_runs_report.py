@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from federations import small
 
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.curves import accuracy_by_round, accuracy_by_scalars, class_colours, logarithmic
 from fedpriv.pages.page import percent, quantity
 from fedpriv.pages.prototype_map import embed, prototype_map
@@ -61,7 +62,7 @@ def entangled(round_, client):
 
 def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=None, finish=True, **settings):
     """Write a run of three rounds in which nothing is broadcast."""
-    config = RunConfig(dataset="digits", strangers=0, method=method, clients=2, rounds=3, capture=capture, **settings)
+    config = small(method, clients=2, rounds=3, capture=capture, **settings)
     run = RunDirectory.create(path, config)
     for round_, (trained, received) in enumerate(zip(TRAINED, RECEIVED, strict=True), start=1):
         clients = {"after_training": trained, "after_broadcast": received, **(extra or {})}

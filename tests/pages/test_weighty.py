@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from compare import expect_same
+from federations import CPU, small, train_small
 from torch.nn import functional
 from torch.nn.functional import cosine_similarity
 
@@ -12,20 +13,14 @@ from fedpriv.attacks.gradients.layer_inputs import LayerInputs
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.local_step import StepModel, local_step
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.truths import truths
-from fedpriv.experiment.federation import prepare
-from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import run
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.states import put
 from fedpriv.methods.fedapen import mix
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 
-CPU = torch.device("cpu")
 CARD = KnowledgeCard()
 RATE = 0.05
 KINDS = {
@@ -45,22 +40,16 @@ def world(tmp_path_factory):
     def get(method, batch_size=3, steps=1, model="small-mlp", rounds=1, epochs=1):
         key = (method, batch_size, steps, model, rounds)
         if key not in made:
-            config = RunConfig(
-                dataset="digits",
-                strangers=0,
-                method=method,
+            config = small(
+                method,
                 options={"small_model": model} if method in ("fml", "fedmrl", "fedapen", "fedkd") else {},
                 per_class=6,
                 clients=2,
                 rounds=rounds,
                 models=model,
-                partition=PartitionOptions(name="iid"),
                 training=LocalTraining(learning_rate=RATE, max_steps=steps, batch_size=batch_size, epochs=epochs),
             )
-            directory = RunDirectory.create(tmp_path_factory.mktemp("weighty") / "run", config)
-            federation = prepare(config, CPU)
-            run(federation, directory, run_clients)
-            made[key] = directory, federation
+            made[key] = train_small(tmp_path_factory.mktemp("weighty") / "run", config)
         return made[key]
 
     return get

@@ -1,0 +1,48 @@
+"""Small federations, trained in a second or two: the one place where tests make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedpriv.datasets.federated import PartitionOptions
+from fedpriv.experiment.federation import prepare
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import Federation, run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.util import ownership
+
+QUICK_DATA = {"dataset": "digits", "strangers": 0.0}
+"""Small images, all of them among clients: what tests name whose point is not the data."""
+
+DIGITS = ("--dataset", "digits", "--strangers", "0")
+"""The same on the command line."""
+
+CPU = torch.device("cpu")
+
+
+def small(method: str, *, alpha: float | None = None, **settings: Any) -> RunConfig:
+    """Digits, all of them with clients, of every class as many with each client unless ``alpha`` skews them."""
+    partition = PartitionOptions(name="iid") if alpha is None else PartitionOptions(alpha=alpha)
+    own = {"partition": partition, "training": LocalTraining(learning_rate=0.1)}
+    return RunConfig(method=method, **(QUICK_DATA | own | settings))
+
+
+def train_small(path: Path, config: RunConfig, engine: Any = run_clients) -> tuple[RunDirectory, Federation]:
+    """A run that is trained to its end."""
+    directory, federation = RunDirectory.create(path, config), prepare(config, CPU)
+    run(federation, directory, engine)
+    return directory, federation
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """Everything in a run that is a function of its configuration alone."""
+    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and file.name not in skipped
+    }
