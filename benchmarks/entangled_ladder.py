@@ -20,8 +20,8 @@ from fedpriv.attacks.recover.unmixing_once import PriorUnmixing, Source, label_o
 from fedpriv.evidence.gather import gather, truths
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.scoring.identification import identify_features
 from fedpriv.scoring.leakage import relative_error
+from fedpriv.scoring.vectors import identify_features
 from fedpriv.wire.payloads import Entangled, get_payload
 
 Guess = Callable[[tuple[Observation, ...], TargetId], Tensor]

@@ -11,6 +11,7 @@ import torch
 
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Reconstruction, TargetId
 from fedpriv.defenses import build_defenses
+from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.federation.defense import defense_facts
@@ -65,11 +66,11 @@ def images(n, *, shape=(1, 8, 8), seed=0):
 def truths(sizes, *, shape=(1, 8, 8), seed=0, pool=120, classes=3):
     """One truth a size; target t is of class t mod ``classes``, and all share one pool."""
     everything = images(sum(sizes) + pool, shape=shape, seed=seed)
-    outside, labels = everything[:pool], torch.arange(pool) % classes
+    outside = Pool.divided(everything[:pool], torch.arange(pool) % classes, seed)
     found, start = [], pool
     for position, size in enumerate(sizes):
         members = everything[start : start + size]
-        found.append(Truth.equal(members, torch.full((size,), position % classes), outside, labels))
+        found.append(Truth.equal(members, torch.full((size,), position % classes), outside))
         start += size
     return tuple(found)
 

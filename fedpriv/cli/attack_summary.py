@@ -93,11 +93,11 @@ def summary_row(record: ReconstructionRecord) -> dict[str, str]:
     from fedpriv.scoring.floors import LABELS, PERMUTED
     from fedpriv.scoring.ranking import title
 
-    gain, floors = record.advantage_db, record.floors
+    gain, floors = record.advantage_db, record.image_floors
     best = gain.best_floor
     permuted = floors.get(PERMUTED)
     interval = "" if gain.ci95 is None else f" [{gain.ci95[0]:+.2f}, {gain.ci95[1]:+.2f}]"
-    reached = convergence(record)
+    reached, told = convergence(record), record.metrics.identification_top1.mean
     return {
         "attack": title(record),
         "PSNR": f"{record.metrics.psnr_db.mean:.2f}",
@@ -105,7 +105,7 @@ def summary_row(record: ReconstructionRecord) -> dict[str, str]:
         "permuted uploads (negative control)": "not run" if permuted is None else f"{permuted.psnr_db:.2f}",
         "advantage [95 %]": f"{gain.mean:+.2f}{interval}",
         "beat the floor by 3 dB": f"{100 * gain.share_3db:.0f} %",
-        "identified": f"{100 * record.metrics.identification_top1.mean:.0f} %",
+        "identified": "not measured" if told is None else f"{100 * told:.0f} %",
         "converged": f"{100 * reached.share:.0f} %",
         "objective (median)": objective(reached.objective),
         "targets / clients": f"{record.n_targets} / {record.n_clients}",

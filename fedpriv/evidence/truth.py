@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from fedpriv.evidence.pool import Pool, refuse_no_images
 from fedpriv.util.errors import UserError
 
 STRATA = ("1", "2-3", "4-10", ">10")
@@ -22,7 +23,7 @@ def stratum(n_c: int) -> str:
 
 @dataclass(frozen=True)
 class Truth:
-    """The private images behind one target, and images that it had nothing to do with.
+    """The private images behind one target, images that it had nothing to do with, and guesses made without it.
 
     Attributes:
         members: ``(m, c, h, w)`` in [0, 1]: the images that went into the target. One for a representation, the n_c
@@ -30,32 +31,30 @@ class Truth:
             of the batch for a gradient. Private.
         weights: ``(m,)`` >= 0, summing to one: each member's share in the upload.
         labels: ``(m,)`` int64 classes of the members. Private.
-        nonmembers: ``(p, c, h, w)`` in [0, 1], p >= 1: images that the attack had nothing to do with, drawn by seed.
-            Floors and decoys are made of these alone.
-        nonmember_labels: ``(p,)`` int64.
+        pool: strangers, drawn by seed. Blind guesses and decoys are made of these alone.
         feature: ``(d,)`` the true representation that an attack with linear algebra tries to recover, or None.
+        told: whether card or upload tell the attacker the members' classes; a guess may use them only then.
+        nearest: ``(k,)`` int64 positions in ``pool.guesses`` of the strangers whose representations are nearest to the
+            uploaded vector, the nearest first; None where the upload holds no vector, or the card grants no extractor.
+        vectors: guesses ``(d,)`` at ``feature`` by name, made without the target's own upload.
     """
 
     members: Tensor
     weights: Tensor
     labels: Tensor
-    nonmembers: Tensor
-    nonmember_labels: Tensor
+    pool: Pool
     feature: Tensor | None = None
+    told: bool = True
+    nearest: Tensor | None = None
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, labels in (("members", "labels"), ("nonmembers", "nonmember_labels")):
-            images, numbers = getattr(self, name), getattr(self, labels)
-            if images.dim() != 4 or len(images) == 0 or not images.is_floating_point():
-                raise UserError(f"truth.{name}: expected float images (n >= 1, c, h, w), got {tuple(images.shape)}")
-            # The comparison is false for NaN too.
-            if not bool(((images >= 0) & (images <= 1)).all()):
-                raise UserError(f"truth.{name}: expected values in [0, 1]")
-            if numbers.shape != images.shape[:1]:
-                raise UserError(f"truth.{labels}: expected {len(images)} labels, got shape {tuple(numbers.shape)}")
-        if self.members.shape[1:] != self.nonmembers.shape[1:]:
+        refuse_no_images("truth.members", self.members)
+        if self.labels.shape != self.members.shape[:1]:
+            raise UserError(f"truth.labels: expected {len(self.members)} labels, got shape {tuple(self.labels.shape)}")
+        if self.members.shape[1:] != self.pool.guesses.shape[1:]:
             raise UserError(
-                f"truth.nonmembers: images {tuple(self.nonmembers.shape[1:])} differ in shape from the members "
+                f"pool.guesses: images {tuple(self.pool.guesses.shape[1:])} differ in shape from the members "
                 f"{tuple(self.members.shape[1:])}"
             )
         if self.weights.shape != self.labels.shape or not bool((self.weights >= 0).all()):
@@ -64,17 +63,10 @@ class Truth:
             raise UserError(f"truth.weights: expected a sum of 1, got {float(self.weights.sum()):.6g}")
 
     @classmethod
-    def equal(
-        cls,
-        members: Tensor,
-        labels: Tensor,
-        nonmembers: Tensor,
-        nonmember_labels: Tensor,
-        feature: Tensor | None = None,
-    ) -> Truth:
+    def equal(cls, members: Tensor, labels: Tensor, pool: Pool, feature: Tensor | None = None) -> Truth:
         """Return a truth whose members all have the weight 1 / m."""
         weights = torch.full((len(members),), 1 / max(len(members), 1), dtype=torch.float64)
-        return cls(members, weights, labels, nonmembers, nonmember_labels, feature)
+        return cls(members, weights, labels, pool, feature)
 
     @property
     def n_c(self) -> int:
@@ -86,11 +78,6 @@ class Truth:
         """(channels, height, width)."""
         channels, height, width = self.members.shape[1:]
         return channels, height, width
-
-    @cached_property
-    def pool_mean(self) -> Tensor:
-        """The mean of the non-members ``(c, h, w)``, float64."""
-        return self.nonmembers.mean(dim=0, dtype=torch.float64)
 
     def mean_image(self) -> Tensor:
         """Return the weighted mean of the members ``(c, h, w)``, float64."""
@@ -105,9 +92,13 @@ class Truth:
 
     def to_cpu(self) -> Truth:
         """Return the same on the CPU."""
-        names = ("members", "weights", "labels", "nonmembers", "nonmember_labels")
-        held = [getattr(self, name) for name in names] + ([] if self.feature is None else [self.feature])
-        if not any(value.device.type != "cpu" or value.requires_grad for value in held):
+        names = [
+            name for name in ("members", "weights", "labels", "feature", "nearest") if getattr(self, name) is not None
+        ]
+        held = [getattr(self, name) for name in names] + list(self.vectors.values())
+        pool = self.pool.to_cpu()
+        if pool is self.pool and not any(value.device.type != "cpu" or value.requires_grad for value in held):
             return self
-        feature = None if self.feature is None else self.feature.detach().cpu()
-        return replace(self, **{name: getattr(self, name).detach().cpu() for name in names}, feature=feature)
+        moved = {name: getattr(self, name).detach().cpu() for name in names}
+        vectors = {name: value.detach().cpu() for name, value in self.vectors.items()}
+        return replace(self, **moved, pool=pool, vectors=vectors)

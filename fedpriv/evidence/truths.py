@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId, Unit
+from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.client_states import state_behind
+from fedpriv.evidence.pool import ENOUGH_DECOYS, MOST_VALUES, Pool
 from fedpriv.evidence.traces import mixing_weights, round_members, used_images
 from fedpriv.evidence.truth import Truth
 from fedpriv.federation.local_training import represent
@@ -23,9 +26,6 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payloads import Representations, get_payload
 
-NONMEMBERS = 240
-"""Size of the pool of images that a client's targets had nothing to do with."""
-
 
 def truths(
     run: RunDirectory,
@@ -35,13 +35,27 @@ def truths(
     *,
     seed: int,
     unit: Unit = "upload",
+    kept: Trained | None = None,
 ) -> tuple[Truth, ...]:
     """Look up the private images behind targets, and draw the images that they have nothing to do with.
 
-    The pool of a client's targets is drawn from strangers where the run set some aside, none of them the attacker's own;
-    else from everything that is not in the client's training set.
+    The pool of a client's targets is everything that is not in its training set, strangers that the run set aside and the
+    others' images, as far as memory allows; none of the attacker's own.
+
+    Args:
+        run: a complete run.
+        federation: the run prepared again.
+        kind: of upload that is attacked.
+        targets: T targets.
+        seed: of the drawing of strangers.
+        unit: what one target is.
+        kept: pools that were drawn already, for scorers alone; None begins anew.
     """
-    pools = {client: _nonmembers(federation, client, seed) for client in sorted({t.client for t in targets})}
+    keep = kept or Trained()
+    pools = {
+        client: keep.get(("pool", client, seed, Same(federation)), partial(_pool, federation, client, seed))
+        for client in sorted({target.client for target in targets})
+    }
     found = []
     for target in targets:
         train = federation.clients[target.client].train.to(torch.device("cpu"))
@@ -53,8 +67,7 @@ def truths(
                 members=train.images[index],
                 weights=weights,
                 labels=train.labels[index],
-                nonmembers=pools[target.client][0],
-                nonmember_labels=pools[target.client][1],
+                pool=pools[target.client],
                 feature=_prototype(run, federation, kind, target, train.images[index]) if recovered else None,
             )
         )
@@ -68,14 +81,27 @@ def _prototype(run: RunDirectory, federation: Federation, kind: str, target: Tar
     return represent(model, images).mean(0)
 
 
-def _nonmembers(federation: Federation, client: int, seed: int) -> tuple[Tensor, Tensor]:
-    strangers = federation.data.strangers
-    samples = federation.data.dataset.samples if strangers is None else strangers.others
-    held = federation.data.clients[client].train_index if strangers is None else np.arange(0)
-    outside = np.setdiff1d(np.arange(len(samples)), held)
-    order = torch.randperm(len(outside), generator=generator(seed, "nonmembers", client))[:NONMEMBERS]
-    index = torch.as_tensor(outside)[order]
-    return as_unit(samples.images[index]), samples.labels[index]
+def _pool(federation: Federation, client: int, seed: int) -> Pool:
+    """Draw the strangers of a client's targets.
+
+    All images that there are while :data:`MOST_VALUES` allows it, else as many of each class, first of those that no client
+    trained on.
+    """
+    data = federation.data
+    parts = [data.dataset.samples] + ([] if data.strangers is None else [data.strangers.others])
+    images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
+    order = torch.randperm(len(images), generator=generator(seed, "strangers"))
+    order[np.concatenate([held.train_index for held in data.clients])] += len(images)
+    outside = torch.ones(len(images), dtype=torch.bool)
+    outside[data.clients[client].train_index] = False
+    classes = labels.unique().tolist()
+    most = max(2 * ENOUGH_DECOYS, MOST_VALUES // (images[0].numel() * len(classes)))
+    kept = []
+    for label in classes:
+        of_class = (outside & (labels == label)).nonzero().squeeze(1)
+        kept.append(of_class[order[of_class].argsort()[:most]])
+    index = torch.cat(kept).sort().values
+    return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client)
 
 
 def _members(

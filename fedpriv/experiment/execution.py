@@ -37,12 +37,14 @@ class AttackContext:
         federation: prepared again.
         evidence: by attack and stage.
         trained: substitutes for extractors and decoders, which all attacks, controls and budgets share.
+        scorers: strangers and their representations, which all scores share and no attack is handed.
     """
 
     run: RunDirectory
     federation: Federation
     evidence: Mapping[tuple[str, Stage | None], Evidence]
     trained: Trained
+    scorers: Trained
 
 
 def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
@@ -75,7 +77,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
                 select=job.attack.select,
                 trained=trained,
             )
-    return AttackContext(run, federation, evidence, trained)
+    return AttackContext(run, federation, evidence, trained, Trained())
 
 
 def attack_all(
@@ -109,6 +111,7 @@ def _attack(
     directory: Path, ground: AttackContext, plan: AttackPlan, job: Job, command: str, listener: Listener
 ) -> ReconstructionRecord:
     from fedpriv.evidence.gather import truths
+    from fedpriv.evidence.guesses import with_guesses
     from fedpriv.experiment.scored import Answers, attack_and_score
     from fedpriv.experiment.suite import Execution
     from fedpriv.scoring.judge import JUDGED, train_class_evaluator
@@ -117,7 +120,9 @@ def _attack(
     evidence = ground.evidence[job.name, job.stage]
 
     def look_up() -> Answers:
-        truth = truths(run, federation, plan.target, evidence.targets, seed=plan.seed, unit=job.attack.unit)
+        unit, keep = job.attack.unit, ground.scorers
+        found = truths(run, federation, plan.target, evidence.targets, seed=plan.seed, unit=unit, kept=keep)
+        truth = with_guesses(found, evidence, plan.target, unit, device=federation.server.device, kept=keep)
         judge = None
         if job.name in JUDGED:
             with listener.progress("an independent classifier"):

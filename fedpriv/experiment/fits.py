@@ -80,11 +80,11 @@ def strangers(truth: Truth, labels: Tensor, rng: torch.Generator) -> Tensor:
     Returns:
         ``(STRANGERS, M, c, h, w)`` in [0, 1].
     """
-    order = torch.randperm(len(truth.nonmembers), generator=rng)
+    order = torch.randperm(len(truth.pool.guesses), generator=rng)
     chosen = torch.zeros(STRANGERS, len(labels), dtype=torch.int64)
     for label in labels.unique().tolist():
         guesses = (labels == label).nonzero().flatten()
-        of_class = order[truth.nonmember_labels[order] == label] if label >= 0 else order
+        of_class = order[truth.pool.guess_labels[order] == label] if label >= 0 else order
         pool = of_class if len(of_class) else order
         chosen[:, guesses] = pool[torch.arange(STRANGERS * len(guesses)) % len(pool)].view(STRANGERS, -1)
-    return truth.nonmembers[chosen]
+    return truth.pool.guesses[chosen]

@@ -15,7 +15,7 @@ import numpy as np
 from fedpriv.pages.curves import house_style, open_axes, svg_text
 from fedpriv.pages.labels import upload_title
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.floors import CONTROL, FLOORS, LABELS, PERMUTED
+from fedpriv.scoring.floors import CONTROL, LABELS, PERMUTED, blind_floors
 from fedpriv.scoring.ranking import budget_value, by_budget, stage_name
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.sections import Means
@@ -89,14 +89,14 @@ def budget_curves(found: Sequence[AttackRecord]) -> list[BudgetCurve]:
 def _curve(records: Sequence[ReconstructionRecord], upload: str) -> BudgetCurve:
     last = records[-1]
     # Blind guesses do not depend on the attack, so the best of them is the same at every budget.
-    floor = max(FLOORS, key=lambda name: last.floors[name].psnr_db)
+    floor = max(blind_floors(last.image_floors), key=lambda name: last.image_floors[name].psnr_db)
     stage = stage_name(last)
     return BudgetCurve(
         name=f"{last.attack} on {last.target} uploads of {upload}, {last.dataset}"
         + (f", {stage} stage" if stage else ""),
         unit="" if last.budget is None else last.budget.field.replace("_", " "),
         floor=LABELS[floor],
-        floor_psnr=last.floors[floor].psnr_db,
+        floor_psnr=last.image_floors[floor].psnr_db,
         points=tuple(_point(record, floor) for record in records),
     )
 
@@ -109,7 +109,7 @@ def _point(record: ReconstructionRecord, floor: str) -> Point:
     )
     gain = means.of(mine - blind, range(len(mine)))
     search = convergence(record)
-    permuted = record.floors.get(PERMUTED)
+    permuted = record.image_floors.get(PERMUTED)
     return Point(
         budget=budget_value(record) or 0,
         iterations=record.cost.iterations,

@@ -95,7 +95,7 @@ def _csv_row(attack: AttackRecord) -> dict[str, object]:
     metrics, gain, cost = record.metrics, record.advantage_db, record.cost
     reached, gained = metrics.psnr_db.ci95 or (None, None), gain.ci95 or (None, None)
     trained, size, search = run_figures(about)[0], upload_size(about), convergence(record)
-    permuted = record.floors.get(PERMUTED)
+    permuted = record.image_floors.get(PERMUTED)
     return {
         **{
             key: getattr(record, key)
@@ -110,7 +110,7 @@ def _csv_row(attack: AttackRecord) -> dict[str, object]:
         "psnr_db_median": metrics.psnr_db.median,
         "identification_chance": metrics.identification_top1.chance,
         "best_floor": gain.best_floor,
-        "best_floor_psnr_db": record.floors[gain.best_floor].psnr_db,
+        "best_floor_psnr_db": record.image_floors[gain.best_floor].psnr_db,
         "advantage_db": gain.mean,
         "advantage_db_low": gained[0],
         "advantage_db_high": gained[1],

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedpriv.evidence.truth import Truth
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
-from fedpriv.scoring.floors import FLOORS, LABELS, guess
+from fedpriv.scoring.floors import FLOORS, LABELS, blind_floors, guess
 from fedpriv.scoring.leakage import psnr
 from fedpriv.scoring.panel import own_guesses, settle
 from fedpriv.scoring.ranking import title
@@ -108,7 +108,8 @@ def grid_columns(
     picked = list(range(len(units))) if everything else at_quantiles(values, quantiles)
     headings = [""] * len(units) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
     best = record.advantage_db.best_floor
-    blind = best if best in FLOORS else max(FLOORS, key=lambda name: record.floors[name].psnr_db)
+    floors = record.image_floors
+    blind = best if best in FLOORS else max(blind_floors(floors), key=lambda name: floors[name].psnr_db)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
     names += ["reconstruction", f"floor:\n{LABELS[blind]}"] + (

@@ -22,7 +22,7 @@ from fedpriv.scoring.records.reconstruction import (
     OtherMeasure,
 )
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.scoring.verdict import CHANCE_OF, verdict, verdict_kind
+from fedpriv.scoring.verdict import verdict, verdict_kind
 
 BADGES = {
     "leaks": "leaks",
@@ -257,14 +257,13 @@ def _remark(key: str, value: Summary, record: ReconstructionRecord) -> str:
         if (floor := record.floor_details[best].others.get(key)) is not None:
             remark += f"; {LABELS.get(best, best)} {number(floor.mean)}"
     if isinstance(value, Identification):
-        of = CHANCE_OF.get(value.chance_of)  # None: one guess a target
-        by = "" if of is None else f" ({of}, by the same rule)"
-        remark = f"chance {value.chance:.3f}{by}, decoys {', '.join(str(n) for n in value.decoys)}"
+        remark = f"{_by(value.chance_of)} {number(value.chance)}, decoys {', '.join(str(n) for n in value.decoys)}"
+        remark += f"; {value.n_left_out} left out: fewer than ten of the class" if value.n_left_out else ""
     if isinstance(value, FeatureIdentification):
-        remark = f"chance {value.chance:.3f}, among the client's own"
+        remark = f"{_by(value.chance_of)} {number(value.chance)}, among the client's own"
     if isinstance(value, ClassAccuracy):
         floors = ", ".join(f"{LABELS.get(name, name)} {share:.2f}" for name, share in value.floors.items())
-        return f"true images {value.real:.2f}, chance {value.chance:.2f}; {floors}"
+        return f"true images {value.real:.2f}; {floors}"
     if (
         isinstance(value, (Identification, FeatureIdentification, FeatureMeasure, OtherMeasure))
         and value.permuted is not None
@@ -273,8 +272,13 @@ def _remark(key: str, value: Summary, record: ReconstructionRecord) -> str:
     return remark
 
 
+def _by(name: str | None) -> str:
+    """Return what reaches a rate without the upload, as a reader sees it."""
+    return "chance" if name is None or name == "vectors" else LABELS.get(name, name)
+
+
 def _floor_rows(record: ReconstructionRecord) -> tuple[tuple[str, str, str, str, bool], ...]:
-    rows = sorted(record.floors.items(), key=lambda pair: -pair[1].psnr_db)
+    rows = sorted(record.image_floors.items(), key=lambda pair: -pair[1].psnr_db)
     return tuple(
         (
             LABELS.get(name, name),

@@ -183,7 +183,7 @@ def _our_leakage(own: Sequence[AttackRecord]) -> tuple[str, ...]:
     for name, records in same.items():
         reached = _mean([record.metrics.psnr_db.mean for record in records])
         best = [record.advantage_db.best_floor for record in records]
-        floor = _mean([record.floors[kind].psnr_db for record, kind in zip(records, best, strict=True)])
+        floor = _mean([record.image_floors[kind].psnr_db for record, kind in zip(records, best, strict=True)])
         kinds = " or ".join(dict.fromkeys(LABELS.get(kind, kind) for kind in best))
         seeds = f", mean of {len(records)} results" if len(records) > 1 else ""
         lines.append(f"{name}: {reached:.2f} dB; floor {floor:.2f} dB ({kinds}){seeds}")

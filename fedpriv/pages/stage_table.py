@@ -85,7 +85,7 @@ def _row(stage: Stage, record: ReconstructionRecord) -> StageRow:
         accuracy=stage.accuracy["after_training"],
         rounds_seen=record.knowledge.rounds_seen,
         psnr=record.metrics.psnr_db.mean,
-        floor=(record.floors[best].psnr_db, LABELS.get(best, best)),
+        floor=(record.image_floors[best].psnr_db, LABELS.get(best, best)),
         advantage=gain.mean,
         interval=gain.ci95,
         converged=search.share,

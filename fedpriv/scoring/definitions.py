@@ -99,8 +99,8 @@ class ComparisonSet:
 def comparison(truth: Truth, *parts: int | str) -> ComparisonSet:
     """Draw the comparison set of T2 by the seed ``parts``: same classes where the pool has enough, else any class."""
     rng = generator(*parts)
-    order = torch.randperm(len(truth.nonmember_labels), generator=rng)
-    shuffled = truth.nonmember_labels[order]
+    order = torch.randperm(len(truth.pool.guess_labels), generator=rng)
+    shuffled = truth.pool.guess_labels[order]
     chosen: list[Tensor] = []
     for label, count in zip(*torch.unique(truth.labels, return_counts=True), strict=True):
         of_class = order[shuffled == label]
@@ -129,7 +129,7 @@ def score_guesses(guesses: Tensor, truth: Truth, others: Tensor | None) -> Targe
     mean_error = (guesses.double().mean(dim=0) - truth.mean_image()).square().mean()
     beside = None
     if others is not None:
-        beside = float(psnr_of_mse(squared_errors(guesses, truth.nonmembers[others]).min()))
+        beside = float(psnr_of_mse(squared_errors(guesses, truth.pool.guesses[others]).min()))
     return TargetScore(
         t1=float((weights * psnr_of_mse(pairs)).sum()),
         t2=float(psnr_of_mse(errors.min())),

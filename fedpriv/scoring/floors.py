@@ -1,67 +1,102 @@
-"""Blind guesses: what scores without the upload. Each is made of non-members alone, and scored by the attack's rule."""
+"""Guesses at images: what scores without the target's upload. Made of strangers alone, scored by the attack's rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 
 import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
+from fedpriv.evidence.pool import psnr_optimal
 from fedpriv.evidence.truth import Truth
 from fedpriv.util.seeds import generator
 
 PERMUTED = "permuted"
 
+NEAREST = "nearest_stranger"
+"""What the upload picks among strangers: beside the floor and no part of it, for it is not blind."""
+
 
 def mean_colour(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the non-members' mean of each channel as flat images ``(M, c, h, w)``."""
-    colour = truth.pool_mean.mean(dim=(1, 2)).float().clamp(0, 1)
+    """Return the strangers' mean of each channel as flat images ``(M, c, h, w)``."""
+    colour = truth.pool.mean.mean(dim=(1, 2)).float().clamp(0, 1)
     return colour[None, :, None, None].expand(n_guesses, *truth.image_shape).clone()
 
 
 def mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return the non-members' mean image, M times."""
-    return truth.pool_mean.float().clamp(0, 1).expand(n_guesses, *truth.image_shape).clone()
+    """Return the strangers' mean image, M times."""
+    return _times(truth.pool.mean, n_guesses)
+
+
+def optimal_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
+    """Return the image of the highest mean PSNR over strangers, M times; see :func:`fedpriv.evidence.pool.psnr_optimal`."""
+    return _times(truth.pool.optimal, n_guesses)
 
 
 def class_mean_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return class mean images of the non-members ``(M, c, h, w)``.
+    """Return class mean images of the strangers ``(M, c, h, w)``.
 
     One guess: the class means mixed by the target's shares of classes (one class for a prototype, the label encoding
-    for an entangled upload). M guesses: guess j is the mean of the class of member j mod m. A class without non-members
+    for an entangled upload). M guesses: guess j is the mean of the class of member j mod m. A class without strangers
     is stood in for by the mean over all.
     """
-    means = {label: _class_mean(truth, label) for label in truth.label_weights()}
+    means, shares = truth.pool.class_means, truth.label_weights()
     if n_guesses == 1:
-        mixture = sum(
-            (weight * means[label].double() for label, weight in truth.label_weights().items()), torch.zeros(())
-        )
-        return torch.as_tensor(mixture).float().clamp(0, 1).reshape(1, *truth.image_shape)
-    return torch.stack([means[int(truth.labels[j % truth.n_c])] for j in range(n_guesses)])
+        mixed = [share * means.get(label, truth.pool.mean) for label, share in shares.items()]
+        return _times(torch.stack(mixed).sum(0), 1)
+    return torch.cat([_times(means.get(label, truth.pool.mean), 1) for label in _classes(truth, n_guesses)])
+
+
+def optimal_class_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
+    """Return images of the highest mean PSNR over strangers of the target's classes ``(M, c, h, w)``.
+
+    Classes as in :func:`class_mean_image`; a mixture's image is the best over strangers that count by its shares.
+    """
+    pool, shares = truth.pool, truth.label_weights()
+    if n_guesses == 1 and len(shares) > 1:
+        known = {label: shares.get(label, 0.0) / int((pool.guess_labels == label).sum()) for label in pool.class_means}
+        counted = torch.tensor([known[label] for label in pool.guess_labels.tolist()], dtype=torch.float64)
+        return _times(psnr_optimal(pool.guesses, counted) if bool(counted.any()) else pool.optimal, 1)
+    return torch.cat([_times(pool.class_optimal.get(label, pool.optimal), 1) for label in _classes(truth, n_guesses)])
 
 
 def random_same_class(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
-    """Return M non-members of the target's classes, distinct while they last ``(M, c, h, w)``.
+    """Return M strangers of the target's classes, distinct while they last ``(M, c, h, w)``.
 
     The class of guess j is that of member j mod m; for a single guess at several members it is drawn by their weights.
     """
+    wanted = _classes(truth, n_guesses)
     if n_guesses == 1:
-        first = int(torch.multinomial(truth.weights.double(), 1, generator=rng))
-        wanted = [int(truth.labels[first])]
-    else:
-        wanted = [int(truth.labels[j % truth.n_c]) for j in range(n_guesses)]
-    order = torch.randperm(len(truth.nonmembers), generator=rng)
+        wanted = [int(truth.labels[int(torch.multinomial(truth.weights.double(), 1, generator=rng))])]
+    order = torch.randperm(len(truth.pool.guesses), generator=rng)
     queues: dict[int, list[int]] = {}
     for label in dict.fromkeys(wanted):
-        of_class = order[truth.nonmember_labels[order] == label]
+        of_class = order[truth.pool.guess_labels[order] == label]
         queues[label] = (of_class if len(of_class) else order).tolist()
     used = dict.fromkeys(queues, 0)
     chosen = []
     for label in wanted:
         chosen.append(queues[label][used[label] % len(queues[label])])
         used[label] += 1
-    return truth.nonmembers[torch.tensor(chosen)].clone()
+    return truth.pool.guesses[torch.tensor(chosen)].clone()
+
+
+def random_image(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
+    """Return M strangers of any class, distinct while they last ``(M, c, h, w)``."""
+    order = torch.randperm(len(truth.pool.guesses), generator=rng)
+    return truth.pool.guesses[order[torch.arange(n_guesses) % len(order)]].clone()
+
+
+def nearest_stranger(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
+    """Return the M strangers whose representations are nearest to the uploaded vector ``(M, c, h, w)``.
+
+    Raises:
+        ValueError: where it is not known which these are.
+    """
+    if truth.nearest is None:
+        raise ValueError("no strangers were compared with the upload")
+    return truth.pool.guesses[truth.nearest[torch.arange(n_guesses) % len(truth.nearest)]].clone()
 
 
 def noise(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
@@ -74,27 +109,45 @@ def mid_grey(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
     return torch.full((n_guesses, *truth.image_shape), 0.5)
 
 
-FLOORS: dict[str, Callable[[Truth, int, torch.Generator], Tensor]] = {
+Guesser = Callable[[Truth, int, torch.Generator], Tensor]
+"""(truth, number of guesses, rng) -> ``(M, c, h, w)`` in [0, 1]."""
+
+CLASS_FLOORS: dict[str, Guesser] = {
+    "class_mean_image": class_mean_image,
+    "optimal_class_image": optimal_class_image,
+    "random_same_class": random_same_class,
+}
+"""Blind guesses that take the classes: only of targets whose classes the attacker is told."""
+
+FLOORS: dict[str, Guesser] = {
     "mean_colour": mean_colour,
     "mean_image": mean_image,
-    "class_mean_image": class_mean_image,
-    "random_same_class": random_same_class,
+    "optimal_image": optimal_image,
+    **CLASS_FLOORS,
+    "random_image": random_image,
     "noise": noise,
     "mid_grey": mid_grey,
 }
-"""Blind guesses by name: (truth, number of guesses, rng) -> ``(M, c, h, w)`` in [0, 1]."""
+"""Blind guesses by name."""
 
 LABELS = {
     "mean_colour": "mean colour",
     "mean_image": "mean image",
+    "optimal_image": "PSNR-optimal image",
     "class_mean_image": "class mean image",
+    "optimal_class_image": "PSNR-optimal image of the class",
     "random_same_class": "random image of the class",
+    "random_image": "random image of any class",
     "noise": "uniform noise",
     "mid_grey": "mid-grey",
-    "random_image": "random image of any class",
+    NEAREST: "the stranger nearest to the upload",
     PERMUTED: "permuted uploads",
+    "strangers": "class mean of strangers through the granted extractor",
+    "head_rows": "row of the broadcast classifier, scaled",
+    "other_uploads": "the class in other clients' uploads",
+    "mean_upload": "mean of other clients' uploads",
 }
-"""Floors as a reader sees them."""
+"""Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.evidence.guesses`)."""
 
 FLOOR, CONTROL = "floor (best blind guess)", "permuted uploads (negative control)"
 """What tables call the strongest guess made without the upload, and the attack itself on other clients' uploads."""
@@ -115,9 +168,25 @@ def guess(name: str, truth: Truth, target: TargetId, n_guesses: int, seed: int) 
     The draw depends on the seed, the floor and the target alone, so neither order nor company of targets matters.
     """
     rng = generator(seed, "floor", name, target.round, target.client, target.index)
-    return FLOORS[name](truth, n_guesses, rng)
+    return (nearest_stranger if name == NEAREST else FLOORS[name])(truth, n_guesses, rng)
 
 
-def _class_mean(truth: Truth, label: int) -> Tensor:
-    of_class = truth.nonmembers[truth.nonmember_labels == label]
-    return (of_class.mean(dim=0, dtype=torch.float64) if len(of_class) else truth.pool_mean).float().clamp(0, 1)
+def guessers(truths: Sequence[Truth]) -> tuple[str, ...]:
+    """Return the guesses that can be made at all of some targets, the blind ones first."""
+    told = all(truth.told for truth in truths)
+    blind = tuple(name for name in FLOORS if told or name not in CLASS_FLOORS)
+    return blind + ((NEAREST,) if all(truth.nearest is not None for truth in truths) else ())
+
+
+def blind_floors(floors: Container[str]) -> tuple[str, ...]:
+    """Return those of some guesses by name that are blind."""
+    return tuple(name for name in FLOORS if name in floors)
+
+
+def _classes(truth: Truth, n_guesses: int) -> list[int]:
+    """Return the class of each guess: of member j mod m."""
+    return [int(truth.labels[j % truth.n_c]) for j in range(n_guesses)]
+
+
+def _times(image: Tensor, n_guesses: int) -> Tensor:
+    return image.float().clamp(0, 1).expand(n_guesses, *image.shape).clone()

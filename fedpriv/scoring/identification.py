@@ -1,8 +1,8 @@
-"""Can the reconstruction tell the true image from others? The rank of the truth among decoys.
+"""Can the reconstruction tell the true image from others? The rank of the truth among decoys of its class.
 
-One guess at a target that knows nothing is nearest to the truth once in (decoys + 1). Of several guesses the one that is
-compared with an image is chosen by the truth, and the best of many that know nothing is nearest far more often: so
-what chance gives is then measured, by the same rule, on guesses made without the upload.
+What a guess that knows nothing reaches is measured, by the same rule, on the very targets and decoys: a class mean is
+nearer to many images of its class than these are to each other, and of several guesses the one that is compared with an
+image is chosen by the truth.
 """
 
 from __future__ import annotations
@@ -15,22 +15,18 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId
+from fedpriv.evidence.pool import ENOUGH_DECOYS
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import squared_errors
-from fedpriv.scoring.floors import PERMUTED
-from fedpriv.scoring.intervals import Kind
+from fedpriv.scoring.floors import NEAREST, PERMUTED
+from fedpriv.scoring.intervals import Kind, Values
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Summary
 from fedpriv.scoring.records.reconstruction import Control
 from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
 from fedpriv.scoring.sections import Means
-from fedpriv.util.seeds import generator
 
-BLIND = ("noise", "random_same_class")
-"""Blind guesses that differ from each other, so that the assignment has something to choose from."""
-
-DECOYS = 100
-ENOUGH_OF_CLASS = 20  # fewer decoys of the class than this, and all classes are drawn from
+NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} strangers of its class as decoys"
 
 
 @dataclass(frozen=True)
@@ -41,57 +37,60 @@ class Identification:
         top1: share of members, by weight, to which the assigned guess is nearer than to every decoy; in [0, 1]. A tie
             counts as one over the number of images tied.
         mean_rank: mean rank of the member, 1 is nearest.
-        chance: what a single guess that knows nothing scores, 1 / (decoys + 1).
-        decoys: how many there were.
-        same_class: whether they were of the member's own class, for every member.
+        decoys: the smallest number of decoys that a member had.
     """
 
     top1: float
     mean_rank: float
-    chance: float
     decoys: int
-    same_class: bool
 
 
-def identify(
-    guesses: Tensor,
-    truth: Truth,
-    assigned: Tensor,
-    *parts: int | str,
-    decoys: int = DECOYS,
-    from_pool: bool = False,
-) -> Identification:
-    """Rank each member among decoys by mean squared error to the guess assigned to it.
+def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification | None:
+    """Rank each member among the decoys of its class by mean squared error to the guess assigned to it.
+
+    Members with fewer than :data:`fedpriv.evidence.pool.ENOUGH_DECOYS` decoys have no part in it.
 
     Args:
         guesses: ``(M, c, h, w)`` finite images in [0, 1].
-        truth: the target; its non-members serve as decoys.
+        truth: the target; its pool holds the decoys.
         assigned: ``(m,)`` which guess each member is compared with.
-        parts: seed of the draw of decoys.
-        decoys: at most so many. All of the member's class where the pool has 20 of it, else of any class.
-        from_pool: the guesses are non-members themselves; then a decoy that is the guess itself is left out.
+
+    Returns:
+        None where no member has enough decoys.
     """
-    order = torch.randperm(len(truth.nonmembers), generator=generator(*parts))
     own = squared_errors(guesses, truth.members)[assigned, torch.arange(truth.n_c)]
-    weights = truth.weights.double() / truth.weights.double().sum()
-    top1 = rank = chance = 0.0
-    counts, all_same = [], True
+    weights = truth.weights.double()
+    top1 = rank = total = 0.0
+    counts = []
     for label in truth.label_weights():
-        of_class = order[truth.nonmember_labels[order] == label]
-        same = len(of_class) >= min(ENOUGH_OF_CLASS, decoys)
-        all_same &= same
-        drawn = truth.nonmembers[(of_class if same else order)[:decoys]]
+        decoys = truth.pool.decoys[truth.pool.decoy_labels == label]
+        if len(decoys) < ENOUGH_DECOYS:
+            continue
+        counts.append(len(decoys))
         members = (truth.labels == label).nonzero().squeeze(1)
-        for member, errors in zip(members.tolist(), squared_errors(guesses[assigned[members]], drawn), strict=True):
-            against = errors[errors > 0] if from_pool else errors
-            nearer = int((against < own[member]).sum())
-            tied = int((against == own[member]).sum())
-            share = float(weights[member])
-            top1 += share / (1 + tied) if nearer == 0 else 0.0
-            rank += share * (1 + nearer + tied / 2)
-            chance += share / (len(against) + 1)
-            counts.append(len(against))
-    return Identification(top1, rank, chance, min(counts), all_same)
+        used, place = assigned[members].unique(return_inverse=True)
+        against = squared_errors(guesses[used], decoys)[place]
+        nearer = (against < own[members, None]).sum(1)
+        tied = (against == own[members, None]).sum(1).double()
+        top1 += float((weights[members] * (nearer == 0) / (1 + tied)).sum())
+        rank += float((weights[members] * (1 + nearer + tied / 2)).sum())
+        total += float(weights[members].sum())
+    return Identification(top1 / total, rank / total, min(counts)) if total > 0 else None
+
+
+@dataclass(frozen=True)
+class Identified:
+    """The metric ``identification_top1``, and what it is made of.
+
+    Attributes:
+        record: the metric.
+        rows: targets that were judged.
+        gains: attack less guess at these targets, by guess.
+    """
+
+    record: IdentificationRecord
+    rows: tuple[int, ...]
+    gains: Mapping[str, Values]
 
 
 def identification(
@@ -100,55 +99,53 @@ def identification(
     attack: ScoredGuesses,
     floors: Mapping[str, ScoredGuesses],
     means: Means,
-    seed: int,
-) -> IdentificationRecord:
-    """Return the metric ``identification_top1``.
+) -> Identified:
+    """Return the metric ``identification_top1``, with every guess by the same rule.
 
     Args:
         targets: T identifiers.
         truths: T truths.
         attack: the attack's guesses, scored.
-        floors: blind guesses, scored, and the control where it was run.
+        floors: guesses without the upload, scored, and the control where it was run.
         means: makes the intervals.
-        seed: of the draw of decoys.
     """
 
-    def by_rule(panel: ScoredGuesses, from_pool: bool = False) -> list[Identification]:
+    def by_rule(panel: ScoredGuesses) -> list[Identification | None]:
         return [
-            identify(
-                shots,
-                truth,
-                one.assigned,
-                *(seed, "decoys", target.round, target.client, target.index),
-                from_pool=from_pool,
-            )
-            for shots, truth, one, target in zip(panel.guesses, truths, panel.scores, targets, strict=True)
+            identify(shots, truth, one.assigned)
+            for shots, truth, one in zip(panel.guesses, truths, panel.scores, strict=True)
         ]
 
-    seen = by_rule(attack)
-    top1 = means.finite([one.top1 for one in seen], "share")
+    found = by_rule(attack)
+    rows = tuple(row for row, one in enumerate(found) if one is not None)
+    seen = [one for one in found if one is not None]
+    hits = {
+        name: np.array([one.top1 for one in by_rule(panel) if one is not None])
+        for name, panel in floors.items()
+        if name != NEAREST
+    }
+    blind = {name: float(shares.mean()) for name, shares in hits.items() if rows}
+    of = max(blind, key=lambda name: blind[name]) if rows else None
+    judged = means.keep(rows)
+    own = judged.finite([one.top1 for one in seen], "share") if rows else None
     permuted = None
-    if PERMUTED in floors:
-        permuted = control_of(top1, [one.top1 for one in by_rule(floors[PERMUTED])], means, "difference")
-    chance, of, blind = float(np.mean([one.chance for one in seen])), "decoys", None
-    if any(len(shots) > 1 for shots in attack.guesses):
-        blind = {
-            name: float(np.mean([one.top1 for one in by_rule(floors[name], name == "random_same_class")]))
-            for name in BLIND
+    if own is not None and PERMUTED in hits:
+        permuted = control_of(own, hits[PERMUTED].tolist(), judged, "difference")
+    record = IdentificationRecord.model_validate(
+        dict(Summary.nothing(NO_DECOYS) if own is None else own)
+        | {
+            "per_target": tuple(None if one is None else one.top1 for one in found),
+            "chance": None if of is None else blind[of],
+            "chance_of": of,
+            "mean_rank": float(np.mean([one.mean_rank for one in seen])) if rows else None,
+            "decoys": tuple(sorted({one.decoys for one in seen})),
+            "n_left_out": len(targets) - len(rows),
+            "permuted": permuted,
+            "blind": blind,
         }
-        rates = blind | ({} if permuted is None or permuted.mean is None else {PERMUTED: permuted.mean})
-        of = max(rates, key=lambda name: rates[name])
-        chance = rates[of]
-    return IdentificationRecord(
-        **dict(top1),
-        chance=chance,
-        chance_of=of,
-        mean_rank=float(np.mean([one.mean_rank for one in seen])),
-        decoys=tuple(sorted({one.decoys for one in seen})),
-        same_class_targets=sum(one.same_class for one in seen),
-        permuted=permuted,
-        blind=blind,
     )
+    gains = {name: np.array([one.top1 for one in seen]) - shares for name, shares in hits.items()}
+    return Identified(record, rows, gains if rows else {})
 
 
 def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
@@ -168,21 +165,3 @@ def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind 
         gain = np.asarray(own.per_target, dtype=np.float64) - values
         difference = means.of(gain, range(len(gain)), kind)
     return Control(mean=float(values.mean()), median=float(np.median(values)), difference=difference)
-
-
-def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -> tuple[list[float], float]:
-    """Tell whether each recovered vector is nearest to its own true vector among those of the same client.
-
-    Args:
-        features: ``(T, d)`` recovered.
-        truth: ``(T, d)`` true.
-        clients: T numbers.
-
-    Returns:
-        1 or 0 for each target, and what a guess that knows nothing scores: the mean of 1 / (targets of the client).
-    """
-    owner = torch.tensor(list(clients))
-    distance = torch.cdist(features.double(), truth.double()).masked_fill(owner[:, None] != owner, torch.inf)
-    hits = (distance.argmin(1) == torch.arange(len(owner))).double()
-    chance = (1 / (owner[:, None] == owner).sum(1).double()).mean()
-    return hits.tolist(), float(chance)

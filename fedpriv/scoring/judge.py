@@ -27,6 +27,8 @@ from fedpriv.evidence.truth import Truth
 from fedpriv.federation.rounds import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.scoring.floors import NEAREST
+from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.records.reconstruction import ClassAccuracy
 from fedpriv.scoring.sections import Means
 from fedpriv.util.errors import UserError
@@ -115,8 +117,8 @@ def class_accuracy(
     truths: Sequence[Truth],
     guesses: Mapping[str, Sequence[Tensor]],
     means: Means,
-) -> ClassAccuracy:
-    """Return the share of reconstructions that are given their true class, beside floors and true images.
+) -> tuple[ClassAccuracy, dict[str, Values]]:
+    """Return the share of reconstructions that are given their true class, and how far each guess falls short of it.
 
     Args:
         judge: the classifiers.
@@ -124,6 +126,9 @@ def class_accuracy(
         truths: T truths; a target of several classes counts by their shares.
         guesses: per guesser T tensors ``(M, c, h, w)``; the attack's own under ``attack``.
         means: makes the intervals.
+
+    Returns:
+        The metric, with every guess and the true images by the same rule; and by guess ``(T,)`` differences to it.
     """
     found = {
         name: [_share(judge, t, truth, shots) for t, truth, shots in zip(targets, truths, sets, strict=True)]
@@ -133,17 +138,21 @@ def class_accuracy(
         float((truth.weights * (judge.classes(t.client, truth.members) == truth.labels)).sum() / truth.weights.sum())
         for t, truth in zip(targets, truths, strict=True)
     ]
+    # Every stranger's image is judged, for one drawn at random says little.
     found["random_image"] = [
-        _share(judge, t, truth, truth.nonmembers) for t, truth in zip(targets, truths, strict=True)
+        _share(judge, t, truth, truth.pool.guesses) for t, truth in zip(targets, truths, strict=True)
     ]
-    n_classes = judge.models[0].head.out_features
-    return ClassAccuracy(
+    blind = {name: float(np.mean(hits)) for name, hits in found.items() if name not in ("attack", NEAREST)}
+    of = max(blind, key=lambda name: blind[name])
+    measured = ClassAccuracy(
         **dict(means.finite(found["attack"], "share")),
         real=float(np.mean(real)),
-        chance=1 / n_classes,
+        chance=blind[of],
+        chance_of=of,
         floors={name: float(np.mean(hits)) for name, hits in found.items() if name != "attack"},
         trained_on=judge.trained_on,
     )
+    return measured, {name: np.array(found["attack"]) - np.array(found[name]) for name in blind}
 
 
 def _share(judge: ClassEvaluator, target: TargetId, truth: Truth, shots: Tensor) -> float:

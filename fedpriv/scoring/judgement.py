@@ -141,7 +141,9 @@ def _reached(record: Record, one: Comparison) -> float | None:
             return None
         chosen = [v for v, target in zip(values, record.targets, strict=True) if target.stratum == one.stratum]
     known = [value for value in chosen if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(chosen) else None
+    # Targets that were not identified for want of decoys are not compared; of the others every value has to be finite.
+    complete = one.measure == "identified" or len(known) == len(chosen)
+    return sum(known) / len(known) if known and complete else None
 
 
 def _verdict(

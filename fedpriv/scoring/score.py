@@ -12,31 +12,29 @@ import torch
 
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import Truth, stratum
+from fedpriv.scoring import effects
 from fedpriv.scoring.definitions import TEXTS, comparison
-from fedpriv.scoring.floors import FLOORS, PERMUTED, guess
-from fedpriv.scoring.identification import control_of, identification, identify_features
+from fedpriv.scoring.floors import PERMUTED, guess, guessers
+from fedpriv.scoring.identification import identification
 from fedpriv.scoring.judge import ClassEvaluator, class_accuracy
 from fedpriv.scoring.leakage import (
     Metric,
-    cosine,
     lpips,
     lpips_backbone,
     lpips_unavailable,
     psnr_of_mse,
-    relative_error,
     ssim_unavailable,
 )
-from fedpriv.scoring.open_metrics import image_measures, open_metrics, vector_measures
+from fedpriv.scoring.open_metrics import image_measures, open_metrics
 from fedpriv.scoring.panel import ScoredGuesses, measure, over_pairs, own_guesses, settle
 from fedpriv.scoring.records import About, Metrics, ReconstructionRecord, Summary
 from fedpriv.scoring.records.made import Identity
 from fedpriv.scoring.records.reconstruction import (
     Advantage,
-    FeatureIdentification,
-    FeatureMeasure,
     FloorMeans,
     FloorMeasures,
     Perceptual,
+    VectorMeans,
 )
 from fedpriv.scoring.sections import (
     BEYOND,
@@ -48,6 +46,7 @@ from fedpriv.scoring.sections import (
     strata_part,
     target_rows,
 )
+from fedpriv.scoring.vectors import score_vectors
 from fedpriv.util.errors import UserError
 
 
@@ -87,9 +86,9 @@ def score(
     attack = measure(own_guesses(clean, truths), truths, beside)
     numbers = [len(shots) for shots in attack.guesses]
     floors = {}
-    for name in FLOORS:
-        blind = [guess(name, *one, seed) for one in zip(truths, targets, numbers, strict=True)]
-        floors[name] = measure(blind, truths, beside)
+    for name in guessers(truths):
+        shots = [guess(name, *one, seed) for one in zip(truths, targets, numbers, strict=True)]
+        floors[name] = measure(shots, truths, beside)
     best_blind = best_floor(floors, "T1")
     if permuted is not None:
         permuted = permuted.to_cpu()
@@ -99,22 +98,27 @@ def score(
     advantage = attack.psnr - floors[best].psnr
     rows = target_rows(reconstruction, truths, attack, floors[best], diverged)
     details = {name: _image_metrics(panel, truths, means, others) for name, panel in floors.items()}
-    images, vectors = (
-        _image_metrics(attack, truths, means, others),
-        _feature_metrics(reconstruction, permuted, truths, means, others),
+    images = _image_metrics(attack, truths, means, others)
+    vectors = score_vectors(reconstruction, permuted, truths, means, others)
+    told = identification(targets, truths, attack, floors, means)
+    strata = [stratum(truth.n_c) for truth in truths]
+    comparisons = image_comparisons(attack, floors, strata, means)
+    comparisons += means.keep(told.rows).compare(
+        told.gains, "identified", effects.IDENTIFIED, [strata[row] for row in told.rows]
     )
     own = (
         images
-        | vectors
+        | vectors.metrics
         | {
-            "others": images["others"] | vectors.get("others", {}),
-            "identification_top1": identification(targets, truths, attack, floors, means, seed),
+            "others": images["others"] | vectors.metrics.get("others", {}),
+            "identification_top1": told.record,
             **_label_metrics(reconstruction, truths, means, given=about.knowledge.labels == "given"),
         }
     )
     if judge is not None:
         guesses = {"attack": attack.guesses} | {name: panel.guesses for name, panel in floors.items()}
-        own["class_accuracy"] = class_accuracy(judge, targets, truths, guesses, means)
+        own["class_accuracy"], gains = class_accuracy(judge, targets, truths, guesses, means)
+        comparisons += means.compare(gains, "classes", effects.IDENTIFIED, strata)
     # It costs a network pass for every pair: of the attack and its best floor alone.
     own["lpips"] = _lpips(attack, truths, means)
     details[best]["lpips"] = _lpips(floors[best], truths, means)
@@ -127,12 +131,12 @@ def score(
         n_diverged=sum(diverged),
         headline=f"T1: {TEXTS['T1']}" if any(truth.n_c > 1 for truth in truths) else "PSNR of the image itself",
         metrics=Metrics(**own),
-        floors={name: FloorMeans(**_means(detail)) for name, detail in measured.items()},
+        floors=_floors(measured, vectors.floors),
         floor_details=measured,
         advantage_db=Advantage(
             **dict(means.finite(advantage)), best_floor=best, share_3db=float((advantage >= BEYOND).mean())
         ),
-        comparisons=image_comparisons(attack, floors, best, [stratum(one.n_c) for one in truths], means),
+        comparisons=comparisons + vectors.comparisons,
         targets=rows,
         strata=strata_part(truths, attack, floors[best], means),
         definitions=definitions_part(attack, floors, beside, means),
@@ -156,34 +160,6 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
                 f"{name}: images {tuple(images.shape)} do not fit target {position}, expected (T, M, c, h, w) with "
                 f"{truth.image_shape}"
             )
-
-
-def _feature_metrics(
-    reconstruction: Reconstruction,
-    permuted: Reconstruction | None,
-    truths: tuple[Truth, ...],
-    means: Means,
-    others: Mapping[str, Metric],
-) -> dict[str, Any]:
-    """Return the measures of recovered vectors, each beside what the control scores: a prior alone can be near the truth."""
-    features = [truth.feature for truth in truths if truth.feature is not None]
-    if reconstruction.features is None or len(features) != len(truths):
-        return {}
-    true = torch.stack(features)
-    control = None if permuted is None else permuted.features
-    found: dict[str, Any] = {"others": vector_measures(others, reconstruction.features, control, true, means)}
-    for name, function in (("relative_error", relative_error), ("cosine", cosine)):
-        own = means.summary(function(reconstruction.features, true).numpy())
-        beside = None if control is None else control_of(own, function(control, true).tolist(), means)
-        found[name] = FeatureMeasure(**dict(own), permuted=beside)
-    clients = [target.client for target in reconstruction.targets]
-    hits, chance = identify_features(reconstruction.features, true, clients)
-    told = means.finite(hits, "share")
-    beside = None
-    if control is not None:
-        beside = control_of(told, identify_features(control, true, clients)[0], means, "difference")
-    found["feature_identification"] = FeatureIdentification(**dict(told), chance=chance, permuted=beside)
-    return found
 
 
 def _label_metrics(
@@ -228,8 +204,16 @@ def _image_metrics(
     }
 
 
-def _means(detail: FloorMeasures) -> dict[str, Any]:
-    return {name: getattr(getattr(detail, name), "mean", None) for name in FloorMeans.model_fields}
+def _floors(
+    images: Mapping[str, FloorMeasures], vectors: Mapping[str, VectorMeans]
+) -> dict[str, FloorMeans | VectorMeans]:
+    """Return the means of guesses by name: at images, and at recovered vectors; the control is both."""
+    fields = [name for name in FloorMeans.model_fields if name not in VectorMeans.model_fields]
+    found: dict[str, FloorMeans | VectorMeans] = dict(vectors)
+    for name, detail in images.items():
+        means = {field: getattr(getattr(detail, field), "mean", None) for field in fields}
+        found[name] = FloorMeans.model_validate(means | dict(vectors.get(name, ())))
+    return found
 
 
 def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Perceptual:

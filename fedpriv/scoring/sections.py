@@ -14,7 +14,7 @@ from fedpriv.evidence.truth import STRATA, Truth, stratum
 from fedpriv.scoring import effects
 from fedpriv.scoring.convergence import is_specific
 from fedpriv.scoring.definitions import TEXTS, ComparisonSet
-from fedpriv.scoring.floors import PERMUTED, floor_words
+from fedpriv.scoring.floors import NEAREST, PERMUTED, floor_words
 from fedpriv.scoring.intervals import Kind, Values, clustered, compare, finite_summary, summary
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Comparison, Estimate, FiniteSummary, Measure, Summary
@@ -57,55 +57,71 @@ class Means:
         found = clustered(values[list(keep)], [self.units[i] for i in keep], kind)
         return Estimate(mean=found.mean, ci95=found.interval(), n=len(keep))
 
+    def keep(self, rows: Sequence[int]) -> Means:
+        """Return the same over some of the targets."""
+        return Means(tuple(self.units[row] for row in rows))
+
     def compare(
-        self, values: Values, measure: Measure, against: str, least: float, strata: Sequence[str] = ()
+        self,
+        gains: Mapping[str, Values],
+        measure: Measure,
+        least: float | Mapping[str, Values],
+        strata: Sequence[str] = (),
     ) -> tuple[Comparison, ...]:
-        """Compare with a guess over all targets, and over those of each stratum where there are several strata.
+        """Compare with guesses over all targets, and over those of each stratum where there are several strata.
+
+        Each time it is the strongest guess there that counts, the one of the smallest mean difference.
 
         Args:
-            values: ``(T,)`` differences, positive where the attack is better.
+            gains: by guess ``(T,)`` differences, positive where the attack is better; nothing is compared without one.
             measure: the quantity compared.
-            against: the guess by name.
-            least: the least effect that counts.
+            least: the least effect that counts; or by guess one a target, whose mean counts.
             strata: the T targets' strata.
         """
+        if not gains or not self.units:
+            return ()
         apart = list(dict.fromkeys(strata))
-        rows = {"all": list(range(len(values)))}
+        rows = {"all": list(range(len(self.units)))}
         if len(apart) > 1:
             rows |= {name: [row for row, own in enumerate(strata) if own == name] for name in STRATA if name in apart}
-        return tuple(
-            compare(
-                values[chosen],
-                [self.units[row] for row in chosen],
-                measure=measure,
-                against=against,
-                least=least,
-                stratum=name,
+        made = []
+        for name, chosen in rows.items():
+            against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
+            made.append(
+                compare(
+                    gains[against][chosen],
+                    [self.units[row] for row in chosen],
+                    measure=measure,
+                    against=against,
+                    least=least if isinstance(least, float) else float(least[against][chosen].mean()),
+                    stratum=name,
+                )
             )
-            for name, chosen in rows.items()
-        )
+        return tuple(made)
 
 
 def image_comparisons(
-    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], best: str, strata: Sequence[str], means: Means
+    attack: ScoredGuesses, floors: Mapping[str, ScoredGuesses], strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
-    """Compare images with the strongest floor ``best``: their PSNR, and how many lie 3 dB beyond it.
+    """Compare images with floors: their PSNR, and how many lie 3 dB beyond the strongest floor.
 
     On some targets another guess lies 3 dB beyond the strongest by luck: the share is compared with that of the guess
     that does so most often.
     """
-    gain = attack.psnr - floors[best].psnr
-    lucky = {name: floor.psnr - floors[best].psnr >= BEYOND for name, floor in floors.items() if name != best}
-    next_best = max(lucky, key=lambda name: float(lucky[name].mean()))
-    beyond = (gain >= BEYOND).astype(np.float64) - lucky[next_best]
-    return means.compare(gain, "images", best, effects.DECIBELS, strata) + means.compare(
-        beyond, "beyond_3db", next_best, effects.IDENTIFIED, strata
+    best, psnr = best_floor(floors, "T1"), {name: panel.psnr for name, panel in floors.items() if name != NEAREST}
+    own = (attack.psnr - psnr[best] >= BEYOND).astype(np.float64)
+    return means.compare(
+        {name: attack.psnr - theirs for name, theirs in psnr.items()}, "images", effects.DECIBELS, strata
+    ) + means.compare(
+        {name: own - (theirs - psnr[best] >= BEYOND) for name, theirs in psnr.items() if name != best},
+        *("beyond_3db", effects.IDENTIFIED, strata),
     )
 
 
 def best_floor(floors: Mapping[str, ScoredGuesses], definition: str) -> str:
-    """Return the floor with the highest mean under a definition."""
-    return max(floors, key=lambda name: float(floors[name].definition(definition).mean()))
+    """Return the floor with the highest mean under a definition: a blind guess, or the control."""
+    names = [name for name in floors if name != NEAREST]
+    return max(names, key=lambda name: float(floors[name].definition(definition).mean()))
 
 
 def chosen_objective(reconstruction: Reconstruction) -> list[float | None]:

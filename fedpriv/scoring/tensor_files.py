@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.datasets.types import as_unit
+from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import whole
@@ -81,22 +82,63 @@ def load_reconstruction(path: Path) -> Reconstruction:
 # ---------------------------------------------------------------- truths
 
 
+_POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
+_TRUTH = ("members", "weights", "labels", "feature", "nearest")
+
+
+class _Blocks:
+    """What a truth file holds: each tensor once, each image once, and images as bytes where that loses nothing."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Tensor] = {}
+        self._names: dict[int, Any] = {}
+        self._kept: list[object] = []  # a name stands for an object only while that lives
+        self._tables: dict[str, tuple[dict[bytes, int], list[Tensor]]] = {"bytes": ({}, []), "floats": ({}, [])}
+
+    def put(self, value: Tensor) -> Any:
+        """Return the name under which a tensor is kept; of images ``(n, c, h, w)`` names of their table and their rows."""
+        if id(value) not in self._names:
+            here = value.detach().cpu()
+            name = f"t{len(self._names)}"
+            self._names[id(value)] = [self._table(name, here), name] if here.dim() == 4 else name
+            self._kept.append(value)
+            self.blocks.setdefault(name, here)
+        return self._names[id(value)]
+
+    def _table(self, name: str, images: Tensor) -> str:
+        small = (images * 255).round().to(torch.uint8)
+        table = "bytes" if images.dtype == torch.float32 and torch.equal(as_unit(small), images) else "floats"
+        places, rows = self._tables[table]
+        index = []
+        for image in small if table == "bytes" else images.float():
+            key = image.numpy().tobytes()
+            if key not in places:
+                places[key] = len(rows)
+                rows.append(image)
+            index.append(places[key])
+        self.blocks[name] = torch.tensor(index, dtype=torch.int64)
+        return table
+
+    def all(self) -> dict[str, Tensor]:
+        """Return every block by name."""
+        return self.blocks | {name: torch.stack(rows) for name, (_, rows) in self._tables.items() if rows}
+
+
 def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
-    """Store each distinct tensor once: targets of one client share members and pool."""
-    blocks: dict[str, Tensor] = {}
-    names: dict[int, str] = {}
-
-    def put(value: Tensor) -> str:
-        if id(value) not in names:
-            names[id(value)] = f"t{len(names)}"
-            blocks[names[id(value)]] = _as_bytes(value.detach().cpu())
-        return names[id(value)]
-
-    fields = [spec.name for spec in dataclasses.fields(Truth)]
+    """Store each distinct tensor and image once: targets share members and pool, and pools of clients share images."""
+    found = _Blocks()
+    pools: dict[int, int] = {}
+    for truth in truths:
+        pools.setdefault(id(truth.pool), len(pools))
+    held = list({id(truth.pool): truth.pool for truth in truths}.values())
     rows = [
-        {name: put(getattr(truth, name)) for name in fields if getattr(truth, name) is not None} for truth in truths
+        {name: found.put(value) for name in _TRUTH if (value := getattr(truth, name)) is not None}
+        | {"pool": pools[id(truth.pool)], "told": truth.told}
+        | {"vectors": {name: found.put(vector) for name, vector in truth.vectors.items()}}
+        for truth in truths
     ]
-    _save(path, blocks, "truth", {"truths": rows})
+    header = {"truths": rows, "pools": [{name: found.put(getattr(pool, name)) for name in _POOL} for pool in held]}
+    _save(path, found.all(), "truth", header)
 
 
 def load_truths(path: Path) -> tuple[Truth, ...]:
@@ -106,28 +148,30 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
         UserError: naming the file, the target and the field that is wrong.
     """
     blocks, header = _load(path, "truth")
-    rows = header.get("truths")
-    if not isinstance(rows, list):
-        raise UserError(f"{path}: header field 'truths' is missing")
-    # One tensor object for each block, so that a directory written again stays as small.
-    values = {name: as_unit(block) if block.dtype == torch.uint8 else block for name, block in blocks.items()}
-    found = []
-    for position, row in enumerate(rows):
-        try:
-            found.append(Truth(**{field: values[name] for field, name in row.items()}))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: truth {position} lacks a tensor or field ({error})") from error
-        except UserError as error:
-            raise UserError(f"{path}: target {position}: {error}") from error
+    made: dict[str, Tensor] = {}
+
+    def get(name: Any) -> Tensor:
+        """Return one tensor object for each name, so that a directory written again stays as small."""
+        if isinstance(name, str):
+            return blocks[name]
+        table, rows = name
+        if rows not in made:
+            made[rows] = as_unit(blocks[table][blocks[rows]])
+        return made[rows]
+
+    found, where = [], "pools"
+    try:
+        pools = [Pool(**{name: get(value) for name, value in row.items()}) for row in header["pools"]]
+        for position, row in enumerate(header["truths"]):
+            where = f"target {position}"
+            vectors = {name: get(value) for name, value in row["vectors"].items()}
+            own = {name: get(row[name]) for name in _TRUTH if name in row}
+            found.append(Truth(**own, pool=pools[row["pool"]], told=row["told"], vectors=vectors))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise UserError(f"{path}: {where} lacks a tensor or field ({error})") from error
+    except UserError as error:
+        raise UserError(f"{path}: {where}: {error}") from error
     return tuple(found)
-
-
-def _as_bytes(value: Tensor) -> Tensor:
-    """Return images as uint8 where that loses nothing (four times smaller), else the tensor itself."""
-    if value.dim() != 4 or value.dtype != torch.float32:
-        return value
-    small = (value * 255).round().to(torch.uint8)
-    return small if torch.equal(as_unit(small), value) else value
 
 
 # ---------------------------------------------------------------- safetensors

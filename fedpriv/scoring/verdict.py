@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.floors import PERMUTED, floor_words
+from fedpriv.scoring.floors import LABELS, PERMUTED, floor_words
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.records.reconstruction import FeatureIdentification, Identification
 
@@ -17,13 +17,6 @@ ABOVE_CHANCE = 0.05
 
 FEW_CLIENTS = 8
 """With fewer clients than this a bootstrap over clients is too narrow, and the verdict says so."""
-
-CHANCE_OF = {
-    PERMUTED: "permuted uploads",
-    "noise": "uniform noise",
-    "random_same_class": "random images of the class",
-}
-"""By which guesses chance was measured, as a reader sees it."""
 
 Kind = Literal["leaks", "some", "features", "classes", "none", "worse", "single"]
 
@@ -89,12 +82,12 @@ def _search(record: ReconstructionRecord) -> str:
 
 
 def beyond_chance(found: Identification | FeatureIdentification | None) -> bool:
-    """Whether a share lies above chance, and above what the same attack reaches on permuted uploads.
+    """Whether a share lies above what the strongest guess reaches, and the same attack on permuted uploads.
 
     The lower end of its interval must lie well above chance; where permuted uploads were attacked, so must the interval of
     the paired difference above zero.
     """
-    if found is None or found.ci95 is None:
+    if found is None or found.ci95 is None or found.chance is None:
         return False
     beyond = found.ci95[0] > found.chance + ABOVE_CHANCE
     if found.permuted is None:
@@ -120,7 +113,7 @@ def _classes(record: ReconstructionRecord) -> str:
     control = "" if permuted is None else f", of the control's {100 * permuted:.0f} %"
     return (
         f" An independent classifier recognises the class of {100 * found.mean:.0f} % of the reconstructions "
-        f"(of true images {100 * found.real:.0f} %{control}, chance {100 * found.chance:.0f} %)."
+        f"(of true images {100 * found.real:.0f} %{control}, {LABELS[found.chance_of]} {100 * found.chance:.0f} %)."
     )
 
 
@@ -128,22 +121,19 @@ def _identified(record: ReconstructionRecord) -> str:
     if not beyond_chance(record.metrics.identification_top1):
         return ""
     found = record.metrics.identification_top1
-    return f", and {100 * found.mean:.0f} % are identified among decoys ({_chance_words(found)})"
+    return f", and {percent(found.mean)} are identified among decoys ({_chance_words(found)})"
 
 
 def _chance_words(found: Identification) -> str:
-    """Return what chance gives, and where several guesses at a target leave it no formula, by what it was measured."""
-    text = f"chance {100 * found.chance:.0f} %"
-    if found.chance_of != "decoys":
-        return f"{text}, measured by the same rule on {CHANCE_OF[found.chance_of]}"
-    return text + ("" if found.permuted is None else f"; on permuted uploads {percent(found.permuted.mean)}")
+    """Return what the strongest guess reaches on the same targets and decoys, and which that is."""
+    return f"{LABELS.get(str(found.chance_of), found.chance_of)}: {percent(found.chance)}"
 
 
 def _features(record: ReconstructionRecord) -> str:
     found, error = record.metrics.feature_identification, record.metrics.relative_error
     if found is None or error is None:
         return ""
-    beside = f"chance {100 * found.chance:.0f} %"
+    beside = f"{LABELS.get(found.chance_of, 'chance')} {percent(found.chance)}"
     if found.permuted is not None and error.permuted is not None:
         beside += f"; on permuted uploads {percent(found.permuted.mean)}, error {percent(error.permuted.median, 1)}"
     return (

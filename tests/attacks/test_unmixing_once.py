@@ -19,7 +19,7 @@ from fedpriv.attacks.recover.unmixing_once import (
     prior_of_others,
 )
 from fedpriv.evidence.permuted import permute
-from fedpriv.scoring.identification import identify_features
+from fedpriv.scoring.vectors import identify_features
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Classifier, Entangled, Prototypes, get_payload
 

@@ -131,9 +131,11 @@ def test_nonmembers_have_nothing_to_do_with_the_client(world):
         evidence.targets, truths(directory, federation, "prototype", evidence.targets, seed=0), strict=True
     ):
         train = federation.clients[target.client].train.images.flatten(1)
-        inside = (torch.cdist(truth.nonmembers.flatten(1), train) < 1e-6).any(1)
+        guesses, decoys = truth.pool.guesses.flatten(1), truth.pool.decoys.flatten(1)
         # Digits holds no duplicates of whole images.
-        assert not inside.any()
+        for part, others in ((guesses, train), (decoys, train), (guesses, decoys)):
+            assert not (torch.cdist(part, others) < 1e-6).any()
+        assert len(guesses) + len(decoys) + len(train) == len(federation.data.dataset.samples)
 
 
 def test_permuting_moves_what_was_computed_from_images_and_nothing_else():

@@ -23,7 +23,9 @@ def judged(gain=-3.0, *, width=0.5, share=0.0, found=None, features=None, chance
     measured["identification_top1"] = but(told, mean=nothing, ci95=(nothing, nothing), chance=0.01)
     if features is not None:
         interval = (features, features)
-        measured["feature_identification"] = summary(features, interval, FeatureIdentification, chance=chance)
+        measured["feature_identification"] = summary(
+            features, interval, FeatureIdentification, chance=chance, chance_of="strangers"
+        )
         measured["relative_error"] = summary(0.056, kind=FeatureMeasure)
     above = summary(gain, (gain - width, gain + width), Advantage, share_3db=share, best_floor="noise")
     record = but(record, advantage_db=above, metrics=but(record.metrics, **measured))

@@ -289,7 +289,7 @@ def test_small_images_stay_crisp():
     # A black and white chequerboard must come out black and white: any smoothing would leave large grey areas.
     board = (torch.arange(8)[:, None] + torch.arange(8)[None]).remainder(2).float()[None, None, None]
     secrets = truths([1, 1])
-    secrets = tuple(type(t).equal(board[0], t.labels, t.nonmembers, t.nonmember_labels) for t in secrets)
+    secrets = tuple(type(t).equal(board[0], t.labels, t.pool) for t in secrets)
     picture = grid_of(board.expand(2, -1, -1, -1, -1).clone(), secrets)
     cell = picture[135:260, 180:320]
     black, white = (cell < 10).all(axis=2).mean(), (cell > 245).all(axis=2).mean()

@@ -1,12 +1,17 @@
+import dataclasses
+
 import pytest
 import torch
 from compare import expect_same
 from eval_cases import cifar10_jpeg, images, truths
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import TargetId
+from fedpriv.evidence.pool import Pool, divide, psnr_optimal
 from fedpriv.evidence.truth import Truth, stratum
 from fedpriv.scoring.definitions import assign, comparison, one_to_one, score_guesses, squared_errors
-from fedpriv.scoring.floors import FLOORS, guess
+from fedpriv.scoring.floors import FLOORS, NEAREST, blind_floors, guess, guessers
 from fedpriv.scoring.identification import identify
 from fedpriv.scoring.leakage import psnr
 from fedpriv.util.errors import UserError
@@ -16,11 +21,13 @@ def flat(*values):
     return torch.tensor(values)[:, None, None, None].expand(-1, 1, 8, 8).clone()
 
 
-def a_truth(values, weights=None, labels=None, pool=(0.0, 1.0), pool_labels=None):
+def a_truth(values, weights=None, labels=None, pool=(0.0, 1.0), pool_labels=None, decoys=()):
+    """A truth of flat images; decoys are all of class 0."""
     members = flat(*values)
     shares = torch.tensor(weights) if weights else torch.full((len(values),), 1 / len(values))
     mine = torch.tensor(labels or [0] * len(values))
-    return Truth(members, shares, mine, flat(*pool), torch.tensor(pool_labels or [0] * len(pool)))
+    others = flat(*pool), torch.tensor(pool_labels or [0] * len(pool))
+    return Truth(members, shares, mine, Pool(*others, flat(*decoys), torch.zeros(len(decoys), dtype=torch.int64)))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def test_comparison_matches_the_classes():
     truth = a_truth([0.1, 0.2, 0.3], labels=[0, 0, 1], pool=[0.5] * 6, pool_labels=[0, 1, 0, 1, 2, 2])
     found = comparison(truth, 1)
     assert found.labels == "same"
-    assert sorted(truth.nonmember_labels[found.index].tolist()) == [0, 0, 1]
+    assert sorted(truth.pool.guess_labels[found.index].tolist()) == [0, 0, 1]
     scarce = a_truth([0.1, 0.2], labels=[4, 4], pool=[0.5] * 3)
     assert comparison(scarce, 1).labels == "any"
     assert len(comparison(scarce, 1).index) == 2
@@ -84,14 +91,18 @@ def test_comparison_matches_the_classes():
 def test_truth_refuses_what_cannot_be():
     good = a_truth([0.1, 0.2])
     with pytest.raises(UserError, match="sum of 1"):
-        Truth(good.members, torch.tensor([0.9, 0.9]), good.labels, good.nonmembers, good.nonmember_labels)
+        Truth(good.members, torch.tensor([0.9, 0.9]), good.labels, good.pool)
     with pytest.raises(UserError, match=r"truth\.members: expected values in \[0, 1\]"):
-        Truth(good.members * 255, good.weights, good.labels, good.nonmembers, good.nonmember_labels)
+        Truth(good.members * 255, good.weights, good.labels, good.pool)
     with pytest.raises(UserError, match=r"truth\.labels"):
-        Truth(good.members, good.weights, good.labels[:1], good.nonmembers, good.nonmember_labels)
-    colour = images(2, shape=(3, 8, 8))
+        Truth(good.members, good.weights, good.labels[:1], good.pool)
+    colour = Pool.divided(images(2, shape=(3, 8, 8)), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(UserError, match="differ in shape"):
-        Truth(good.members, good.weights, good.labels, colour, good.nonmember_labels)
+        Truth(good.members, good.weights, good.labels, colour)
+    with pytest.raises(UserError, match=r"pool\.decoy_labels: expected 2"):
+        Pool(images(2), torch.zeros(2), images(2), torch.zeros(3))
+    with pytest.raises(UserError, match=r"pool\.guesses: expected float images \(n >= 1"):
+        Pool(images(0), torch.zeros(0), images(2), torch.zeros(2))
 
 
 # ---------------------------------------------------------------- floors
@@ -102,12 +113,13 @@ def floor(name, truth, n_guesses=1, seed=0, index=0):
 
 
 def test_floors_on_hand_made_images():
-    truth = a_truth([0.9], labels=[1], pool=[0.0, 0.2, 0.7], pool_labels=[0, 1, 1])
+    truth = a_truth([0.9], labels=[1], pool=[0.0, 0.2, 0.7], pool_labels=[0, 1, 1], decoys=[1.0] * 10)
     assert floor("mean_colour", truth).unique().tolist() == pytest.approx([0.3])
     assert floor("mean_image", truth).unique().tolist() == pytest.approx([0.3])
     assert floor("class_mean_image", truth).unique().tolist() == pytest.approx([0.45])
     assert floor("mid_grey", truth).unique().tolist() == [0.5]
     assert floor("random_same_class", truth).unique().item() in [pytest.approx(0.2), pytest.approx(0.7)]
+    assert floor("random_image", truth).unique().item() in [0.0, pytest.approx(0.2), pytest.approx(0.7)]
     noise = floor("noise", truth)
     assert noise.std() > 0.2
     assert noise.min() >= 0
@@ -149,15 +161,15 @@ def test_floors_of_cifar10_are_the_known_ones():
     pictures, labels = cifar10_jpeg()
     order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))
     targets, pool = order[:300], order[1000:]
-    outside, classes = pictures[pool], labels[pool]
+    outside = Pool.divided(pictures[pool], labels[pool], 0)
     expected = {"mean_colour": 12.67, "mid_grey": 12.55, "noise": 8.44}
     for name, value in expected.items():
         scores = []
         for position, index in enumerate(targets.tolist()):
-            truth = Truth.equal(pictures[index : index + 1], labels[index : index + 1], outside, classes)
+            truth = Truth.equal(pictures[index : index + 1], labels[index : index + 1], outside)
             scores.append(psnr(floor(name, truth, index=position), truth.members).item())
         assert sum(scores) / len(scores) == pytest.approx(value, abs=0.3), name
-    others = outside[torch.arange(300) * 3 % len(outside)]
+    others = outside.guesses[torch.arange(300) * 3 % len(outside.guesses)]
     assert psnr(others, pictures[targets]).mean().item() == pytest.approx(9.6, abs=0.3)
 
 
@@ -165,43 +177,97 @@ def test_floors_of_cifar10_are_the_known_ones():
 
 
 def test_identification_by_hand():
-    truth = a_truth([0.5], pool=[0.0, 0.1, 0.9])
-    near = identify(flat(0.45), truth, torch.tensor([0]), 0)
-    assert (near.top1, near.mean_rank, near.chance, near.decoys) == (1.0, 1.0, 0.25, 3)
-    far = identify(flat(0.05), truth, torch.tensor([0]), 0)
+    decoys = [0.0, 0.1, 0.9, *[1.0] * 7]
+    truth = a_truth([0.5], decoys=decoys)
+    near = identify(flat(0.45), truth, torch.tensor([0]))
+    assert (near.top1, near.mean_rank, near.decoys) == (1.0, 1.0, 10)
+    far = identify(flat(0.05), truth, torch.tensor([0]))
     assert (far.top1, far.mean_rank) == (0.0, 3.0)
+    both = a_truth([0.5, 0.3], weights=[0.25, 0.75], decoys=decoys)
+    found = identify(flat(0.45, 0.16), both, torch.tensor([0, 1]))
+    assert (found.top1, found.mean_rank) == (0.25, 0.25 * 1 + 0.75 * 2)
 
 
 def test_a_tie_is_no_success():
-    truth = a_truth([0.5], pool=[0.5, 0.5, 0.9])
-    assert identify(flat(0.5), truth, torch.tensor([0]), 0).top1 == pytest.approx(1 / 3)
+    truth = a_truth([0.5], decoys=[0.5, 0.5, *[0.9] * 8])
+    assert identify(flat(0.5), truth, torch.tensor([0])).top1 == pytest.approx(1 / 3)
 
 
-def test_decoys_are_of_the_class_where_there_are_enough():
-    many = truths([1], pool=90)[0]  # thirty of each class
-    found = identify(images(1), many, torch.tensor([0]), 0)
-    assert (found.same_class, found.decoys) == (True, 30)
-    few = truths([1], pool=30)[0]
-    found = identify(images(1), few, torch.tensor([0]), 0)
-    assert (found.same_class, found.decoys) == (False, 30)
-    assert identify(images(1), many, torch.tensor([0]), 0, decoys=12).decoys == 12
+def test_members_with_fewer_than_ten_decoys_of_their_class_are_left_out():
+    assert identify(flat(0.5), a_truth([0.5], decoys=[0.1] * 9), torch.tensor([0])) is None
+    assert identify(flat(0.5), a_truth([0.5], labels=[1], decoys=[0.1] * 10), torch.tensor([0])) is None
+    mixed = a_truth([0.5, 0.7], weights=[0.2, 0.8], labels=[0, 1], decoys=[0.1] * 10)
+    assert identify(flat(0.5), mixed, torch.tensor([0, 0])).top1 == 1
+    assert identify(flat(0.05), mixed, torch.tensor([0, 0])).top1 == 0
 
 
-def test_blind_guesses_identify_at_chance():
-    hits, chance = 0.0, 0.0
-    pool = images(420, seed=3)
-    for position in range(400):
-        order = torch.randperm(420, generator=torch.Generator().manual_seed(position))[:10]
-        truth = Truth.equal(pool[order[:1]], torch.tensor([0]), pool[order[1:]], torch.zeros(9, dtype=torch.int64))
-        found = identify(images(1, seed=1000 + position), truth, torch.tensor([0]), 0)
-        hits, chance = hits + found.top1 / 400, chance + found.chance / 400
-    assert chance == pytest.approx(0.1)
-    assert hits == pytest.approx(0.1, abs=0.05)
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(-1, 3), min_size=1, max_size=300), st.integers(0, 100))
+def test_guesses_and_decoys_share_no_image(labels, seed):
+    labels = torch.tensor(labels)
+    guesses, decoys = divide(labels, seed)
+    assert sorted([*guesses.tolist(), *decoys.tolist()]) == list(range(len(labels)))
+    assert (divide(labels, seed)[1] == decoys).all()
+    assert -1 not in labels[decoys]
+    for label in set(labels.tolist()) - {-1}:
+        count, told = int((labels == label).sum()), int((labels[decoys] == label).sum())
+        assert told == min(100, max(count // 2, min(10, count - 1)))
+        assert (labels[guesses] == label).any()
 
 
-def test_a_blind_guess_from_the_pool_is_no_decoy_of_itself():
-    truth = a_truth([0.5], pool=[0.45, 0.0, 0.9])
-    own = truth.nonmembers[:1]
-    assert identify(own, truth, torch.tensor([0]), 0).top1 == 0
-    found = identify(own, truth, torch.tensor([0]), 0, from_pool=True)
-    assert (found.top1, found.decoys, found.chance) == (1.0, 2, pytest.approx(1 / 3))
+# ---------------------------------------------------------------- the PSNR-optimal image
+
+
+def test_the_optimal_image_by_hand():
+    # Squared distances 0, 0.01 and 0.49 of a pixel each: by hand the weights 1 / MSE move the guess to the near pair.
+    values = torch.tensor([0.2, 0.3, 0.9], dtype=torch.float64)[:, None, None, None].expand(-1, 1, 1, 2).clone()
+    values[0, 0, 0, 1], values[1, 0, 0, 1] = 0.3, 0.2  # a pair at distance, so that no single image is the optimum
+    found = psnr_optimal(values)
+    errors = (values - found).square().mean(dim=(1, 2, 3))
+    weights = 1 / errors
+    again = (weights[:, None, None, None] * values).sum(0) / weights.sum()
+    assert (found - again).abs().max() < 1e-3
+    score = psnr(found[None].expand(3, -1, -1, -1), values).mean()
+    assert score > psnr(values.mean(0, keepdim=True).expand(3, -1, -1, -1), values).mean() + 1
+    assert psnr_optimal(values[:1]).tolist() == values[0].tolist()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 40))
+def test_no_mean_beats_the_optimal_image(seed, count):
+    pictures = images(count, seed=seed)
+    found = psnr_optimal(pictures).clamp(0, 1).expand(count, -1, -1, -1)
+    mean = pictures.double().mean(0).expand(count, -1, -1, -1)
+    assert psnr(found, pictures).mean() >= psnr(mean, pictures).mean() - 1e-3
+
+
+def test_the_optimal_image_of_a_mixture_counts_classes_by_their_shares():
+    pool = [0.1, 0.2, 0.8]
+    truth = a_truth([0.9, 0.8], weights=[0.0, 1.0], labels=[0, 1], pool=pool, pool_labels=[0, 0, 1])
+    assert floor("optimal_class_image", truth).unique().tolist() == pytest.approx([0.8])
+    whole = a_truth([0.9, 0.8], weights=[1.0, 0.0], labels=[0, 1], pool=pool, pool_labels=[0, 0, 1])
+    assert floor("optimal_class_image", whole).unique().tolist() == pytest.approx([0.15])
+    assert floor("optimal_class_image", whole, 2)[:, 0, 0, 0].tolist() == pytest.approx([0.15, 0.8])
+
+
+def test_without_the_classes_no_guess_takes_them():
+    known, unknown = truths([1])[0], dataclasses.replace(truths([1])[0], told=False)
+    assert set(FLOORS) == set(guessers([known, known]))
+    assert set(guessers([known, unknown])) == {
+        "mean_colour",
+        "mean_image",
+        "optimal_image",
+        "random_image",
+        "noise",
+        "mid_grey",
+    }
+    other = dataclasses.replace(unknown, labels=unknown.labels + 1)
+    for name in guessers([unknown]):
+        expect_same(floor(name, unknown), floor(name, other))
+
+
+def test_the_nearest_stranger_is_a_guess_but_not_blind():
+    truth = dataclasses.replace(truths([1])[0], nearest=torch.tensor([4, 2]))
+    assert NEAREST in guessers([truth])
+    assert NEAREST not in blind_floors(guessers([truth]))
+    expect_same(floor(NEAREST, truth, 3), truth.pool.guesses[torch.tensor([4, 2, 4])])

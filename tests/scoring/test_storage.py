@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 from compare import expect_same
-from eval_cases import ABOUT, asked, defended, firsts, reconstruction, summary, truths
+from eval_cases import ABOUT, asked, defended, firsts, images, reconstruction, summary, truths
 from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from fedpriv.evidence.pool import Pool
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import (
     holds_scores,
@@ -59,8 +60,10 @@ def test_round_trip(tmp_path):
     for name in ("images", "objective", "chosen", "labels", "converged", "features"):
         expect_same(getattr(again.reconstruction, name), getattr(found, name))
     for left, right in zip(again.truths, secrets, strict=True):
-        for field in ("members", "weights", "labels", "nonmembers", "nonmember_labels"):
+        for field in ("members", "weights", "labels"):
             expect_same(getattr(left, field), getattr(right, field))
+        for field in ("guesses", "guess_labels", "decoys", "decoy_labels"):
+            expect_same(getattr(left.pool, field), getattr(right.pool, field))
         assert left.feature is None
     assert again.metrics == record
     assert again.about.command == ABOUT.command
@@ -80,15 +83,27 @@ def test_no_temporary_files_stay_behind(tmp_path):
     ]
 
 
-def test_a_shared_pool_is_stored_once_and_bytes_stay_bytes(tmp_path):
+def test_every_image_is_stored_once_and_bytes_stay_bytes(tmp_path):
     secrets = truths([1] * 5)
-    pool = (secrets[0].nonmembers * 255).round().to(torch.uint8).float().div_(255)
-    secrets = tuple(dataclasses.replace(truth, nonmembers=pool) for truth in secrets)
+    bytes_ = (images(120, seed=3) * 255).round() / 255
+    pools = [Pool.divided(bytes_[start:], torch.arange(start, 120) % 3, 1) for start in (0, 30)]
+    secrets = tuple(dataclasses.replace(truth, pool=pools[row % 2]) for row, truth in enumerate(secrets))
+    guess = {"strangers": torch.randn(4)}
+    secrets = (dataclasses.replace(secrets[0], told=False, nearest=torch.tensor([3, 1]), vectors=guess), *secrets[1:])
     save_attack(tmp_path, reconstruction=reconstruction(firsts(secrets)), truths=secrets, about=ABOUT)
     blocks = load_file(tmp_path / "truth.safetensors")
-    assert sum(block.shape[0] == len(pool) and block.dim() == 4 for block in blocks.values()) == 1
-    assert any(block.dtype == torch.uint8 for block in blocks.values())
-    expect_same(load_attack(tmp_path).truths[3].nonmembers, pool)
+    assert len(blocks["bytes"]) == 120
+    assert blocks["bytes"].dtype == torch.uint8
+    assert len(blocks["floats"]) == 5  # the members
+    again = load_attack(tmp_path).truths
+    for left, right in zip(again, secrets, strict=True):
+        expect_same(left.pool.guesses, right.pool.guesses)
+        expect_same(left.pool.decoys, right.pool.decoys)
+    assert again[0].pool is again[2].pool
+    assert (again[0].told, again[1].told) == (False, True)
+    assert again[0].nearest.tolist() == [3, 1]
+    expect_same(again[0].vectors["strangers"], guess["strangers"])
+    assert again[1].nearest is None
 
 
 def test_a_diverged_reconstruction_is_kept(tmp_path):
@@ -146,8 +161,9 @@ def test_a_missing_file_is_named(tmp_path, name):
             lambda b: b.update(images=b["images"][..., :4].contiguous()),
             "do not fit the reconstruction's",
         ),
-        ("truth.safetensors", lambda b: b.update(t0=b["t0"] + 2), r"target 0: .* expected values in \[0, 1\]"),
-        ("truth.safetensors", lambda b: b.pop("t0"), "truth 0 lacks a tensor"),
+        ("truth.safetensors", lambda b: b.update(floats=b["floats"] + 2), r"pools: .* expected values in \[0, 1\]"),
+        ("truth.safetensors", lambda b: b.pop("t0"), "target 0 lacks a tensor"),
+        ("truth.safetensors", lambda b: b.update(t0=b["t0"] + 1000), "target 0 lacks a tensor"),
     ],
 )
 def test_wrong_tensors_are_named(tmp_path, name, change, message):
@@ -164,7 +180,8 @@ def test_wrong_tensors_are_named(tmp_path, name, change, message):
         ("truth.safetensors", {"content": "reconstruction"}, "format / content"),
         ("reconstruction.safetensors", {"header": "{"}, "'header' is missing or no JSON"),
         ("reconstruction.safetensors", {"header": '{"targets": [{"colour": 1}]}'}, "'targets' or 'cost'"),
-        ("truth.safetensors", {"header": '{"truths": []}'}, "0 truths, expected 4"),
+        ("truth.safetensors", {"header": '{"truths": [], "pools": []}'}, "0 truths, expected 4"),
+        ("truth.safetensors", {"header": '{"truths": []}'}, "pools lacks a tensor or field"),
     ],
 )
 def test_wrong_headers_are_named(tmp_path, name, header, message):

@@ -166,7 +166,7 @@ def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = No
     uploads, mixing = features.double(), weights.double()
     rows = None if shape is None else (shape - shape.mean(0)).double()
     if len(uploads) < 3:
-        return _start(uploads, mixing, rows).float()
+        return start_of_others(uploads, mixing, rows).float()
     errors = []
     for ridge in _RIDGES:
         total = 0.0
@@ -179,8 +179,14 @@ def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = No
     return _ridge(uploads, mixing, rows, best).float()
 
 
-def _start(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Tensor:
-    """Return ``mean + scale * rows`` ``(C, d)`` fitted to the uploads by least squares over mean and scale."""
+def start_of_others(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Tensor:
+    """Return ``mean + scale * rows`` ``(C, d)`` fitted to the uploads by least squares over mean and scale.
+
+    Args:
+        uploads: ``(K, d)`` float64, K >= 1.
+        mixing: ``(K, C)`` float64, their weights by class.
+        rows: ``(C, d)`` float64 that sum to zero, or None for the mean alone.
+    """
     centre = uploads.mean(0)
     if rows is None:
         return centre.repeat(mixing.shape[1], 1)
@@ -191,7 +197,7 @@ def _start(uploads: Tensor, mixing: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def _ridge(uploads: Tensor, mixing: Tensor, rows: Tensor | None, ridge: float) -> Tensor:
-    start = _start(uploads, mixing, rows)
+    start = start_of_others(uploads, mixing, rows)
     if math.isinf(ridge):
         return start
     gram = mixing @ mixing.T + ridge * torch.eye(len(mixing), dtype=mixing.dtype)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.norm_statistics import batch_norms
+from fedpriv.evidence.pool import MOST_VALUES, Pool
 from fedpriv.experiment.uploads.evidence import Handed, check_extractor, own_copy
 from fedpriv.experiment.uploads.given import (
     Gradient,
@@ -23,7 +24,7 @@ from fedpriv.experiment.uploads.given import (
     private_images,
 )
 from fedpriv.experiment.uploads.messages import exchange, read_message
-from fedpriv.experiment.uploads.truth import STRANGERS, refuse_known
+from fedpriv.experiment.uploads.truth import refuse_known
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -237,6 +238,8 @@ def read_strangers(strangers: Any, labels: Any, handed: Handed) -> Samples:
     return Samples(found, known)
 
 
-def drawn(strangers: Samples, seed: int) -> Samples:
-    """Return the strangers that floors are made of: as many as for runs at most."""
-    return strangers.subset(torch.randperm(len(strangers), generator=generator(seed, "strangers"))[:STRANGERS])
+def drawn(strangers: Samples, seed: int) -> Pool:
+    """Return the strangers that floors are made of, and those that are decoys: as many as memory allows."""
+    images = strangers.images
+    order = torch.randperm(len(images), generator=generator(seed, "strangers"))[: MOST_VALUES // images[0].numel()]
+    return Pool.divided(images[order], strangers.labels[order], seed, "strangers")

@@ -13,6 +13,7 @@ from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages
+from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.uploads.evidence import Handed
 from fedpriv.experiment.uploads.given import PrivateImages
@@ -21,16 +22,13 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, MIXTURES, NETWORKS, payload_kind
 
-STRANGERS = 240
-"""Strangers that a score uses at most, drawn by seed: as many as for runs."""
 
-
-def own_truths(handed: Handed, strangers: Samples, targets: Sequence[TargetId], unit: Unit) -> tuple[Truth, ...]:
+def own_truths(handed: Handed, pool: Pool, targets: Sequence[TargetId], unit: Unit) -> tuple[Truth, ...]:
     """Return the truth of each target.
 
     Args:
         handed: what was handed in.
-        strangers: images that no upload was computed from; class -1 where it is not known.
+        pool: images that no upload was computed from.
         targets: T targets.
         unit: what one target is.
 
@@ -46,7 +44,7 @@ def own_truths(handed: Handed, strangers: Samples, targets: Sequence[TargetId], 
                 f"{argument('images')}: client {target.client} has no image of class {target.label}, which its upload names"
             )
         feature = _feature(handed, target, own.images[index]) if unit in ("class", "row") else None
-        found.append(Truth(own.images[index], weights, own.labels[index], strangers.images, strangers.labels, feature))
+        found.append(Truth(own.images[index], weights, own.labels[index], pool, feature))
     return tuple(found)
 
 

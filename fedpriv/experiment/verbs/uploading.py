@@ -14,6 +14,7 @@ from fedpriv.attacks.contract import AttackProblem, Declared
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
+from fedpriv.evidence.guesses import with_guesses
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.experiment.federation_settings import refuse_unknown, texts
 from fedpriv.experiment.inference import EVERYTHING, measure
@@ -62,8 +63,8 @@ class UploadSettings(TypedDict, total=False):
             clients or a mapping by client, where clients are not independent: intervals and their number of units then go
             by group.
         rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are handed in).
-        stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes, and membership inference has
-            no non-members.
+        stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes, no image is identified among
+            decoys, which have to be of its class, and membership inference has no non-members.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -150,10 +151,10 @@ def attack_uploads(
     named = texts("attacks", attacks)
     _check_numbers(settings)
     handed = read_handed(uploads, target, images, labels, extractor, settings)
-    pool = read_strangers(strangers, settings.get("stranger_labels"), handed)
+    outside = read_strangers(strangers, settings.get("stranger_labels"), handed)
     plan, notices = _plan(target, named, handed, settings)
     trained = Trained()
-    cases, silent = _cases(plan, named, handed, pool, trained)
+    cases, silent = _cases(plan, named, handed, outside, trained)
     notices += silent
     if not (plan.attacks or cases):
         raise UserError(f"{argument('target', target)}: nothing can be attacked: {notices[0]}")
@@ -162,6 +163,7 @@ def attack_uploads(
         listener.say(line)
     records: dict[str, ReconstructionRecord] = {}
     scores: dict[str, InferenceResult] = {}
+    pool, scorers = drawn(outside, seed), Trained()
     with folders.output(folder, "attacks", force=settings.get("force", False)):
         for job in plan.jobs():
             card = plan.card_for(job, handed.rounds)
@@ -173,7 +175,9 @@ def attack_uploads(
                 budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
                 device=str(handed.device),
             )
-            truths = own_truths(handed, drawn(pool, seed), evidence.targets, job.attack.unit)
+            unit = job.attack.unit
+            found = own_truths(handed, pool, evidence.targets, unit)
+            truths = with_guesses(found, evidence, target, unit, device=handed.device, kept=scorers)
             execution = Execution(seed, handed.device, plan.chunk_rows, kind=target, trained=trained)
             records[job.folder] = attack_and_score(
                 folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener

@@ -32,32 +32,41 @@ class FeatureMeasure(Summary):
 
 
 class FeatureIdentification(FiniteSummary):
-    """Whether a recovered vector is nearest to its own true one among the client's; ``chance`` is a blind guess's share."""
-
-    chance: FiniteFloat
-    permuted: Control | None = None
-
-
-class Identification(FiniteSummary):
-    """Share of images told first among decoys.
+    """Whether a recovered vector is nearest to its own true one among the client's.
 
     Attributes:
-        chance: what a guess that knows nothing scores, by the rule ``chance_of``.
-        chance_of: ``decoys`` for one guess a target; else the guesser without the upload with the highest rate.
-        mean_rank: mean rank of the true image; 1 is first.
-        decoys: how many there were, of all targets.
-        same_class_targets: targets whose decoys were all of their own class.
+        chance: what the strongest guess reaches by the same rule.
+        chance_of: which that is; ``vectors`` for one over the number of the client's vectors, where there was no guess.
         permuted: the control, or None.
-        blind: rates of blind guesses by name where targets have several guesses, else None.
+        blind: rates of all guesses by name.
     """
 
     chance: FiniteFloat
     chance_of: str
-    mean_rank: FiniteFloat
-    decoys: tuple[int, ...]
-    same_class_targets: int
     permuted: Control | None = None
-    blind: Mapping[str, FiniteFloat] | None = None
+    blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
+
+
+class Identification(Summary):
+    """Share of images told first among decoys of their class; one value a target, None where it had fewer than ten.
+
+    Attributes:
+        chance: what the strongest guess reaches on the very targets and decoys; None where no target had enough.
+        chance_of: which that is.
+        mean_rank: mean rank of the true image; 1 is first.
+        decoys: how many there were, of all targets.
+        n_left_out: targets without enough decoys.
+        permuted: the control, or None.
+        blind: rates of all guesses by name, of the control too.
+    """
+
+    chance: FiniteFloat | None
+    chance_of: str | None
+    mean_rank: FiniteFloat | None
+    decoys: tuple[int, ...]
+    n_left_out: int
+    permuted: Control | None = None
+    blind: Mapping[str, FiniteFloat] = Field(default_factory=dict)
 
 
 class ClassAccuracy(FiniteSummary):
@@ -65,13 +74,15 @@ class ClassAccuracy(FiniteSummary):
 
     Attributes:
         real: on the true images.
-        chance: one over the number of classes.
-        floors: on blind guesses, permuted uploads and random images of any class, by name.
+        chance: on the strongest guess.
+        chance_of: which that is.
+        floors: on all guesses and permuted uploads, by name.
         trained_on: images that each classifier was trained on.
     """
 
     real: FiniteFloat
     chance: FiniteFloat
+    chance_of: str
     floors: Mapping[str, FiniteFloat]
     trained_on: tuple[int, ...]
 
@@ -131,7 +142,19 @@ class Metrics(ImageMeasures):
         return {name: value for name, value in self if isinstance(value, Summary)} | dict(self.others)
 
 
-class FloorMeans(Record):
+class VectorMeans(Record):
+    """Of guesses at recovered vectors; None where none were recovered, or nothing was guessed at them.
+
+    Attributes:
+        relative_error: mean distance from the true vector over its norm.
+        feature_identification: share nearest to their own among the client's.
+    """
+
+    relative_error: FiniteFloat | None = None
+    feature_identification: FiniteFloat | None = None
+
+
+class FloorMeans(VectorMeans):
     """Means of :class:`FloorMeasures`."""
 
     psnr_db: FiniteFloat
@@ -266,7 +289,9 @@ class ReconstructionRecord(Identity):
         n_diverged: targets with images that are not finite.
         headline: the rule behind ``psnr_db``.
         metrics: of the attack.
-        floors, floor_details: means, and all of it, of blind guesses and the control by name.
+        floors: means of guesses by name: blind ones, what the upload picks among strangers, the control; and guesses at
+            recovered vectors.
+        floor_details: all of it, of those that are images.
         advantage_db: above the strongest of them.
         comparisons: with the strongest guess, by measure and stratum; what verdicts rest on.
         targets: one a target.
@@ -286,7 +311,7 @@ class ReconstructionRecord(Identity):
     n_diverged: int
     headline: str
     metrics: Metrics
-    floors: Mapping[str, FloorMeans]
+    floors: Mapping[str, FloorMeans | VectorMeans]
     floor_details: Mapping[str, FloorMeasures]
     advantage_db: Advantage
     comparisons: tuple[Comparison, ...]
@@ -298,3 +323,8 @@ class ReconstructionRecord(Identity):
     budget: Budget | None
     caveat: str
     versions: Mapping[str, str]
+
+    @property
+    def image_floors(self) -> dict[str, FloorMeans]:
+        """Guesses at images by name."""
+        return {name: means for name, means in self.floors.items() if isinstance(means, FloorMeans)}

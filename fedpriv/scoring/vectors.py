@@ -1,0 +1,133 @@
+"""Recovered vectors beside guesses at them: relative error, and which of them are nearest to their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Reconstruction
+from fedpriv.evidence.truth import Truth, stratum
+from fedpriv.scoring import effects
+from fedpriv.scoring.floors import PERMUTED
+from fedpriv.scoring.identification import control_of
+from fedpriv.scoring.leakage import Metric, cosine, relative_error
+from fedpriv.scoring.open_metrics import vector_measures
+from fedpriv.scoring.records import Comparison
+from fedpriv.scoring.records.reconstruction import FeatureIdentification, FeatureMeasure, VectorMeans
+from fedpriv.scoring.sections import Means
+
+
+@dataclass(frozen=True)
+class VectorScores:
+    """What a record says of recovered vectors; empty where none were recovered.
+
+    Attributes:
+        metrics: ``relative_error``, ``cosine``, ``feature_identification`` and ``others``.
+        floors: the same of guesses and the control, means by name.
+        comparisons: with the strongest of them.
+    """
+
+    metrics: dict[str, Any] = field(default_factory=dict)
+    floors: Mapping[str, VectorMeans] = field(default_factory=dict)
+    comparisons: tuple[Comparison, ...] = ()
+
+
+def score_vectors(
+    reconstruction: Reconstruction,
+    permuted: Reconstruction | None,
+    truths: Sequence[Truth],
+    means: Means,
+    others: Mapping[str, Metric],
+) -> VectorScores:
+    """Score recovered vectors, and by the same rules guesses at them and what the control recovers.
+
+    Args:
+        reconstruction: T targets, on the CPU.
+        permuted: the control, or None.
+        truths: T truths; guesses are those that all of them have.
+        means: makes the intervals.
+        others: measures of other packages.
+    """
+    known = [truth.feature for truth in truths if truth.feature is not None]
+    if reconstruction.features is None or len(known) != len(truths):
+        return VectorScores()
+    true, own = torch.stack(known), reconstruction.features
+    control = None if permuted is None else permuted.features
+    found: dict[str, Any] = {"others": vector_measures(others, own, control, true, means)}
+    for name, function in (("relative_error", relative_error), ("cosine", cosine)):
+        values = means.summary(function(own, true).numpy())
+        beside = None if control is None else control_of(values, function(control, true).tolist(), means)
+        found[name] = FeatureMeasure(**dict(values), permuted=beside)
+    names = [name for name in truths[0].vectors if all(name in truth.vectors for truth in truths)]
+    guesses = {name: torch.stack([truth.vectors[name] for truth in truths]) for name in names}
+    if control is not None:
+        guesses[PERMUTED] = control
+    clients = [target.client for target in reconstruction.targets]
+    hits, formula = identify_features(own, true, clients)
+    theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
+    told, rates = means.finite(hits, "share"), {name: float(np.mean(o)) for name, o in theirs.items()}
+    of = max(rates, key=lambda name: rates[name], default="vectors")
+    beside = control_of(told, theirs[PERMUTED], means, "difference") if control is not None else None
+    found["feature_identification"] = FeatureIdentification(
+        **dict(told), chance=rates.get(of, formula), chance_of=of, permuted=beside, blind=rates
+    )
+    return VectorScores(
+        found,
+        {name: VectorMeans(**_means(guess, true, rates[name])) for name, guess in guesses.items()},
+        _compared(own, guesses, true, [stratum(truth.n_c) for truth in truths], means)
+        + means.compare(
+            {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()},
+            "vectors_identified",
+            effects.IDENTIFIED,
+            [stratum(truth.n_c) for truth in truths],
+        ),
+    )
+
+
+def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -> tuple[list[float], float]:
+    """Tell whether each recovered vector is nearest to its own true vector among those of the same client.
+
+    Args:
+        features: ``(T, d)`` recovered; one that is not finite counts as zero.
+        truth: ``(T, d)`` true.
+        clients: T numbers.
+
+    Returns:
+        1 or 0 for each target, and what one guess at all of a client scores: the mean of 1 / (targets of the client).
+    """
+    owner = torch.tensor(list(clients))
+    distance = torch.cdist(_settled(features).double(), truth.double())
+    nearest = distance.masked_fill(owner[:, None] != owner, torch.inf).argmin(1)
+    hits = (nearest == torch.arange(len(owner))).double()
+    chance = (1 / (owner[:, None] == owner).sum(1).double()).mean()
+    return hits.tolist(), float(chance)
+
+
+def _compared(
+    own: Tensor, guesses: Mapping[str, Tensor], true: Tensor, strata: Sequence[str], means: Means
+) -> tuple[Comparison, ...]:
+    """Return the differences of relative error; a true vector of zero has none and is left out."""
+    rows = (true.norm(dim=1) > 0).nonzero().squeeze(1).tolist()
+    reached = relative_error(_settled(own), true).numpy()[rows]
+    errors = {name: relative_error(_settled(guess), true).numpy()[rows] for name, guess in guesses.items()}
+    return means.keep(rows).compare(
+        {name: error - reached for name, error in errors.items()},
+        "vectors",
+        {name: effects.ERROR_SHARE * error for name, error in errors.items()},
+        [strata[row] for row in rows],
+    )
+
+
+def _means(guess: Tensor, true: Tensor, rate: float) -> dict[str, float | None]:
+    error = float(relative_error(guess, true).mean())
+    return {"relative_error": error if np.isfinite(error) else None, "feature_identification": rate}
+
+
+def _settled(features: Tensor) -> Tensor:
+    """Return vectors of which those that are not finite are zero, as images that are not count as black."""
+    return torch.where(features.isfinite().all(1, keepdim=True), features, torch.zeros(()))
