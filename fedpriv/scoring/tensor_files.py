@@ -100,7 +100,7 @@ class _Blocks:
         if id(value) not in self._names:
             here = value.detach().cpu()
             name = f"t{len(self._names)}"
-            self._names[id(value)] = [self._table(name, here), name] if here.dim() == 4 else name
+            self._names[id(value)] = [self._table(name, here), name] if here.dim() == 4 and len(here) else name
             self._kept.append(value)
             self.blocks.setdefault(name, here)
         return self._names[id(value)]

@@ -106,6 +106,14 @@ def test_every_image_is_stored_once_and_bytes_stay_bytes(tmp_path):
     assert again[1].nearest is None
 
 
+def test_a_pool_without_decoys_is_kept(tmp_path):
+    secrets = truths([1, 1])
+    alone = Pool.divided(images(3), torch.full((3,), -1), 0)
+    secrets = tuple(dataclasses.replace(truth, pool=alone) for truth in secrets)
+    save_attack(tmp_path, reconstruction=reconstruction(firsts(secrets)), truths=secrets, about=ABOUT)
+    assert load_attack(tmp_path).truths[0].pool.decoys.shape == (0, 1, 8, 8)
+
+
 def test_a_diverged_reconstruction_is_kept(tmp_path):
     secrets = truths([1, 1])
     pictures = firsts(secrets)
