@@ -1,4 +1,4 @@
-"""What an attacker could say of a target without its upload: guesses at the vector behind it, made of everything else.
+"""Guesses at the vector behind a target: all that an attacker could say of it without its upload.
 
 Strangers' images through the granted extractor, the classifier that was broadcast, and other clients' uploads. No truth
 but a target's classes goes in, and those only where card or upload tell them; the target's own upload goes into one thing,
@@ -121,7 +121,7 @@ class _Seen:
 
 
 def _seen(others: Sequence[Observation], round_: int, n_classes: int) -> _Seen:
-    """Return what other clients sent: rows of the attacked round, or mixtures of the newest rounds up to it."""
+    """Vectors that other clients sent: rows of the attacked round, or mixtures of the newest rounds up to it."""
     empty = torch.zeros(0, 0)
     rows = [p for o in others if o.round == round_ and (p := SEPARATE.first(o.upload)) is not None]
     if rows:
