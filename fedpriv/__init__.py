@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from fedpriv.experiment.uploads.given import Update as Update
     from fedpriv.experiment.verbs.attacking import attack as attack
     from fedpriv.experiment.verbs.auditing import audit as audit
+    from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
+    from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
     from fedpriv.experiment.verbs.counting import Traffic as Traffic
     from fedpriv.experiment.verbs.counting import cost as cost
     from fedpriv.experiment.verbs.dividing import Holdings as Holdings
     from fedpriv.experiment.verbs.dividing import data as data
+    from fedpriv.experiment.verbs.estimating import StudyEstimate as StudyEstimate
+    from fedpriv.experiment.verbs.estimating import estimate as estimate
     from fedpriv.experiment.verbs.reporting import Report as Report
     from fedpriv.experiment.verbs.reporting import report as report
     from fedpriv.experiment.verbs.result import AttackResult as AttackResult
@@ -55,12 +59,16 @@ _PLACES = {
     "score": _VERBS + "scoring",
     "report": _VERBS + "reporting",
     "audit": _VERBS + "auditing",
+    "estimate": _VERBS + "estimating",
+    "catalogue": _VERBS + "cataloguing",
     "cost": _VERBS + "counting",
     "data": _VERBS + "dividing",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
     "Report": _VERBS + "reporting",
     "StudyResult": "fedpriv.experiment.study.run",
+    "StudyEstimate": _VERBS + "estimating",
+    "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
     "Holdings": _VERBS + "dividing",
     "Update": "fedpriv.experiment.uploads.given",

@@ -13,14 +13,14 @@ from federations import QUICK_DATA
 import fedpriv
 from fedpriv.cli.main import run as command
 
-VERBS = ("train", "attack", "audit", "attack_uploads", "score", "report", "cost", "data")
+VERBS = ("train", "attack", "audit", "attack_uploads", "score", "report", "estimate", "catalogue", "cost", "data")
 PAYLOADS = (
     *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
     *("Model", "Payload", "Prototypes", "Representations", "SampleCount", "SmallModel"),
 )
 OTHERS = (
-    *("AttackResult", "BatchFacts", "Gradient", "Holdings", "KnowledgeCard", "Listener", "Report", "Run"),
-    *("StudyResult", "Traffic", "Update", "UserError"),
+    *("AttackResult", "BatchFacts", "Catalogue", "Gradient", "Holdings", "KnowledgeCard", "Listener", "Report", "Run"),
+    *("StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 
@@ -103,6 +103,40 @@ def test_a_frame_has_a_row_an_attack_or_says_what_is_missing(attacked, trained):
         assert list(trained.to_frame()["round"]) == [1]
 
 
+def test_frames_name_their_columns(attacked, trained):
+    pytest.importorskip("pandas")
+    found = attacked.to_frame()
+    assert {"target", "attack", "method", "dataset", "n_targets", "n_clients", "seed"} <= set(found.columns)
+    assert {"round", "after_training_pooled", "after_broadcast_pooled"} <= set(trained.to_frame().columns)
+    table = fedpriv.cost("fedre", clients=10, classes=10, width=512).to_frame()
+    assert list(table["count"]) == ["paper", "full"]
+    assert table["upload_scalars_per_round"][0] == 5120
+    assert list(fedpriv.catalogue("defenses").to_frame().columns)[:2] == ["name", "guarantee"]
+    assert len(fedpriv.data(dataset="digits", clients=5).to_frame()) == 5
+
+
+def test_a_catalogue_has_the_members_of_a_kind():
+    found = fedpriv.catalogue("attacks", target="prototype")
+    assert "pixels" in found.members
+    assert found.members["pixels"]["budget"].startswith("iterations=")
+    assert "fedre" in fedpriv.catalogue("methods").members
+    with pytest.raises(fedpriv.UserError, match=r"unknown list 'metods'; did you mean 'methods'"):
+        fedpriv.catalogue("metods")
+    with pytest.raises(fedpriv.UserError, match="target='prototype': only goes with attacks"):
+        fedpriv.catalogue("methods", target="prototype")
+
+
+def test_a_study_is_estimated_without_leaving_anything():
+    small = {"methods": "fedgh", "attacks": "pixels:iterations=4", "targets": 2, "control": False}
+    found = fedpriv.estimate(**small, **SMALL)
+    (cell,) = found.cells
+    assert found.complete
+    assert (cell.method, cell.defense, cell.target, list(cell.attacks)) == ("fedgh", "none", "prototype", ["pixels"])
+    assert found.seconds == pytest.approx(cell.train + cell.attack)
+    with pytest.raises(fedpriv.UserError, match="resume needs out"):
+        fedpriv.estimate(resume=True)
+
+
 def test_temporary_results_go_with_their_object():
     run = fedpriv.train("fedgh", **SMALL)
     path = run.path
@@ -145,6 +179,13 @@ def test_a_study_of_settings_alone(tmp_path):
     )
     assert not result.failed
     assert result.report.is_file()
+    (row,) = result.rows
+    assert (row.method, row.status, [entry.status for entry in row.attacks]) == ("fedgh", "done", ["done"])
+    assert [place.name for place in result.results] == ["pixels"]
+    pytest.importorskip("pandas")
+    found = result.to_frame()
+    assert list(found["attack"]) == ["pixels"]
+    assert {"cell", "method_label", "defense_label", "seed", "path", "status", "seconds"} <= set(found.columns)
 
 
 # ---------------------------------------------------------------- errors

@@ -49,7 +49,6 @@ _LOOP = "one loop in which every line needs the ones before"
 LARGER: dict[str, str] = {
     "fedpriv.attacks.optim.fitting.fit": _LOOP,
     "fedpriv.attacks.optim.lbfgs.minimise": _LOOP,
-    "fedpriv.cli.audit.audit": _COMMAND,
     "fedpriv.evidence.gather.gather": "everything that has to fit together before an attack, checked in order",
     "fedpriv.evidence.grants.build_knowledge": "one grant of the card after the other",
     "fedpriv.experiment.verbs.attacking.attack": _VERB,

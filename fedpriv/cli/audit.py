@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,12 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.study_flags import study_of, study_options
-from fedpriv.util.errors import UserError
+from fedpriv.cli.study_flags import study_options
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.study.entries import Study
     from fedpriv.experiment.study.estimate import Estimate
     from fedpriv.experiment.study.run import StudyResult
-
-NOT_OF_THE_STUDY = {"study", "out", "workers", "dry_run", "resume", "force", "as_json", "quiet", "device", "download"}
+    from fedpriv.experiment.verbs.estimating import StudyEstimate
 
 
 @click.command()
@@ -36,14 +34,9 @@ def audit(
     ctx: click.Context,
     /,
     study: Path | None,
-    device: str,
-    download: bool,
-    chunk_rows: int | None,
-    workers: int,
     out: Path | None,
     dry_run: bool,
     resume: bool,
-    force: bool,
     as_json: bool,
     quiet: bool,
     **flags: Any,
@@ -52,78 +45,46 @@ def audit(
 
     A study is a TOML file (docs/audit.md), flags, or flags over a file. Repeating the command goes on where it stopped.
     """
-    given = common.given(ctx) - NOT_OF_THE_STUDY - {"chunk_rows"}
-    execution: dict[str, Any] = {"device": device, "download": download, "chunk_rows": chunk_rows, "workers": workers}
-    if resume:
-        _refuse_beside_resume(study, out, given, force)
-        described = None
-        folder = out or Path()
-    else:
-        described = study_of(study, flags, given)
-        folder = out or Path("studies") / ("audit" if study is None else study.stem)
+    given = common.given_values(ctx, flags)
     if dry_run:
-        from fedpriv.experiment.study.run import saved_study
-
-        _preview(described or saved_study(folder), execution, as_json=as_json, quiet=quiet)
+        given.pop("force", None)
+        quietly = common.Terminal(quiet=quiet, as_json=True)
+        found = fedpriv.estimate(study, out=out if resume else None, resume=resume, listener=quietly, **given)
+        _show_estimate(found, as_json=as_json)
         return 0
-    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=_resume_command(folder, device, workers))
-    result = fedpriv.audit(described, out=folder, resume=resume, force=force, listener=listener, **execution)
+    folder = out or (None if resume else Path("studies") / ("audit" if study is None else study.stem))
+    again = _resume_command(folder or Path(), given)
+    listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
+    result = fedpriv.audit(study, out=folder, resume=resume, listener=listener, **given)
     _finish(result, as_json=as_json, quiet=quiet)
     return 1 if result.failed else 0
 
 
-def _refuse_beside_resume(study: Path | None, out: Path | None, given: set[str], force: bool) -> None:
-    if out is None:
-        raise UserError("--resume needs --out, the folder of the study")
-    if force:
-        raise UserError("--resume and --force exclude each other")
-    if study is not None or given:
-        extra = [str(study)] if study is not None else []
-        extra += ["--" + name.replace("_", "-") for name in sorted(given)]
-        raise UserError(f"--resume goes on with the study in {out} as it is; drop {', '.join(extra)}")
-
-
-def _resume_command(folder: Path, device: str, workers: int) -> str:
-    own = [] if device == "auto" else ["--device", device]
-    own += [] if workers == 1 else ["--workers", str(workers)]
+def _resume_command(folder: Path, given: Mapping[str, Any]) -> str:
+    own = [part for name in ("device", "workers") if name in given for part in (f"--{name}", str(given[name]))]
     return common.command_line("audit", "--resume", "--out", folder, *own)
 
 
-def _preview(study: Study, execution: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
+def _show_estimate(found: StudyEstimate, *, as_json: bool) -> None:
     """List the cells with what they send and how long they may take."""
-    from fedpriv.experiment.study.cells import Execution, lay_out
-    from fedpriv.experiment.study.estimate import estimate
     from fedpriv.experiment.study.progress import duration
 
-    def say(text: str) -> None:
-        common.say(text, quiet=quiet, as_json=True)
-
-    cells, notes = lay_out(study, Execution(**execution))
-    for note in notes:
-        common.say(f"left out: {note}", quiet=quiet, as_json=as_json)
-    workers = execution["workers"]
-    estimates = estimate(cells, download=execution["download"], say=say)
-    known = sum(part for one in estimates for part in (one.train, one.attack) if part is not None)
-    complete = all(one.complete for one in estimates)
     if as_json:
         listed = [
             {
-                **{"cell": cell.name, "method": cell.method.label, "defense": cell.defense.label, "seed": cell.seed},
-                **{"target": cell.target, "attacks": list(one.attacks), "upload_per_round": dict(one.upload)},
-                **{
-                    "seconds": {"train": one.train, "attack": one.attack},
-                    "seconds_by_attack": dict(one.attacks),
-                    "not_estimated": list(one.reasons),
-                },
+                **{name: getattr(one, name) for name in ("cell", "method", "defense", "seed", "target")},
+                **{"attacks": list(one.attacks), "upload_per_round": dict(one.upload)},
+                **{"seconds": {"train": one.train, "attack": one.attack}, "seconds_by_attack": dict(one.attacks)},
+                "not_estimated": list(one.reasons),
             }
-            for cell, one in zip(cells, estimates, strict=True)
+            for one in found.cells
         ]
-        common.print_json({"cells": listed, "seconds": known, "complete": complete})
+        common.print_json({"cells": listed, "seconds": found.seconds, "complete": found.complete})
         return
     rows = [
         {
-            "cell": cell.name,
-            "target": cell.target,
+            "cell": one.cell,
+            "target": one.target,
             "attacks": ", ".join(one.attacks),
             "upload scalars / round (paper)": _count(one.upload.get("paper_scalars")),
             "(full)": _count(one.upload.get("full_scalars")),
@@ -131,16 +92,17 @@ def _preview(study: Study, execution: dict[str, Any], *, as_json: bool, quiet: b
             "train": "?" if one.train is None else duration(one.train),
             "attack": _sum(one),
         }
-        for cell, one in zip(cells, estimates, strict=True)
+        for one in found.cells
     ]
-    common.print_table(f"{len(cells)} cells", rows, as_json=False)
-    least = "" if complete else "at least "
-    per_worker = f", {duration(known / min(workers, len(cells)))} with {workers} workers" if workers > 1 else ""
-    click.echo(f"time: {least}about {duration(known)} with one worker{per_worker}")
+    common.print_table(f"{len(rows)} cells", rows, as_json=False)
+    least, workers = "" if found.complete else "at least ", found.workers
+    together = duration(found.seconds / min(workers, len(rows)))
+    per_worker = f", {together} with {workers} workers" if workers > 1 else ""
+    click.echo(f"time: {least}about {duration(found.seconds)} with one worker{per_worker}")
     click.echo(
         "estimated from a rehearsal: two clients' rounds and a few iterations of each attack, scaled up; nothing ran"
     )
-    for reason in dict.fromkeys(reason for one in estimates for reason in one.reasons):
+    for reason in found.reasons:
         click.echo(f"not estimated: {reason}")
 
 
@@ -161,7 +123,9 @@ def _finish(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
 
     page = None if result.report is None else str(result.report)
     if as_json:
-        common.print_json({"out": str(result.folder), "report": page, "cells": list(result.rows)})
+        common.print_json(
+            {"out": str(result.folder), "report": page, "cells": [row.model_dump(mode="json") for row in result.rows]}
+        )
         return
     for row in result.failed:
         click.echo(f"fedpriv: {outcome(row)}", err=True)

@@ -1,20 +1,13 @@
-"""The flags of ``fedpriv audit`` that describe a study, and the source they make: alone, or over a file."""
+"""The flags of ``fedpriv audit`` that describe a study."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import rich_click as click
 
 from fedpriv.cli.federation_options import data_options, training_options
-from fedpriv.experiment.study.grammar import split_entries
-from fedpriv.util.errors import UserError
-from fedpriv.util.pairs import key_values
-
-if TYPE_CHECKING:
-    from fedpriv.experiment.study.entries import Study
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +27,7 @@ STUDY_OPTIONS = (
     click.option("--seeds", multiple=True, metavar="N,N,...", help="Of training, targets and attacks (default: 0)."),
     click.option(
         "--axis",
+        "axes",
         multiple=True,
         metavar="KEY=VALUE,VALUE,...",
         help="Vary a setting or an option: alpha=0.1,1, methods.fedre.mechanism=VAP,VAR (repeat for a grid).",
@@ -62,46 +56,3 @@ def study_options(command: F) -> F:
 def _parameters(command: Any) -> list[click.Parameter]:
     found: list[click.Parameter] = getattr(command, "__click_params__", [])
     return found
-
-
-def study_of(path: Path | None, flags: Mapping[str, Any], given: set[str]) -> Study:
-    """Return the study that a file and flags describe together; flags win.
-
-    Args:
-        path: the file, or None.
-        flags: every flag's value.
-        given: names of the flags that the user set.
-
-    Raises:
-        UserError: when the file cannot be read, a flag is not written as it should be, or the study is wrong somewhere.
-    """
-    from fedpriv.experiment.study.definition import overridden, parse_axes, read_file
-    from fedpriv.experiment.study.grid import parse_study
-    from fedpriv.experiment.study.origin import Origin
-
-    found = {name: _plain(flags[name]) for name in flags if name in given}
-    for name in ("methods", "defenses", "attacks", "stages"):
-        if name in found:
-            found[name] = [entry for text in flags[name] for entry in split_entries(text)]
-    if found.get("attacks") == ["all"]:
-        found["attacks"] = "all"
-    if "seeds" in found:
-        found["seeds"] = _whole_numbers(flags["seeds"])
-    if "knowledge" in found:
-        found["knowledge"] = key_values(flags["knowledge"], "--knowledge")
-    if "axis" in found:
-        found["axes"] = parse_axes(found.pop("axis"))
-    return parse_study(overridden(Origin({}) if path is None else read_file(path), found))
-
-
-def _whole_numbers(texts: Sequence[str]) -> list[int]:
-    try:
-        return [int(part) for text in texts for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(
-            f"--seeds {','.join(texts)}: expected whole numbers with commas between, such as 0,1,2"
-        ) from error
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value

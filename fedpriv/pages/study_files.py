@@ -52,10 +52,22 @@ class StudyFile(_Part):
 
 
 class CellAttack(_Part):
-    """A result of a cell."""
+    """A result of a cell.
+
+    Attributes:
+        attack: name.
+        path: of its folder, from the study's.
+        status: ``pending``, ``done``, ``failed``, or ``left out`` where the run has nothing for it.
+        error: why it failed or is left out, or None.
+        seconds: it took, or None.
+        stage: of training, or None.
+        budget: or None.
+    """
 
     attack: str
     path: str
+    stage: str | None = None
+    budget: int | None = None
     status: str
     error: str | None = None
     seconds: _Seconds = None
@@ -69,27 +81,42 @@ class Spent(_Part):
 
 
 class Cell(_Part):
-    """A line of ``cells.jsonl``."""
+    """A line of ``cells.jsonl``: a run of a study, the attacks on it, and how far it has come.
+
+    Attributes:
+        cell: its name.
+        method, method_label, method_title, method_options: registry name, what tables and pages call it, its options.
+        defenses, defense_label, defense_title, defense_family: likewise; the family leaves out what a grid varies.
+        seed: of everything.
+        varied: axis -> value, of the method's grid.
+        target: kind of upload attacked.
+        division: cells of one seed and one division have the same clients with the same images.
+        run, attack_folder: folders, from the study's.
+        attacks: one a result.
+        status: ``pending``, ``done`` or ``failed``.
+        error: why it failed, or None.
+        seconds: spent so far.
+    """
 
     cell: str
     method: str
-    target: str
-    seed: Annotated[int, Strict()]
-    run: str
-    attacks: list[CellAttack]
-    status: str
     method_label: str | None = None
-    defense_label: str | None = None
     method_title: str | None = None
+    method_options: dict[str, JsonValue] = {}
+    defenses: tuple[Choice, ...] | None = None
+    defense_label: str | None = None
     defense_title: str | None = None
-    defenses: list[Choice] | None = None
+    defense_family: str | None = None
+    seed: Annotated[int, Strict()]
+    varied: dict[str, JsonValue] = {}
+    target: str
+    division: str = ""
+    run: str
+    attack_folder: str = ""
+    attacks: tuple[CellAttack, ...]
+    status: str
     error: str | None = None
-    seconds: Spent | None = None
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """All that the line holds."""
-        return self.model_dump(exclude_unset=True)
+    seconds: Spent = Spent()
 
 
 T = TypeVar("T", bound=_Part)

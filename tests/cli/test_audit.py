@@ -18,6 +18,7 @@ from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.progress import seconds_left
 from fedpriv.experiment.study.run import load_study
+from fedpriv.pages.study_files import Cell, CellAttack, Spent
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.ownership import held
@@ -180,7 +181,7 @@ def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_
         return standing(tmp_path / "out", cells)
 
     shutil.copytree(finished / "out", tmp_path / "out")
-    assert [row["status"] for row in rows_of(STUDY)] == ["done"] * 4
+    assert [row.status for row in rows_of(STUDY)] == ["done"] * 4
     for before, after, complaint in (
         ("lr = 0.1", "lr = 0.2", r"runs/fedproto--none--s3: trained for .* \(training.learning_rate differs\)"),
         ("iterations = 5", "iterations = 6", r"none--s3/pixels: made for another study \(options.iterations differs\)"),
@@ -190,7 +191,7 @@ def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_
         text = STUDY.replace(before, after)
         assert text != STUDY
         if complaint is None:
-            assert [row["status"] for row in rows_of(text)] == ["done"] * 4
+            assert [row.status for row in rows_of(text)] == ["done"] * 4
         else:
             with pytest.raises(UserError, match=complaint):
                 rows_of(text)
@@ -278,7 +279,7 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
 
     execution.carry_out(tmp_path / "out", lines, Execution(), watch)
     assert [line["status"] for line in rows(tmp_path / "out")] == ["failed", "done"]
-    assert "SIGKILL" in lines[0]["error"]
+    assert "SIGKILL" in lines[0].error
     assert all(process.poll() is not None for process in started)
 
 
@@ -297,7 +298,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
 
     def work():
         told.clear()
-        perform(out, [cells[0].name], Execution(), lambda row, doing: told.append((doing, json.loads(json.dumps(row)))))
+        perform(out, [cells[0].name], Execution(), lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
         return told[-1][1]
 
     ownership.mark(out / "runs" / cells[0].run, "run")
@@ -318,7 +319,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
     assert [doing for doing, _ in told] == ["training", None]
     assert {path: path.stat().st_mtime_ns for path in before} == before
     rows_now = standing(out, cells)
-    assert rows_now[0]["status"] == "done"
+    assert rows_now[0].status == "done"
     save_rows(out, rows_now)
     write_study_report(out)
     page = (out / "report.md").read_text()
@@ -401,9 +402,9 @@ def test_what_cannot_be_rehearsed_is_named_and_the_rest_is_summed(capsys, monkey
 
 def test_time_left_is_what_like_steps_took():
     def row(cell, status, train, attack, method="a"):
-        entry = {"path": f"attacks/{cell}/dip", "seconds": attack}
-        seconds = {"train": train, "attack": attack}
-        return {"run": f"runs/{cell}", "method_label": method, "status": status, "seconds": seconds, "attacks": [entry]}
+        entry = CellAttack(attack="dip", path=f"attacks/{cell}/dip", status=status, seconds=attack)
+        told = {"cell": cell, "run": f"runs/{cell}", "method": method, "method_label": method, "status": status}
+        return Cell(**told, target="prototype", seed=0, attacks=(entry,), seconds=Spent(train=train, attack=attack))
 
     assert seconds_left([row("x", "pending", None, None)], 1) is None
     begun = [row("x", "done", 2.0, 10.0), row("y", "pending", None, None), row("z", "pending", None, None, "b")]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from study_cases import STUDY, TINY
 
 from fedpriv.cli.main import run
-from fedpriv.cli.study_flags import study_of
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.folder import described, results
 from fedpriv.experiment.study.grammar import parse_chain, parse_entry, split_entries
 from fedpriv.experiment.study.run import load_study
+from fedpriv.experiment.verbs.auditing import read_asked
 from fedpriv.util.errors import UserError
 
 
@@ -109,10 +109,10 @@ def test_flags_and_file_describe_the_same_study(tmp_path):
     flags = {"methods": ("fedproto,fedgh:label=gh",), "defenses": ("none,noise:scale=0.5/0.7",), "seeds": ("3,4",)}
     flags |= {"attacks": ("pixels:iterations=5,membership",), "targets": 4, **QUICK_DATA, "per_class": 20, "clients": 4}
     flags |= {"partition": "iid", "rounds": 2, "lr": 0.1, "knowledge": ("batch_norm=none",)}
-    flagged = study_of(None, flags, set(flags))
+    flagged, _ = read_asked(None, None, flags, resume=False)
     assert described(flagged) == described(written)
     assert flagged == written
-    over = study_of(tmp_path / "study.toml", {"seeds": ("7",), "rounds": 9}, {"seeds", "rounds"})
+    over, _ = read_asked(tmp_path / "study.toml", None, {"seeds": ("7",), "rounds": 9}, resume=False)
     assert (over.seeds, over.federation["rounds"], over.federation["clients"]) == ((7,), 9, 4)
 
 
@@ -177,8 +177,8 @@ def test_lists_in_an_entry_and_axes_and_flags_are_the_same_grid():
         {"methods": ["fedgh"], "axes": {"methods": {"fedgh": {"server.epochs": [1, 2]}}}, "seeds": [0, 1]}
     )
     in_line = load_study({"methods": [{"name": "fedgh", "server": {"epochs": [1, 2]}}], "axes": {"seeds": [0, 1]}})
-    flags = {"methods": ("fedgh",), "axis": ("methods.fedgh.server.epochs=1,2", "seed=0,1")}
-    flagged = study_of(None, flags, set(flags))
+    flags = {"methods": ("fedgh",), "axes": ("methods.fedgh.server.epochs=1,2", "seed=0,1")}
+    flagged, _ = read_asked(None, None, flags, resume=False)
     assert by_axis == in_line == flagged
     assert [method.label for method in flagged.methods] == ["fedgh server.epochs=1", "fedgh server.epochs=2"]
     assert [method.options["server"]["epochs"] for method in flagged.methods] == [1, 2]

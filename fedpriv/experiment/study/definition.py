@@ -21,10 +21,11 @@ from pydantic import (
     model_validator,
 )
 
-from fedpriv.experiment.study.grammar import parse_chain, parse_entry
+from fedpriv.experiment.study.grammar import parse_chain, parse_entry, split_entries
 from fedpriv.experiment.study.origin import Keys, Origin
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.pairs import mapping
 
 
 class _Refused(ValueError):
@@ -218,28 +219,58 @@ def read_file(path: Path) -> Origin:
     return Origin(values, path)
 
 
-def overridden(origin: Origin, flags: Mapping[str, Any]) -> Origin:
-    """Return a study in which flags take the place of what a file says.
+def overridden(origin: Origin, settings: Mapping[str, Any]) -> Origin:
+    """Return a study in which settings take the place of what a file says.
 
     Args:
         origin: the file, or an empty study.
-        flags: value by name with underscores; what is no key of a study is a setting of its federation.
+        settings: value by name with underscores, as a study has it or in texts; what is no key of a study is a setting of
+            its federation.
+
+    Raises:
+        UserError: naming the argument whose text is not written as it should be.
     """
-    top = {name: value for name, value in flags.items() if name in WrittenStudy.model_fields}
-    settings = {name: value for name, value in flags.items() if name not in top}
+    top = {name: _from_texts(name, value) for name, value in settings.items() if name in WrittenStudy.model_fields}
+    federation = {name: _plain(value) for name, value in settings.items() if name not in top}
     axes = top.pop("axes", {})
     places: dict[Keys, str] = {(name,): argument(name) for name in top}
     values = _over(origin.values, top)
-    for table, own in (("federation", settings), ("axes", axes)):
+    for table, own in (("federation", federation), ("axes", axes)):
         if own:
-            before = origin.values.get(table, {})
+            before = values.get(table, {})
             if not isinstance(before, Mapping):
                 raise origin.error((table,), f"expected a table, got {before!r}")
             values[table] = _over(before, own)
             places |= {
-                (table, name): argument(name) if own is settings else f"{argument('axis')} {name}" for name in own
+                (table, name): argument(name) if own is federation else f"{argument('axes')} {name}" for name in own
             }
     return Origin(values, origin.file, places)
+
+
+def _from_texts(name: str, value: Any) -> Any:
+    """Return a key of a study as a file would have it: texts may hold several entries with commas between."""
+    listed = [value] if isinstance(value, str) else _plain(value)
+    texts = listed if isinstance(listed, list) and all(isinstance(one, str) for one in listed) else None
+    if name == "axes":
+        if texts is None and not isinstance(value, Mapping):
+            raise UserError(f"{argument('axes', value)}: expected a mapping, or texts KEY=VALUE,VALUE")
+        return value if texts is None else parse_axes(texts)
+    if name == "knowledge":
+        return mapping("knowledge", value)
+    if texts is None:
+        return listed
+    if name == "seeds":
+        try:
+            return [int(part) for text in texts for part in text.split(",")]
+        except ValueError as error:
+            where = argument("seeds", ",".join(texts))
+            raise UserError(f"{where}: expected whole numbers with commas between, such as 0,1,2") from error
+    entries = [entry for text in texts for entry in split_entries(text)]
+    return "all" if name == "attacks" and entries == ["all"] else entries
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
 
 
 def _over(before: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,9 +290,9 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not key or not values:
-            raise UserError(f"{argument('axis', text)}: expected KEY=VALUE,VALUE, such as alpha=0.1,1")
+            raise UserError(f"{argument('axes', text)}: expected KEY=VALUE,VALUE, such as alpha=0.1,1")
         if key in found:
-            raise UserError(f"{argument('axis', text)}: {key} is there twice")
+            raise UserError(f"{argument('axes', text)}: {key} is there twice")
         try:
             found[key] = tomllib.loads(f"values = [{values}]")["values"]
         except tomllib.TOMLDecodeError:

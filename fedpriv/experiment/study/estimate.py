@@ -42,6 +42,10 @@ class Estimate:
     """What one cell is expected to send and to take.
 
     Attributes:
+        cell: its name.
+        method, defense: their labels.
+        seed: of everything.
+        target: kind of upload attacked.
         upload: of a round, all clients: ``paper_scalars``, ``full_scalars``, ``paper_bytes``, ``full_bytes``; empty where
             it is not known.
         train: seconds, or None.
@@ -49,6 +53,11 @@ class Estimate:
         reasons: why something is not known, a line each; empty where everything is.
     """
 
+    cell: str
+    method: str
+    defense: str
+    seed: int
+    target: str
     upload: Mapping[str, float]
     train: float | None
     attacks: Mapping[str, float | None]
@@ -106,16 +115,16 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
         with contextlib.suppress(UserError):  # what a process does for the first time takes longer
             _train(cells[0], folder / "warm", download)
         for cell in cells:
-            run = rehearsed(cell)
+            run, labels = rehearsed(cell), (cell.name, cell.method.label, cell.defense.label, cell.seed, cell.target)
             if isinstance(run, str):
                 unknown = dict.fromkeys(name for number in range(len(cell.plans)) for name in _names(cell, number))
-                found.append(Estimate({}, None, unknown, (run,)))
+                found.append(Estimate(*labels, {}, None, unknown, (run,)))
                 continue
             key = (cell.method.label, cell.target)
             if key not in attacked:
                 say(f"rehearsing attacks on {cell.method.label}, {cell.target}")
                 attacked[key] = _attacks(cell, run, folder / f"attacks-{len(attacked)}")
-            found.append(Estimate(run.sent, run.train, *attacked[key]))
+            found.append(Estimate(*labels, run.sent, run.train, *attacked[key]))
     return found
 
 

@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from fedpriv.experiment.study.cells import Execution
-from fedpriv.experiment.study.folder import Row, save_rows
+from fedpriv.experiment.study.folder import save_rows
 from fedpriv.experiment.study.progress import Watch
+from fedpriv.pages.study_files import Cell as Row
 
 WORKER = "fedpriv.experiment.study.worker"
 
@@ -29,7 +30,7 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch) -
         watch: told of every change.
     """
     board = _Board(path, rows, watch)
-    runs = dict.fromkeys(row["run"] for row in rows if row["status"] == "pending")
+    runs = dict.fromkeys(row.run for row in rows if row.status == "pending")
     with ThreadPoolExecutor(execution.workers) as pool:
         try:
             for ended in as_completed([pool.submit(board.work_off, run, execution) for run in runs]):
@@ -53,7 +54,7 @@ class _Board:
 
     def work_off(self, run: str, execution: Execution) -> None:
         """Start processes for a run until none of its cells is pending: one, unless it dies."""
-        while cells := [row["cell"] for row in self._rows if row["run"] == run and row["status"] == "pending"]:
+        while cells := [row.cell for row in self._rows if row.run == run and row.status == "pending"]:
             with self._lock:
                 if self._stopped.is_set():
                     return
@@ -64,16 +65,17 @@ class _Board:
             with process.stdin, process.stdout:
                 for line in process.stdout:
                     said = json.loads(line)
-                    self._enter(said["row"], said["doing"])
+                    self._enter(Row.model_validate(said["row"]), said["doing"])
                 code = process.wait()
             with self._lock:
                 self._processes.discard(process)
                 if self._stopped.is_set():
                     return
-            pending = [row for row in self._rows if row["cell"] in cells and row["status"] == "pending"]
+            pending = [row for row in self._rows if row.cell in cells and row.status == "pending"]
             if pending:
-                at = next((row for row in pending if row["cell"] in self._doing), pending[0])
-                self._enter(at | {"status": "failed", "error": f"the worker process ended: {_cause(code)}"}, None)
+                at = next((row for row in pending if row.cell in self._doing), pending[0])
+                failed = {"status": "failed", "error": f"the worker process ended: {_cause(code)}"}
+                self._enter(at.model_copy(update=failed), None)
 
     def stop(self) -> None:
         """End every process."""
@@ -86,11 +88,11 @@ class _Board:
         with self._lock:
             if self._stopped.is_set():
                 return
-            place = next(place for place, own in enumerate(self._rows) if own["cell"] == row["cell"])
+            place = next(place for place, own in enumerate(self._rows) if own.cell == row.cell)
             self._rows[place] = row
-            self._doing.pop(row["cell"], None)
+            self._doing.pop(row.cell, None)
             if doing is not None:
-                self._doing[row["cell"]] = doing
+                self._doing[row.cell] = doing
             self._changed()
 
     def _changed(self) -> None:

@@ -13,7 +13,8 @@ from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.pages import study_files
-from fedpriv.pages.study_files import CELLS, STUDY
+from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent
+from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import plain
@@ -28,8 +29,6 @@ MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
 OVER = ("done", "left out")
 """What an attack says that need not be run again."""
-
-Row = dict[str, Any]
 
 
 def described(study: Study) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
 
 def save_rows(path: Path, rows: Sequence[Row]) -> None:
     """Replace the lines of all cells at once."""
-    write_text(path / CELLS, "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(path / CELLS, "".join(row.model_dump_json() + "\n" for row in rows))
 
 
 def standing(path: Path, cells: Sequence[Cell]) -> list[Row]:
@@ -145,56 +144,52 @@ def standing(path: Path, cells: Sequence[Cell]) -> list[Row]:
         UserError: when cells.jsonl is damaged, or what is on disk is of another study.
     """
     refuse_stale(path, cells)
-    before = {row.cell: row.fields for row in study_files.read_cells(path)}
-    return [_row(path, cell, before.get(cell.name, {})) for cell in cells]
+    before = {row.cell: row for row in study_files.read_cells(path)}
+    return [_row(path, cell, before.get(cell.name)) for cell in cells]
 
 
-def _row(path: Path, cell: Cell, before: Mapping[str, Any]) -> Row:
+def _row(path: Path, cell: Cell, before: Row | None) -> Row:
     from fedpriv.defenses import build_defenses
     from fedpriv.federation.defense import defense_facts
 
-    kept = {entry["path"]: entry for entry in before.get("attacks", ()) if entry["status"] in OVER}
-    attacks = [
-        {
-            "attack": one.attack,
-            "path": one.path,
-            "stage": one.stage,
-            "budget": one.budget,
-            "status": _status(path / one.path, kept.get(one.path, {})),
-            "error": kept.get(one.path, {}).get("error"),
-            "seconds": kept.get(one.path, {}).get("seconds"),
-        }
-        for one in results(cell)
-    ]
+    kept = {entry.path: entry for entry in (() if before is None else before.attacks) if entry.status in OVER}
+    attacks = tuple(_entry(path, one, kept.get(one.path)) for one in results(cell))
     defenses = [defense_facts(made) for made in build_defenses(cell.defense.choices)]
-    done = (path / "runs" / cell.run / "summary.json").is_file() and all(entry["status"] in OVER for entry in attacks)
-    return {
-        "cell": cell.name,
-        "method": cell.method.name,
-        "method_label": cell.method.label,
-        "method_title": cell.method.title,
-        "method_options": plain(cell.method.options),
-        "defenses": [{name: facts[name] for name in ("name", "options", "label")} for facts in defenses],
-        "defense_label": cell.defense.label,
-        "defense_title": cell.defense.title,
-        "defense_family": cell.defense.family,
-        "seed": cell.seed,
-        "varied": plain(cell.method.varied),
-        "target": cell.target,
-        "division": cell.division,
-        "run": f"runs/{cell.run}",
-        "attack_folder": f"attacks/{cell.name}",
-        "attacks": attacks,
-        "status": "done" if done else "pending",
-        "error": None,
-        "seconds": {"train": None, "attack": None} | (before.get("seconds") or {}),
-    }
+    done = (path / "runs" / cell.run / "summary.json").is_file() and all(entry.status in OVER for entry in attacks)
+    return Row(
+        cell=cell.name,
+        method=cell.method.name,
+        method_label=cell.method.label,
+        method_title=cell.method.title,
+        method_options=plain(cell.method.options),
+        defenses=tuple(Choice(**{name: facts[name] for name in ("name", "options", "label")}) for facts in defenses),
+        defense_label=cell.defense.label,
+        defense_title=cell.defense.title,
+        defense_family=cell.defense.family,
+        seed=cell.seed,
+        varied=plain(cell.method.varied),
+        target=cell.target,
+        division=cell.division,
+        run=f"runs/{cell.run}",
+        attack_folder=f"attacks/{cell.name}",
+        attacks=attacks,
+        status="done" if done else "pending",
+        seconds=Spent() if before is None else before.seconds,
+    )
 
 
-def _status(path: Path, kept: Mapping[str, Any]) -> str:
-    if is_result(path):
-        return "done"
-    return "left out" if kept.get("status") == "left out" else "pending"
+def _entry(path: Path, one: Result, kept: CellAttack | None) -> CellAttack:
+    """Return what is on disk of a result, with what is known of it from before."""
+    left_out = kept is not None and kept.status == "left out"
+    return CellAttack(
+        attack=one.attack,
+        path=one.path,
+        stage=one.stage,
+        budget=one.budget,
+        status="done" if is_result(path / one.path) else "left out" if left_out else "pending",
+        error=None if kept is None else kept.error,
+        seconds=None if kept is None else kept.seconds,
+    )
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
-from fedpriv.experiment.study.folder import Row
+from fedpriv.pages.study_files import Cell as Row
+from fedpriv.pages.study_files import CellAttack
 from fedpriv.util.listener import Listener
 
 Watch = Callable[[Sequence[Row], Mapping[str, str]], None]
@@ -25,14 +25,14 @@ def following(listener: Listener, n_workers: int) -> Iterator[Watch]:
 
         def watch(rows: Sequence[Row], doing: Mapping[str, str]) -> None:
             nonlocal ended
-            over = [row for row in rows if row["status"] != "pending"]
+            over = [row for row in rows if row.status != "pending"]
             seconds = seconds_left(rows, n_workers)
             left = [f"about {duration(seconds)} left"] if seconds else []
             report(len(over), len(rows), "; ".join([*(f"{cell}: {step}" for cell, step in doing.items()), *left]))
             for row in over:
-                if ended is not None and row["cell"] not in ended:
+                if ended is not None and row.cell not in ended:
                     listener.say("; ".join([f"[{len(over)}/{len(rows)}] {outcome(row)}", *left]))
-            ended = {row["cell"] for row in over}
+            ended = {row.cell for row in over}
 
         yield watch
 
@@ -48,15 +48,15 @@ def seconds_left(rows: Sequence[Row], n_workers: int) -> float | None:
     trained: set[str] = set()
     for row in rows:
         steps: list[tuple[_Step, float | None]] = []
-        if row["run"] not in trained:
-            steps.append((("train", row["method_label"]), row["seconds"]["train"]))
-        steps += [(_step(row, entry), entry["seconds"]) for entry in row["attacks"]]
-        trained.add(row["run"])
+        if row.run not in trained:
+            steps.append((("train", str(row.method_label)), row.seconds.train))
+        steps += [(_step(row, entry), entry.seconds) for entry in row.attacks]
+        trained.add(row.run)
         for step, seconds in steps:
             if seconds is not None:
                 for length in range(1, len(step) + 1):
                     seen.setdefault(step[:length], []).append(seconds)
-            elif row["status"] == "pending":
+            elif row.status == "pending":
                 waiting.append(step)
     left = 0.0
     for step in waiting:
@@ -67,8 +67,8 @@ def seconds_left(rows: Sequence[Row], n_workers: int) -> float | None:
     return left / max(1, min(n_workers, len(waiting)))
 
 
-def _step(row: Row, entry: Mapping[str, Any]) -> _Step:
-    return ("attack", entry["path"].rpartition("/")[2], row["method_label"])
+def _step(row: Row, entry: CellAttack) -> _Step:
+    return ("attack", entry.path.rpartition("/")[2], str(row.method_label))
 
 
 def duration(seconds: float) -> str:
@@ -82,9 +82,9 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def outcome(row: Mapping[str, Any]) -> str:
+def outcome(row: Row) -> str:
     """Return what became of a cell in one line."""
-    if row["status"] == "failed":
-        return f"{row['cell']}: failed: {row['error']}"
-    parts = [f"{name} {duration(value)}" for name, value in row["seconds"].items() if value is not None]
-    return f"{row['cell']}: done" + (f" ({', '.join(parts)})" if parts else "")
+    if row.status == "failed":
+        return f"{row.cell}: failed: {row.error}"
+    parts = [f"{name} {duration(value)}" for name, value in row.seconds if value is not None]
+    return f"{row.cell}: done" + (f" ({', '.join(parts)})" if parts else "")

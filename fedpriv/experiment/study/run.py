@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedpriv.experiment.saving import frame
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.definition import read_file
 from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.execution import carry_out
-from fedpriv.experiment.study.folder import Row, claim, saved_study, standing
+from fedpriv.experiment.study.folder import claim, saved_study, standing
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.progress import following
+from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import ownership
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
@@ -44,14 +46,27 @@ class StudyResult:
     @property
     def failed(self) -> tuple[Row, ...]:
         """Cells whose training or some attack failed."""
-        return tuple(row for row in self.rows if row["status"] == "failed")
+        return tuple(row for row in self.rows if row.status == "failed")
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row a result of a cell.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        names = ("cell", "method_label", "defense_label", "seed", "target")
+        return frame(
+            [
+                {name: getattr(row, name) for name in names} | entry.model_dump() | dict(row.varied)
+                for row in self.rows
+                for entry in row.attacks
+            ]
+        )
 
     @property
     def results(self) -> tuple[Path, ...]:
         """Folders of the results that came to their end."""
-        return tuple(
-            self.folder / entry["path"] for row in self.rows for entry in row["attacks"] if entry["status"] == "done"
-        )
+        return tuple(self.folder / entry.path for row in self.rows for entry in row.attacks if entry.status == "done")
 
 
 def load_study(source: Path | Mapping[str, Any]) -> Study:
@@ -107,4 +122,4 @@ def run_study(
 
 
 def _holds_results(rows: Sequence[Row]) -> bool:
-    return any(entry["status"] == "done" for row in rows for entry in row["attacks"])
+    return any(entry.status == "done" for row in rows for entry in row.attacks)

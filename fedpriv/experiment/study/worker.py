@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.experiment.study.cells import Cell, Execution
-from fedpriv.experiment.study.folder import Row, is_result, read_study, results, saved_cells, standing
+from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, saved_cells, standing
+from fedpriv.pages.study_files import Cell as Row
+from fedpriv.pages.study_files import CellAttack
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
 
@@ -49,12 +51,13 @@ def perform(folder: Path, names: Sequence[str], execution: Execution, tell: Tell
         errors: list[str] = []
         tell(row, "training")
         with _noting(folder, cell, errors):
-            row["seconds"]["train"] = _train(folder / "runs" / cell.run, cell, execution)
+            seconds = _train(folder / "runs" / cell.run, cell, execution)
+            row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": seconds})})
         if not errors:
-            _attack_all(folder, cell, row, command, tell)
-            errors = [entry["error"] for entry in row["attacks"] if entry["status"] == "failed"]
-        row |= {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
-        tell(row, None)
+            row = _attack_all(folder, cell, row, command, tell)
+            errors = [str(entry.error) for entry in row.attacks if entry.status == "failed"]
+        ended = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
+        tell(row.model_copy(update=ended), None)
 
 
 @contextlib.contextmanager
@@ -81,30 +84,36 @@ def _train(run: Path, cell: Cell, execution: Execution) -> float:
     return float(summary["seconds"])
 
 
-def _attack_all(folder: Path, cell: Cell, row: Row, command: str, tell: Tell) -> None:
-    """Carry out a cell's plans one by one, and enter what becomes of each."""
+def _attack_all(folder: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:
+    """Carry out a cell's plans one by one, and return its line with what became of each."""
     made_by = {one.path: one.plan for one in results(cell)}
     for number in range(len(cell.plans)):
-        entries = [entry for entry in row["attacks"] if made_by[entry["path"]] == number]
-        if all(entry["status"] in ("done", "left out") for entry in entries):
+        entries = [entry for entry in row.attacks if made_by[entry.path] == number]
+        if all(entry.status in OVER for entry in entries):
             continue
-        tell(row, "attacking " + ", ".join(entry["path"].partition(f"{cell.name}/")[2] for entry in entries))
+        tell(row, "attacking " + ", ".join(entry.path.partition(f"{cell.name}/")[2] for entry in entries))
         began = time.perf_counter()
         errors: list[str] = []
         # The run is held, so that no other process attacks it for the same cell.
         with _noting(folder, cell, errors), ownership.held(folder / "runs" / cell.run):
             _attack(folder, cell, number, command)
-        seconds = time.perf_counter() - began
+        seconds, spent = time.perf_counter() - began, row.seconds
         if not errors:
-            row["seconds"]["attack"] = (row["seconds"]["attack"] or 0.0) + seconds
-        for entry in entries:
-            if is_result(folder / entry["path"]):
-                entry |= {"status": "done", "error": None}
-            elif errors:
-                entry |= {"status": "failed", "error": errors[0]}
-            else:
-                entry |= {"status": "left out", "error": "the run has nothing for it"}
-            entry["seconds"] = entry["seconds"] if errors else seconds / len(entries)
+            spent = spent.model_copy(update={"attack": (spent.attack or 0.0) + seconds})
+        ended = {entry.path: _ended(folder, entry, errors, seconds / len(entries)) for entry in entries}
+        attacks = tuple(ended.get(entry.path, entry) for entry in row.attacks)
+        row = row.model_copy(update={"attacks": attacks, "seconds": spent})
+    return row
+
+
+def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: float) -> CellAttack:
+    if is_result(folder / entry.path):
+        became: dict[str, Any] = {"status": "done", "error": None}
+    elif errors:
+        became = {"status": "failed", "error": errors[0]}
+    else:
+        became = {"status": "left out", "error": "the run has nothing for it"}
+    return entry.model_copy(update=became | ({} if errors else {"seconds": seconds}))
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
@@ -135,8 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     said = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no line of ours
 
-    def tell(row: dict[str, Any], doing: str | None) -> None:
-        print(json.dumps({"row": row, "doing": doing}), file=said, flush=True)
+    def tell(row: Row, doing: str | None) -> None:
+        print(json.dumps({"row": row.model_dump(mode="json"), "doing": doing}), file=said, flush=True)
 
     try:
         perform(given.folder, given.cells, Execution(given.device, given.download, given.chunk_rows), tell)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypeAlias, Unpack
 
-from fedpriv.experiment.federation_settings import refuse_unknown
+from fedpriv.experiment.federation_settings import FederationSettings, refuse_unknown
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.definition import overridden, read_file
@@ -15,17 +15,18 @@ from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
-from fedpriv.util.arguments import argument
+from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
 
-class StudySettings(TypedDict, total=False):
-    """The keys of a study, and how it is carried out.
+class StudySettings(FederationSettings, total=False):
+    """The keys of a study, settings of its federation by name, and how it is carried out.
 
     Attributes:
-        federation: settings that all methods share, by name.
-        methods: names, or mappings with ``name`` and settings of its own (default ``fedre``).
+        federation: settings that all methods share, by name; those that are given by themselves win.
+        methods: names, or mappings with ``name`` and settings of its own (default ``fedre``). These and defenses and attacks
+            may be texts ``NAME:KEY=VALUE,...``.
         defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
         attacks: names or mappings, or ``all`` that fit and are granted (default).
         seeds: of training, targets and attacks (default 0).
@@ -34,7 +35,8 @@ class StudySettings(TypedDict, total=False):
         control: also attack permuted uploads (default True).
         stages: also attack early, middle, converged stages.
         rounds_seen: rounds of uploads that attacks across rounds use.
-        axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid.
+        axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid,
+            or texts ``KEY=VALUE,VALUE``.
         workers: processes at a time, one thread each (default 1).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         download: fetch data sets that are missing.
@@ -42,27 +44,30 @@ class StudySettings(TypedDict, total=False):
     """
 
     federation: Mapping[str, Any]
-    methods: Sequence[Any]
-    defenses: Sequence[Any]
+    methods: str | Sequence[Any]
+    defenses: str | Sequence[Any]
     attacks: str | Sequence[Any]
-    seeds: Sequence[int]
-    knowledge: Mapping[str, Any]
+    seeds: Sequence[int] | Sequence[str]
+    knowledge: Mapping[str, Any] | Sequence[str]
     targets: int
     control: bool
     stages: Sequence[str]
     rounds_seen: int
-    axes: Mapping[str, Any]
+    axes: Mapping[str, Any] | Sequence[str]
     workers: int
     device: str
     download: bool
     chunk_rows: int | None
 
 
+Described: TypeAlias = Mapping[str, Any] | str | Path | None
+"""A file, the mapping that such a file holds, or nothing beside settings."""
+
 _EXECUTION = ("workers", "device", "download", "chunk_rows")
 
 
 def audit(
-    study: Study | Mapping[str, Any] | str | Path | None = None,
+    study: Described = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -85,34 +90,36 @@ def audit(
     Raises:
         UserError: naming the key that is wrong, before anything runs.
     """
+    described, execution = read_asked(study, out, settings, resume=resume, force=force)
+    folder, scratch = place(out)
+    command = listener.command or call("audit", "...")
+    result = run_study(described, folder, execution, force=force, command=command, listener=listener)
+    return replace(result, lifetime=scratch)
+
+
+def read_asked(
+    study: Described, out: str | Path | None, settings: Mapping[str, Any], *, resume: bool, force: bool = False
+) -> tuple[Study, Execution]:
+    """Return the study that arguments of a verb describe, and how it is carried out.
+
+    Raises:
+        UserError: naming the argument or the key that is wrong.
+    """
     refuse_unknown(settings, StudySettings.__optional_keys__)
     own = {name: value for name, value in settings.items() if name not in _EXECUTION}
     for name in ("workers", "chunk_rows"):
         value = settings.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise UserError(f"{argument(name, value)}: expected at least 1")
-    if resume:
-        if out is None:
-            raise UserError(f"{argument('resume')} needs {argument('out')}, the folder of the study")
-        if force:
-            raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
-        if study is not None or own:
-            extra = ", ".join([argument("study")] * (study is not None) + [argument(name) for name in sorted(own)])
-            raise UserError(f"{argument('resume')} goes on with the study in {out} as it is; drop {extra}")
-        described = saved_study(Path(out))
-    else:
-        described = _described(study, own)
-    folder, scratch = place(out)
-    execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings})  # type: ignore[literal-required]
-    command = listener.command or "fedpriv.audit(...)"
-    result = run_study(described, folder, execution, force=force, command=command, listener=listener)
-    return replace(result, lifetime=scratch)
-
-
-def _described(study: Study | Mapping[str, Any] | str | Path | None, own: Mapping[str, Any]) -> Study:
-    if isinstance(study, Study):
-        if own:
-            raise UserError(f"{argument(min(own))}: the study is read already; drop it")
-        return study
-    origin = read_file(Path(study)) if isinstance(study, (str, Path)) else Origin(study or {})
-    return parse_study(overridden(origin, own))
+    execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings})
+    if not resume:
+        origin = read_file(Path(study)) if isinstance(study, (str, Path)) else Origin(study or {})
+        return parse_study(overridden(origin, own)), execution
+    if out is None:
+        raise UserError(f"{argument('resume')} needs {argument('out')}, the folder of the study")
+    if force:
+        raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
+    if study is not None or own:
+        extra = ", ".join([argument("study")] * (study is not None) + [argument(name) for name in sorted(own)])
+        raise UserError(f"{argument('resume')} goes on with the study in {out} as it is; drop {extra}")
+    return saved_study(Path(out)), execution

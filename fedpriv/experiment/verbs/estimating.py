@@ -1,0 +1,89 @@
+"""The verb ``estimate``: what a study would run, send and take, from a rehearsal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from fedpriv.experiment.saving import frame
+from fedpriv.experiment.study import estimate as rehearsal
+from fedpriv.experiment.study.cells import lay_out
+from fedpriv.experiment.study.estimate import Estimate
+from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
+from fedpriv.util.listener import SILENT, Listener
+
+
+@dataclass(frozen=True)
+class StudyEstimate:
+    """What a study is expected to send and to take.
+
+    Attributes:
+        cells: one a run with its attacks: labels, uploaded scalars and bytes a round, seconds, and what is not known.
+        workers: processes at a time.
+        notices: what is left out, and why.
+    """
+
+    cells: tuple[Estimate, ...]
+    workers: int
+    notices: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all that is known, one process at a time."""
+        return sum(part for one in self.cells for part in (one.train, one.attack) if part is not None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is known."""
+        return all(one.complete for one in self.cells)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why something is not known, each once."""
+        return tuple(dict.fromkeys(reason for one in self.cells for reason in one.reasons))
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row a cell; seconds that are not known are missing.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        names = ("cell", "method", "defense", "seed", "target", "train", "attack", "complete")
+        return frame([{name: getattr(one, name) for name in names} | dict(one.upload) for one in self.cells])
+
+
+def estimate(
+    study: Described = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    listener: Listener = SILENT,
+    **settings: Unpack[StudySettings],
+) -> StudyEstimate:
+    """Rehearse a study: check it whole, and tell what each cell would send and how long it may take. Nothing is kept.
+
+    Args:
+        study: as for :func:`fedpriv.audit`.
+        out: folder of a study that was begun; with ``resume`` only.
+        resume: estimate the study in ``out``.
+        listener: hears of what is rehearsed, and of attacks that are left out.
+        settings: as for :func:`fedpriv.audit`; rehearsals take the CPU.
+
+    Raises:
+        UserError: naming the key that is wrong.
+    """
+    described, execution = read_asked(study, out, settings, resume=resume)
+    cells, notes = lay_out(described, execution)
+    notices = tuple(f"left out: {note}" for note in notes)
+    for line in notices:
+        listener.say(line)
+    with listener.progress("rehearsal") as report:
+        told: list[str] = []
+
+        def say(what: str) -> None:
+            told.append(what)
+            report(len(told), 2 * len(cells), what)
+
+        found = rehearsal.estimate(cells, download=execution.download, say=say)
+    return StudyEstimate(tuple(found), execution.workers, notices)
