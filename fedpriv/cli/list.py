@@ -16,12 +16,11 @@ from fedpriv.cli import common
 @common.common_options
 def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> None:
     """List methods, attacks, defenses, datasets, models, kinds of payload, metrics or targets."""
-    members = fedpriv.catalogue(kind, target=target).members
-    rows = [{"name": name, **said} for name, said in members.items()]
+    rows = fedpriv.catalogue(kind, target=target).table()
     if as_json:
         common.print_json(rows)
     elif quiet:
-        click.echo("\n".join(members))
+        click.echo("\n".join(row["name"] for row in rows))
     elif rows:
         common.print_table(kind, rows, as_json=False)
     else:

@@ -98,6 +98,18 @@ def refuse_unknown(settings: Mapping[str, Any], known: Collection[str]) -> None:
             raise unknown_name("argument", name, known)
 
 
+def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int = 1) -> None:
+    """Check that what is given of some arguments are whole numbers of at least ``least``.
+
+    Raises:
+        UserError: naming the first that is not.
+    """
+    for name in names:
+        value = settings.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise UserError(f"{argument(name, value)}: expected at least {least}, a whole number")
+
+
 def texts(name: str, value: Any) -> tuple[str, ...]:
     """Return what may be one text or several as several.
 

@@ -50,7 +50,7 @@ def results_folder(
     if resume:
         before = read_json(folder / REQUEST)
         if before != described:
-            changed = ", ".join(_differences(before, described))
+            changed = ", ".join(differences(before, described))
             raise UserError(f"{folder}: was made with other flags ({changed} differ); resume with the same flags")
     refused: UserError | None = None
     with folders.output(folder, "attacks", force=force, resume=resume):
@@ -78,13 +78,12 @@ def _unused(folder: Path) -> bool:
     return not beside or (trained and all(folder / "run" in path.parents for path in beside))
 
 
-def _differences(before: Any, now: Any, prefix: str = "") -> list[str]:
+def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
     """Return the dotted names of what differs between two nested mappings."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return [prefix] if before != now else []
-    names = [str(name) for name in {**before, **now}]
     return [
-        found
-        for name in names
-        for found in _differences(before.get(name), now.get(name), f"{prefix}.{name}" if prefix else name)
+        name
+        for key in {**before, **now}
+        for name in differences(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key))
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,21 @@ def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:
                     shutil.copyfile(path, temporary)
 
 
-def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return rows as a pandas frame.
+class Tabular(ABC):
+    """A result that is a table."""
 
-    Raises:
-        UserError: where pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError as error:
-        raise UserError("to_frame needs pandas, which is not installed: pip install 'fedpriv[frames]'") from error
-    return pandas.DataFrame(list(rows))
+    @abstractmethod
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of the table by column."""
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas frame; columns and rows are those of :meth:`table`.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("to_frame needs pandas, which is not installed: pip install 'fedpriv[frames]'") from error
+        return pandas.DataFrame(list(self.table()))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.experiment.results_folder import differences
 from fedpriv.experiment.study.cells import Cell, Execution, cells_of
 from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
@@ -105,17 +106,6 @@ def saved_study(path: Path) -> Study:
         UserError: when there is none, or of another version.
     """
     return parse_study(Origin(read_study(path)["written"], path / STUDY))
-
-
-def differences(before: Any, now: Any, prefix: str = "") -> list[str]:
-    """Return the dotted names of what differs between two nested mappings."""
-    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
-        return [prefix] if before != now else []
-    return [
-        name
-        for key in {**before, **now}
-        for name in differences(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else str(key))
-    ]
 
 
 # ---------------------------------------------------------------- cells.jsonl

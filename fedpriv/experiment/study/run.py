@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiment.saving import frame
+from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.definition import read_file
@@ -28,7 +28,7 @@ STUDY_PAGE = "report.html"
 
 
 @dataclass(frozen=True)
-class StudyResult:
+class StudyResult(Tabular):
     """What became of a study.
 
     Attributes:
@@ -48,20 +48,14 @@ class StudyResult:
         """Cells whose training or some attack failed."""
         return tuple(row for row in self.rows if row.status == "failed")
 
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row a result of a cell.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return one row a result of a cell."""
         names = ("cell", "method_label", "defense_label", "seed", "target")
-        return frame(
-            [
-                {name: getattr(row, name) for name in names} | entry.model_dump() | dict(row.varied)
-                for row in self.rows
-                for entry in row.attacks
-            ]
-        )
+        return [
+            {name: getattr(row, name) for name in names} | entry.model_dump() | dict(row.varied)
+            for row in self.rows
+            for entry in row.attacks
+        ]
 
     @property
     def results(self) -> tuple[Path, ...]:

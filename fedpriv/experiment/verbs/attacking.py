@@ -17,6 +17,7 @@ from fedpriv.experiment.federation_settings import (
     FLAG_NAMES,
     FederationSettings,
     named_config,
+    refuse_small,
     refuse_unknown,
     sets_images_aside,
     texts,
@@ -25,14 +26,13 @@ from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.plan import (
     AttackPlan,
     attack_names,
-    build_attacks,
     granted,
-    options_by_attack,
-    parse_budgets,
     parse_card,
     parse_stages,
+    plan_of,
     refuse_rounds,
     target_name,
+    with_settings,
 )
 from fedpriv.experiment.results_folder import results_folder
 from fedpriv.experiment.scratch import place
@@ -208,58 +208,21 @@ class _Notices:
 
 
 def _read(target: str, named: tuple[str, ...], card: KnowledgeCard, seed: int, settings: Mapping[str, Any]) -> _Asked:
-    for name in _WHOLE:
-        value = settings.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UserError(f"{argument(name, value)}: expected at least 1")
+    refuse_small(settings, _WHOLE)
     names = attack_names(target, named)
     named = tuple(name for name in names if named)
     stages = parse_stages(texts("stages", settings.get("stages", ())))
-    budgets = parse_budgets(settings.get("budget"))
-    number, rounds_seen = settings.get("round"), settings.get("rounds_seen")
-    control, every = settings.get("control", True), settings.get("control_every_budget", False)
-    _refuse_together(number, stages, settings.get("iterations"), budgets, every and not (budgets and control))
-    options = options_by_attack(
-        names,
-        settings.get("attack_option", ()),
-        iterations=settings.get("iterations"),
-        restarts=settings.get("restarts"),
-        budgets=budgets,
-    )
-    chosen = build_attacks(names, options)
+    number, rounds_seen, every = (settings.get(name) for name in ("round", "rounds_seen", "control_every_budget"))
+    chosen, budgets = with_settings(names, settings)
+    if number is not None and stages:
+        raise UserError(f"{argument('round')} and {argument('stages')} exclude each other: a stage is a round")
+    if every and not (budgets and settings.get("control", True)):
+        needed = f"needs {argument('budget')}, and no {argument('no_control')}"
+        raise UserError(f"{argument('control_every_budget')}: {needed}")
     refuse_rounds(named, chosen, target, rounds_seen)
     chosen, refusals = granted(chosen, named, target, card, rounds_seen)
-    plan = AttackPlan(
-        target=target,
-        attacks={name: made for name, made in chosen.items() if made.result == "images"},
-        inferences={name: made for name, made in chosen.items() if made.result == "scores"},
-        card=card,
-        n_targets=settings.get("targets", 48),
-        seed=seed,
-        round=number,
-        rounds_seen=rounds_seen,
-        budgets=budgets,
-        control=control,
-        control_every_budget=every,
-        chunk_rows=settings.get("chunk_rows"),
-    )
+    plan = plan_of(target, chosen, card, budgets, settings, seed=seed, round=number, control_every_budget=bool(every))
     return _Asked(plan, named, stages, tuple(refusals))
-
-
-def _refuse_together(
-    number: int | None, stages: Sequence[Stage], iterations: int | None, budgets: Sequence[int], idle: bool
-) -> None:
-    def both(one: str, other: str, why: str) -> UserError:
-        return UserError(f"{argument(one)} and {argument(other)} exclude each other: {why}")
-
-    if number is not None and stages:
-        raise both("round", "stages", "a stage is a round")
-    if iterations is not None and budgets:
-        raise both("iterations", "budget", f"{argument('budget')} lists the iterations")
-    if idle:
-        raise UserError(
-            f"{argument('control_every_budget')}: needs {argument('budget')}, and no {argument('no_control')}"
-        )
 
 
 def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:

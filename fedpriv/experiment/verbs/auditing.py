@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from fedpriv.experiment.federation_settings import FederationSettings, refuse_unknown
+from fedpriv.experiment.federation_settings import FederationSettings, refuse_small, refuse_unknown
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.definition import overridden, read_file
@@ -107,10 +107,7 @@ def read_asked(
     """
     refuse_unknown(settings, StudySettings.__optional_keys__)
     own = {name: value for name, value in settings.items() if name not in _EXECUTION}
-    for name in ("workers", "chunk_rows"):
-        value = settings.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UserError(f"{argument(name, value)}: expected at least 1")
+    refuse_small(settings, ("workers", "chunk_rows"))
     execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings})
     if not resume:
         origin = read_file(Path(study)) if isinstance(study, (str, Path)) else Origin(study or {})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.experiment.saving import frame
+from fedpriv.experiment.saving import Tabular
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
 
@@ -18,7 +18,7 @@ Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Catalogue(Tabular):
     """Members of one kind.
 
     Attributes:
@@ -29,13 +29,9 @@ class Catalogue:
     kind: Kind
     members: Mapping[str, Mapping[str, str]]
 
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row a member.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
-        return frame([{"name": name, **said} for name, said in self.members.items()])
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return one row a member."""
+        return [{"name": name, **said} for name, said in self.members.items()]
 
 
 def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from fedpriv.experiment.federation_settings import FLAG_NAMES, FederationSettings, named_config, refuse_unknown, texts
-from fedpriv.experiment.saving import frame
+from fedpriv.experiment.federation_settings import (
+    FLAG_NAMES,
+    FederationSettings,
+    named_config,
+    refuse_small,
+    refuse_unknown,
+    texts,
+)
+from fedpriv.experiment.saving import Tabular
 from fedpriv.federation.method import Method
 from fedpriv.federation.planned_traffic import communication, held, with_models
 from fedpriv.federation.rounds import load_data
@@ -57,7 +64,7 @@ class CostSettings(FederationSettings, total=False):
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Traffic(Tabular):
     """What methods upload and broadcast in a settled round, all clients together.
 
     Attributes:
@@ -69,19 +76,13 @@ class Traffic:
     sizes: Mapping[str, Any]
     methods: tuple[Mapping[str, Any], ...]
 
-    def to_frame(self) -> Any:
-        """Return the counts as a pandas frame, one row a method and way of counting.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
-        return frame(
-            [
-                {"method": row["method"], "count": kind, **counts}
-                for row in self.methods
-                for kind, counts in row.get("communication", {}).items()
-            ]
-        )
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the counts, one row a method and way of counting."""
+        return [
+            {"method": row["method"], "count": kind, **counts}
+            for row in self.methods
+            for kind, counts in row.get("communication", {}).items()
+        ]
 
 
 def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
@@ -103,10 +104,7 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
         UserError: naming the size that is missing or contradicts another, where no method can be counted.
     """
     refuse_unknown(sizes, CostSettings.__optional_keys__)
-    for name in _NUMBERS:
-        value: Any = sizes.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UserError(f"{argument(name, value)}: expected a whole number of at least 1")
+    refuse_small(sizes, _NUMBERS)
     listed = texts("methods", methods)
     names = [part for name in listed for part in (METHODS if name == "all" else name.split(","))]
     chosen: list[Method] = [METHODS.load(name) for name in names]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
 from fedpriv.datasets.holdings import draw_holdings, holdings_table
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
-from fedpriv.experiment.saving import copy_folder, frame
+from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.federation.rounds import load_data
 from fedpriv.util import folders
@@ -18,7 +18,7 @@ from fedpriv.util.files import write_json
 
 
 @dataclass(frozen=True)
-class Holdings:
+class Holdings(Tabular):
     """What each client holds. A temporary folder (no ``out``) is removed when nothing refers to this object any more.
 
     Attributes:
@@ -37,13 +37,9 @@ class Holdings:
         """The picture: images of each class by client."""
         return self.path / "holdings.png"
 
-    def to_frame(self) -> Any:
-        """Return the table as a pandas frame, one row a client.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
-        return frame(self.clients)
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return what each client holds, one row a client."""
+        return self.clients
 
     def save(self, out: str | Path, *, force: bool = False) -> Holdings:
         """Copy picture and table to a folder that stays, and return them from there."""

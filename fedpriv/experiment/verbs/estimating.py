@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.experiment.saving import frame
+from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.study import estimate as rehearsal
 from fedpriv.experiment.study.cells import lay_out
 from fedpriv.experiment.study.estimate import Estimate
@@ -15,7 +16,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 
 @dataclass(frozen=True)
-class StudyEstimate:
+class StudyEstimate(Tabular):
     """What a study is expected to send and to take.
 
     Attributes:
@@ -43,14 +44,10 @@ class StudyEstimate:
         """Why something is not known, each once."""
         return tuple(dict.fromkeys(reason for one in self.cells for reason in one.reasons))
 
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row a cell; seconds that are not known are missing.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return one row a cell; seconds that are not known are None."""
         names = ("cell", "method", "defense", "seed", "target", "train", "attack", "complete")
-        return frame([{name: getattr(one, name) for name in names} | dict(one.upload) for one in self.cells])
+        return [{name: getattr(one, name) for name in names} | dict(one.upload) for one in self.cells]
 
 
 def estimate(

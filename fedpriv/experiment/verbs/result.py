@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.saving import copy_folder, frame
+from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.util.errors import unknown_name
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AttackResult:
+class AttackResult(Tabular):
     """What attacks reached, scored beside blind guesses and the negative control.
 
     A temporary result (no ``out``) is removed when nothing refers to this object any more; :meth:`save` keeps it. A
@@ -80,15 +80,11 @@ class AttackResult:
 
         return grid_figure(self.load(name))
 
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row an attack that returns images: the columns of ``results.csv``.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the columns of ``results.csv``, one row an attack that returns images."""
         from fedpriv.pages.csv_table import csv_rows
 
-        return frame(csv_rows([self.load(name) for name in self.records]))
+        return csv_rows([self.load(name) for name in self.records])
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
         """Copy the result to a folder that stays, and return it from there.

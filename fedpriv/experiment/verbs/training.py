@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
-from fedpriv.experiment.saving import copy_folder, frame
+from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Tabular):
     """A finished run: a folder, and what it says of itself.
 
     A temporary run (``train`` without ``out``) is removed when nothing refers to this object any more; :meth:`save`
@@ -49,18 +49,13 @@ class Run:
         """Accuracy over the test images of all clients after local training of the last round, in [0, 1]."""
         return float(self.summary["accuracy"]["after_training"]["pooled"])
 
-    def to_frame(self) -> Any:
-        """Return accuracy by round as a pandas frame, one row a round.
-
-        Raises:
-            UserError: where pandas is not installed.
-        """
-        rows = [
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return accuracy by round, one row a round."""
+        return [
             {"round": line["round"]}
             | {f"{when}_{name}": number for when, found in line["accuracy"].items() for name, number in _numbers(found)}
             for line in RunDirectory.open(self.path).lines("metrics")
         ]
-        return frame(rows)
 
     def save(self, out: str | Path, *, force: bool = False) -> Run:
         """Copy the run to a folder that stays, and return it from there.

@@ -16,17 +16,16 @@ from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.guesses import with_guesses
 from fedpriv.experiment.execution import upload_facts
-from fedpriv.experiment.federation_settings import refuse_unknown, texts
+from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown, texts
 from fedpriv.experiment.inference import EVERYTHING, measure
 from fedpriv.experiment.plan import (
     AttackPlan,
     attack_names,
-    build_attacks,
     granted,
-    options_by_attack,
-    parse_budgets,
+    plan_of,
     refuse_rounds,
     target_name,
+    with_settings,
 )
 from fedpriv.experiment.scored import Answers, attack_and_score
 from fedpriv.experiment.scratch import place
@@ -149,7 +148,9 @@ def attack_uploads(
     refuse_unknown(settings, UploadSettings.__optional_keys__)
     target, listener, seed = target_name(target), settings.get("listener", SILENT), settings.get("seed", 0)
     named = texts("attacks", attacks)
-    _check_numbers(settings)
+    refuse_small(settings, ("targets", "rounds_seen", "iterations", "restarts", "chunk_rows"))
+    refuse_small(settings, ("n_classes",), 2)
+    refuse_small(settings, ("seed",), 0)
     handed = read_handed(uploads, target, images, labels, extractor, settings)
     outside = read_strangers(strangers, settings.get("stranger_labels"), handed)
     plan, notices = _plan(target, named, handed, settings)
@@ -234,14 +235,6 @@ def _cases(
     return found, lines
 
 
-def _check_numbers(settings: Mapping[str, Any]) -> None:
-    least = {"targets": 1, "rounds_seen": 1, "iterations": 1, "restarts": 1, "chunk_rows": 1, "n_classes": 2, "seed": 0}
-    for name, bound in least.items():
-        value = settings.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < bound):
-            raise UserError(f"{argument(name, value)}: expected a whole number of at least {bound}")
-
-
 def _plan(
     target: str, named: tuple[str, ...], handed: Handed, settings: Mapping[str, Any]
 ) -> tuple[AttackPlan, list[str]]:
@@ -252,17 +245,7 @@ def _plan(
     if rounds_seen is not None and rounds_seen > handed.rounds:
         where = argument("rounds_seen", rounds_seen)
         raise UserError(f"{where}: {handed.rounds} round(s) were handed in; expected no more")
-    budgets = parse_budgets(settings.get("budget"))
-    if settings.get("iterations") is not None and budgets:
-        raise UserError(f"{argument('iterations')} and {argument('budget')} exclude each other")
-    options = options_by_attack(
-        names,
-        settings.get("attack_option", ()),
-        iterations=settings.get("iterations"),
-        restarts=settings.get("restarts"),
-        budgets=budgets,
-    )
-    built = build_attacks(names, options)
+    built, budgets = with_settings(names, settings)
     refuse_rounds(named, built, target, rounds_seen)
     across = {name: made.needs.min_rounds for name, made in built.items() if made.needs.min_rounds > handed.rounds}
     early = [
@@ -275,21 +258,8 @@ def _plan(
     there = {name: made for name, made in built.items() if name not in across}
     chosen, refusals = granted(there, named, target, card, rounds_seen)
     notices = [f"left out: {line}" for line in (*early, *refusals)]
-    control = settings.get("control", True)
-    if control and len(handed.newest) == 1:
+    if settings.get("control", True) and len(handed.newest) == 1:
         notices.append("no negative control: permuting uploads takes two clients at least")
     if any(name in JUDGED for name in chosen):
         notices.append("no independent classifier judges class images: it is trained on a run's data")
-    plan = AttackPlan(
-        target=target,
-        attacks={name: made for name, made in chosen.items() if made.result == "images"},
-        inferences={name: made for name, made in chosen.items() if made.result == "scores"},
-        card=card,
-        n_targets=settings.get("targets", 48),
-        seed=settings.get("seed", 0),
-        rounds_seen=rounds_seen,
-        budgets=budgets,
-        control=control,
-        chunk_rows=settings.get("chunk_rows"),
-    )
-    return plan, notices
+    return plan_of(target, chosen, card, budgets, settings, seed=settings.get("seed", 0)), notices
