@@ -232,44 +232,6 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
 # ---------------------------------------------------------------- options, budgets, stages, card
 
 
-def with_settings(names: Sequence[str], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Return attacks by name as settings of a verb make them, and the budgets that each is run with.
-
-    Raises:
-        UserError: naming the argument or the option that is wrong.
-    """
-    budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
-    if iterations is not None and budgets:
-        both = f"{argument('iterations')} and {argument('budget')} exclude each other"
-        raise UserError(f"{both}: {argument('budget')} lists the iterations")
-    given, restarts = settings.get("attack_option", ()), settings.get("restarts")
-    options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
-    return build_attacks(names, options), budgets
-
-
-def plan_of(
-    target: str,
-    chosen: Mapping[str, Any],
-    card: KnowledgeCard,
-    budgets: tuple[int, ...],
-    settings: Mapping[str, Any],
-    **more: Any,
-) -> AttackPlan:
-    """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
-    return AttackPlan(
-        target=target,
-        attacks={name: made for name, made in chosen.items() if made.result == "images"},
-        inferences={name: made for name, made in chosen.items() if made.result == "scores"},
-        card=card,
-        n_targets=settings.get("targets", 48),
-        rounds_seen=settings.get("rounds_seen"),
-        budgets=budgets,
-        control=settings.get("control", True),
-        chunk_rows=settings.get("chunk_rows"),
-        **more,
-    )
-
-
 def options_by_attack(
     names: Sequence[str],
     given: Mapping[str, Any] | Sequence[str],

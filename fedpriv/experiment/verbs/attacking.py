@@ -12,6 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
+from fedpriv.experiment.asked import plan_of, with_settings
 from fedpriv.experiment.execution import AttackContext, attack_all, prepare_ground
 from fedpriv.experiment.federation_settings import (
     FLAG_NAMES,
@@ -29,10 +30,8 @@ from fedpriv.experiment.plan import (
     granted,
     parse_card,
     parse_stages,
-    plan_of,
     refuse_rounds,
     target_name,
-    with_settings,
 )
 from fedpriv.experiment.results_folder import results_folder
 from fedpriv.experiment.scratch import place

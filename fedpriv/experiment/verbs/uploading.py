@@ -15,6 +15,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.guesses import with_guesses
+from fedpriv.experiment.asked import plan_of, with_settings
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown, texts
 from fedpriv.experiment.inference import EVERYTHING, measure
@@ -22,10 +23,8 @@ from fedpriv.experiment.plan import (
     AttackPlan,
     attack_names,
     granted,
-    plan_of,
     refuse_rounds,
     target_name,
-    with_settings,
 )
 from fedpriv.experiment.scored import Answers, attack_and_score
 from fedpriv.experiment.scratch import place

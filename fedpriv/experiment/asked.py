@@ -1,0 +1,51 @@
+"""What settings of a verb say of attacks, made into attacks and a plan; runs and uploads from elsewhere share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.experiment.plan import AttackPlan, build_attacks, options_by_attack, parse_budgets
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.observation import KnowledgeCard
+
+
+def with_settings(names: Sequence[str], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Return attacks by name as settings of a verb make them, and the budgets that each is run with.
+
+    Raises:
+        UserError: naming the argument or the option that is wrong.
+    """
+    budgets, iterations = parse_budgets(settings.get("budget")), settings.get("iterations")
+    if iterations is not None and budgets:
+        both = f"{argument('iterations')} and {argument('budget')} exclude each other"
+        raise UserError(f"{both}: {argument('budget')} lists the iterations")
+    given, restarts = settings.get("attack_option", ()), settings.get("restarts")
+    options = options_by_attack(names, given, iterations=iterations, restarts=restarts, budgets=budgets)
+    return build_attacks(names, options), budgets
+
+
+def plan_of(
+    target: str,
+    chosen: Mapping[str, Any],
+    card: KnowledgeCard,
+    budgets: tuple[int, ...],
+    settings: Mapping[str, Any],
+    **more: Any,
+) -> AttackPlan:
+    """Return the plan of attacks and inferences, with what settings of a verb say of how they are run."""
+    return AttackPlan(
+        target=target,
+        attacks={name: made for name, made in chosen.items() if made.result == "images"},
+        inferences={name: made for name, made in chosen.items() if made.result == "scores"},
+        card=card,
+        n_targets=settings.get("targets", 48),
+        rounds_seen=settings.get("rounds_seen"),
+        budgets=budgets,
+        control=settings.get("control", True),
+        chunk_rows=settings.get("chunk_rows"),
+        **more,
+    )
