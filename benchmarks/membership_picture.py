@@ -15,6 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedpriv.cli.main import run
+from fedpriv.scoring.judgement import judge
+from fedpriv.scoring.storage import load_scores
+from fedpriv.scoring.verdict import inferred
 
 TARGETS = ("representation", "prototype", "entangled", "logits", "kernel")
 STRATA = ("1", "2-3", "4-10", ">10")
@@ -35,7 +38,7 @@ def main() -> None:
             if run(["attack", "--target", target, *flags]):
                 raise SystemExit(1)
             records[target] = json.loads((out / "membership" / "membership.json").read_text())
-            print(f"{target}: {records[target]['verdict']}", flush=True)
+            print(f"{target}: {inferred(judge(load_scores(out / 'membership')))}", flush=True)
     _draw(records, options.picture)
 
 

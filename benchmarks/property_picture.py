@@ -16,6 +16,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedpriv.cli.main import run
+from fedpriv.scoring.judgement import judge
+from fedpriv.scoring.storage import load_scores
+from fedpriv.scoring.verdict import inferred
 
 FEDERATION = ("--alpha", "0.3", "--clients", "30")
 IN_LEAGUE = ("--attack-option", "known=others")
@@ -44,7 +47,7 @@ def main() -> None:
             if run(["attack", "--target", target, *FEDERATION, *flags, *fixed]):
                 raise SystemExit(1)
             records.append((name, json.loads((out / "property" / "property.json").read_text())))
-            print(f"{name}: {records[-1][1]['verdict']}", flush=True)
+            print(f"{name}: {inferred(judge(load_scores(out / 'property')))}", flush=True)
     _draw(records, options.picture)
 
 

@@ -12,7 +12,7 @@ from fedpriv.cli import common
 
 if TYPE_CHECKING:
     from fedpriv.experiment.verbs.result import AttackResult
-    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
+    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
 
 
 def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
@@ -23,47 +23,69 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
         as_json: print the records.
         quiet: print nothing else.
     """
+    verdicts = result.verdicts
     if as_json:
+        judged = {name: verdict_json(one) for name, one in verdicts.items()}
         shown = {name: record.model_dump(mode="json") for name, record in result.scores.items()}
         kinds = ("membership", "property")
         named = {kind: {name: one for name, one in shown.items() if one["kind"] == kind} for kind in kinds}
         attacks = {name: record.model_dump(mode="json") for name, record in result.records.items()}
-        common.print_json({"out": str(result.path), "attacks": attacks, **named})
+        common.print_json({"out": str(result.path), "attacks": attacks, **named, "verdicts": judged})
         return
     if quiet:
         return
     from fedpriv.pages.membership_report import row as membership_row
     from fedpriv.pages.property_report import row as property_row
 
-    show_attacks({result.path / name: record for name, record in result.records.items()})
+    show_attacks(
+        {result.path / name: record for name, record in result.records.items()},
+        {result.path / name: verdict for name, verdict in verdicts.items()},
+    )
     members = {name: record for name, record in result.scores.items() if record.kind == "membership"}
     answers = {name: record for name, record in result.scores.items() if record.kind == "property"}
-    _show_scores(members, [membership_row(record) for record in members.values()])
-    _show_scores(answers, [property_row(record) for record in answers.values()])
+    _show_scores(members, [membership_row(record) for record in members.values()], verdicts)
+    _show_scores(answers, [property_row(record) for record in answers.values()], verdicts)
     click.echo("")
     for name in result.records:
         click.echo(f"image grid: {result.path / name / 'grid.png'}")
     click.echo(f"report:     {result.path / 'report.html'}")
 
 
-def _show_scores(records: Mapping[str, InferenceResult], rows: Sequence[Mapping[str, str]]) -> None:
+def verdict_json(verdict: Verdict) -> dict[str, object]:
+    """Return a verdict as a program reads it, with its words."""
+    from fedpriv.scoring.verdict import words
+
+    return {**verdict.model_dump(mode="json"), "words": words(verdict)}
+
+
+def _show_scores(
+    records: Mapping[str, InferenceResult], rows: Sequence[Mapping[str, str]], verdicts: Mapping[str, Verdict]
+) -> None:
     """Print the table and the verdicts of one inference."""
     from fedpriv.pages.score_section import varying
+    from fedpriv.scoring.verdict import words
 
     for name in dict.fromkeys(record.attack for record in records.values()):
         common.print_table(name, varying(rows), as_json=False)
-    for place, record in records.items():
-        click.echo(f"{place}: {record.verdict}")
+    for place in records:
+        click.echo(f"{place}: {words(verdicts[place])}")
 
 
-def show_attacks(results: Mapping[Path, ReconstructionRecord], *, with_folder: bool = False) -> None:
+def show_attacks(
+    results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict], *, with_folder: bool = False
+) -> None:
     """Print a table for each knowledge card, strongest attack first, and under all of them the verdicts in that order.
 
     An attack that ran with several budgets stands in it with the largest, and has a table of its budgets below.
+
+    Args:
+        results: records by folder.
+        verdicts: on all that is shown together, by the same folders.
+        with_folder: call attacks by their folders.
     """
     from fedpriv.pages.card import differing
     from fedpriv.scoring.ranking import by_budget, strongest_first, title
-    from fedpriv.scoring.verdict import verdict
+    from fedpriv.scoring.verdict import words
 
     series = by_budget(list(results.items()), lambda item: item[1], lambda item: None)
     rankings = strongest_first([members[-1] for members in series], lambda item: item[1])
@@ -77,7 +99,7 @@ def show_attacks(results: Mapping[Path, ReconstructionRecord], *, with_folder: b
             name = title(members[0][1].model_copy(update={"budget": None}))
             common.print_table(f"{name} by budget", [_budget_row(record) for _, record in members], as_json=False)
     for path, record in (item for members in rankings for item in members):
-        click.echo(f"{path if with_folder else title(record)}: {verdict(record)}")
+        click.echo(f"{path if with_folder else title(record)}: {words(verdicts[path])}")
 
 
 def _budget_row(record: ReconstructionRecord) -> dict[str, str]:

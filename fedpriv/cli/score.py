@@ -8,7 +8,7 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
-from fedpriv.cli.attack_summary import show_attacks
+from fedpriv.cli.attack_summary import show_attacks, verdict_json
 
 
 @click.command()
@@ -27,7 +27,17 @@ def score(
     """
     listener = common.Terminal(quiet=quiet, as_json=True)
     records = fedpriv.score(directories, seed=seed, metrics=metrics, listener=listener)
+    if quiet and not as_json:
+        return
+    from fedpriv.scoring.judgement import judge_page
+
+    verdicts = judge_page(records)
     if as_json:
-        common.print_json({str(path): record.model_dump(mode="json") for path, record in records.items()})
-    elif not quiet:
-        show_attacks(records, with_folder=True)
+        common.print_json(
+            {
+                str(path): {**record.model_dump(mode="json"), "verdict": verdict_json(verdicts[path])}
+                for path, record in records.items()
+            }
+        )
+    else:
+        show_attacks(records, verdicts, with_folder=True)

@@ -6,14 +6,16 @@ import csv
 import io
 from collections.abc import Sequence
 
+from fedpriv.pages.alike import Verdicts
 from fedpriv.pages.card import card_words
 from fedpriv.pages.frontier import run_figures
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.ranking import budget_value, in_order, stage_name
+from fedpriv.scoring.records import Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.scoring.verdict import verdict, verdict_kind
+from fedpriv.scoring.verdict import words
 
 _MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
 _CSV = (
@@ -63,12 +65,17 @@ _CSV = (
     "upload_scalars_per_client_round",
     "upload_bytes_per_client_round",
     "verdict_kind",
+    "verdict_reasons",
     "verdict",
 )
 
 
-def csv_text(found: Sequence[AttackRecord]) -> str:
+def csv_text(found: Sequence[AttackRecord], verdicts: Verdicts) -> str:
     """Return the table with a header line; strongest attack of each knowledge card first; empty cells were not measured.
+
+    Args:
+        found: scored attacks.
+        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
 
     Raises:
         UserError: when an attack was not scored.
@@ -76,21 +83,21 @@ def csv_text(found: Sequence[AttackRecord]) -> str:
     buffer = io.StringIO()
     table = csv.DictWriter(buffer, _CSV, lineterminator="\n")
     table.writeheader()
-    table.writerows(csv_rows(found))
+    table.writerows(csv_rows(found, verdicts))
     return buffer.getvalue()
 
 
-def csv_rows(found: Sequence[AttackRecord]) -> list[dict[str, object]]:
+def csv_rows(found: Sequence[AttackRecord], verdicts: Verdicts) -> list[dict[str, object]]:
     """Return the rows of the table by column, in its order; what was not measured is missing.
 
     Raises:
         UserError: when an attack was not scored.
     """
-    rows = [_csv_row(attack) for attack in in_order(found, scored)]
+    rows = [_csv_row(attack, verdicts[attack.directory,]) for attack in in_order(found, scored)]
     return [{column: row[column] for column in _CSV if column in row} for row in rows]
 
 
-def _csv_row(attack: AttackRecord) -> dict[str, object]:
+def _csv_row(attack: AttackRecord, verdict: Verdict) -> dict[str, object]:
     record, about = scored(attack), attack.about
     metrics, gain, cost = record.metrics, record.advantage_db, record.cost
     reached, gained = metrics.psnr_db.ci95 or (None, None), gain.ci95 or (None, None)
@@ -130,6 +137,7 @@ def _csv_row(attack: AttackRecord) -> dict[str, object]:
         "budget": budget_value(record),
         "converged_share": search.share,
         "objective_median": search.objective,
-        "verdict_kind": verdict_kind(record),
-        "verdict": verdict(record),
+        "verdict_kind": verdict.kind,
+        "verdict_reasons": ";".join(reason.name for reason in verdict.reasons),
+        "verdict": words(verdict),
     }

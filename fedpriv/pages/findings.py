@@ -1,24 +1,21 @@
-"""One sentence for each upload that was attacked: what all attacks on it together support, and no more."""
+"""One finding for each upload that was attacked: what the verdicts on all attacks on it support together, and no more."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from fedpriv.pages.frontier import WORST_FIRST, point_labels, upload_key
-from fedpriv.pages.labels import local_work, upload_title
-from fedpriv.scoring.ranking import card_key, card_numbers, stage_name, title
-from fedpriv.scoring.records import InferenceResult, Provenance, ReconstructionRecord
+from fedpriv.pages.alike import Result, Verdicts, about_of, over_seeds, upload_key
+from fedpriv.pages.frontier import point_labels
+from fedpriv.pages.labels import local_work
+from fedpriv.scoring.ranking import card_key, card_numbers
+from fedpriv.scoring.records import Kind, KnowledgeCard, Provenance, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.scoring.verdict import Kind, beyond_chance, percent, verdict_kind
+from fedpriv.scoring.verdict import BADGES, gain, headline, inferred, untested
 
-_NOTHING: tuple[Kind, ...] = ("none", "worse")
-"""Verdicts that differ by luck and precision alone: no image beats the floor."""
+IMAGES: tuple[Kind, ...] = ("leaks", "some", "vectors", "classes")
+"""What attacks that make images can find, the gravest first."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +23,23 @@ class Finding:
     """What is known of one upload.
 
     Attributes:
+        key: what :func:`fedpriv.pages.alike.upload_key` calls it.
         upload: kind of upload, method, defense.
         where: data set, and the local work where it is limited.
         method, target: registry names.
-        kind: the gravest verdict among its attacks; of an attack with several seeds the commonest of them; None where
-            no attack makes images or vectors of it.
-        sentence: what the numbers support.
-        members: the verdicts on membership and properties, or empty where they were not asked.
-        also: what those say leaks, in two words each.
-        attacks: every attack on it, under any card.
+        kinds: of the verdicts that stand, the gravest first; else ``untested`` or ``none``.
+        sentence: what is said of images and vectors.
+        members: what is said of membership and properties, or empty where they were not asked.
     """
 
+    key: str
     upload: str
     where: str
     method: str
     target: str
-    kind: Kind | None
+    kinds: tuple[Kind, ...]
     sentence: str
     members: str
-    also: tuple[str, ...]
-    attacks: tuple[AttackRecord, ...]
 
     @property
     def name(self) -> str:
@@ -53,280 +47,173 @@ class Finding:
         return f"{self.upload}, {self.where}"
 
 
-def findings(
-    attacks: Sequence[AttackRecord], members: Mapping[Path, InferenceResult] | None = None
-) -> tuple[Finding, ...]:
-    """Return one finding an upload, by kind of verdict, the gravest first, then by name.
+@dataclass(frozen=True)
+class Told:
+    """An attack, over its seeds, as a finding tells of it.
+
+    Attributes:
+        verdict: over all seeds.
+        card: the attacker's knowledge.
+        by: what it is called, with its card where the attacks on its upload were made under several, and its seeds.
+    """
+
+    verdict: Verdict
+    card: KnowledgeCard
+    by: str
+
+
+def findings(results: Mapping[Path, Result], verdicts: Verdicts) -> tuple[Finding, ...]:
+    """Return one finding an upload, by kind, the gravest first, then by name.
 
     Gains are compared within one knowledge card only: a sentence names the strongest attack of each card, and the order
     of findings goes by no gain.
 
     Args:
-        attacks: scored attacks.
-        members: records of membership and property inference by their folders; they stand with the attacks made in the
-            same suite, that is, in folders beside theirs, or alone where there are none.
-
-    Raises:
-        UserError: when an attack was not scored.
+        results: of attacks and inferences, by their folders; of several budgets the largest.
+        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
     """
-    uploads: dict[str, list[AttackRecord]] = {}
-    for attack in attacks:
-        uploads.setdefault(f"{attack.about.dataset} {upload_key(attack)}", []).append(attack)
-    labels = point_labels([own[0].about for own in uploads.values()])
-    cards = card_numbers(attacks, scored)
-    suites: dict[Path, list[InferenceResult]] = {}
-    for folder, record in (members or {}).items():
-        suites.setdefault(folder.resolve().parent, []).append(record)
-    found = []
-    for label, own in zip(labels, uploads.values(), strict=True):
-        homes = dict.fromkeys(attack.directory.resolve().parent for attack in own)
-        beside = [record for home in homes for record in suites.get(home, ())]
-        found.append(_finding(label, own, beside, cards))
-    with_images = {attack.directory.resolve().parent for attack in attacks}
-    found += _without_images([record for home, own in suites.items() if home not in with_images for record in own])
+    uploads: dict[str, list[tuple[Path, ...]]] = {}
+    for folders in over_seeds(results):
+        uploads.setdefault(upload_key(about_of(results[folders[0]])), []).append(folders)
+    firsts = [about_of(results[own[0][0]]) for own in uploads.values()]
+    numbers = _cards(results)
+    found = [
+        _finding(key, f"{first.target} uploads of {label}", first, _told(own, results, verdicts, numbers))
+        for label, first, (key, own) in zip(
+            point_labels(firsts, with_target=False), firsts, uploads.items(), strict=True
+        )
+    ]
     return tuple(sorted(found, key=_gravity))
 
 
-def _gravity(finding: Finding) -> tuple[int, bool, str, str]:
-    place = len(WORST_FIRST) if finding.kind is None else WORST_FIRST.index(finding.kind)
-    return place, not finding.also, finding.upload, finding.where  # without a defense before with one
+def _cards(results: Mapping[Path, Result]) -> dict[str, int]:
+    """Return the numbers by which the report calls knowledge cards."""
+    attacks = [result for result in results.values() if isinstance(result, AttackRecord)]
+    return card_numbers(attacks, scored)
 
 
-def _without_images(records: Sequence[InferenceResult]) -> list[Finding]:
-    together: dict[tuple[str, str, str], list[InferenceResult]] = {}
-    for record in records:
-        together.setdefault((upload_title(record), record.target, _where(record)), []).append(record)
-    return [
-        Finding(
-            upload_name(label, target),
-            where,
-            own[0].method,
-            target,
-            None,
-            "No attack that makes images was run.",
-            _told(own),
-            _also(own),
-            (),
-        )
-        for (label, target, where), own in together.items()
-    ]
-
-
-def _told(records: Sequence[InferenceResult]) -> str:
-    """Return verdicts, with the seed and the stage of training where they differ."""
-    seeds, stages = ([name(record) for record in records] for name in (_seed_name, stage_name))
-    told = []
-    for record, *apart in zip(records, seeds, stages, strict=True):
-        names = [name for name, among in zip(apart, (seeds, stages), strict=True) if name and len(set(among)) > 1]
-        said = f"{', '.join(names)}: {record.verdict}" if names else str(record.verdict)
-        told.append(said[0].upper() + said[1:])
-    return " ".join(dict.fromkeys(told))
-
-
-def _seed_name(record: InferenceResult) -> str:
-    return f"seed {record.seed}"
-
-
-def _also(records: Sequence[InferenceResult]) -> tuple[str, ...]:
-    """Return what leaks where an area under the curve lies beyond chance, the control, and what needs no upload."""
+def _told(
+    own: Sequence[tuple[Path, ...]], results: Mapping[Path, Result], verdicts: Verdicts, numbers: Mapping[str, int]
+) -> list[Told]:
+    cards = {folders: about_of(results[folders[0]]).knowledge for folders in own}
+    several = {card_key(card) for folders, card in cards.items() if verdicts[folders].makes_images}
     found = []
-    for record in records:
-        interval = record.auc.ci95
-        beyond = [0.5] if record.permuted is None else [0.5, record.permuted.auc.value]
-        beyond += [record.classes_alone.auc.value] if record.kind == "property" else []
-        if interval is not None and interval[0] > max(beyond):
-            found.append("leaks a property" if record.kind == "property" else "leaks membership")
-    return tuple(dict.fromkeys(found))
+    for folders, card in cards.items():
+        verdict = verdicts[folders]
+        under = f" under card {numbers[card_key(card)]}" if verdict.makes_images and len(several) > 1 else ""
+        seeds = f" ({verdict.n_seeds} seeds)" if verdict.n_seeds > 1 else ""
+        found.append(Told(verdict, card, f"{verdict.attack}{seeds}{under}"))
+    return found
 
 
-def _where(about: Provenance) -> str:
-    """Return the data set and, where it is limited, the local work behind a result."""
-    return ", ".join(filter(None, (about.dataset, local_work(about.run))))
-
-
-def upload_name(label: str, target: str) -> str:
-    """Return what an upload is called in a heading, which names its kind in front.
-
-    >>> upload_name("fedre, entangled + noise scale=0.1", "entangled")
-    'entangled uploads of fedre + noise scale=0.1'
-    """
-    return f"{target} uploads of {label.replace(f', {target}', '', 1)}"
-
-
-def _finding(
-    label: str, own: Sequence[AttackRecord], beside: Sequence[InferenceResult], cards: Mapping[str, int]
-) -> Finding:
-    about = own[0].about
-    kind, worst = _gravest(own, cards)
+def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> Finding:
+    images = [one for one in told if one.verdict.makes_images]
+    asked = [one for one in told if not one.verdict.makes_images]
+    kinds = {one.verdict.kind for one in told}
+    gravest = next((kind for kind in IMAGES if kind in {one.verdict.kind for one in images}), None)
+    standing = [kind for kind in BADGES if kind == gravest or (kind in kinds and kind in ("membership", "property"))]
+    nothing: Kind = "untested" if "untested" in kinds else "none"
     return Finding(
-        upload_name(label, about.target),
-        _where(about),
-        about.method,
-        about.target,
-        kind,
-        _sentence(kind, worst, own, cards),
-        _told(beside),
-        _also(beside),
-        tuple(own),
+        key=key,
+        upload=upload,
+        where=", ".join(filter(None, (about.dataset, local_work(about.run)))),
+        method=about.method,
+        target=about.target,
+        kinds=tuple(standing) or (nothing,),
+        sentence=_sentence(gravest, images) if images else "No attack that makes images was run.",
+        members=" ".join(dict.fromkeys(_question(one, asked) for one in asked)),
     )
 
 
-def _gain(attacks: Sequence[AttackRecord]) -> float:
-    return float(np.mean([scored(attack).advantage_db.mean for attack in attacks]))
+def _gravity(finding: Finding) -> tuple[int, str, str]:
+    return list(BADGES).index(finding.kinds[0]), finding.upload, finding.where  # without a defense before with one
 
 
-def _gravest(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> tuple[Kind, list[list[AttackRecord]]]:
-    """Return the gravest verdict, and for each card under which it stands the attack that has it, one record a seed.
+def _question(one: Told, asked: Sequence[Told]) -> str:
+    """Return what is said of an inference, with its stage where it was asked at several."""
+    text = inferred(one.verdict)
+    names = {other.verdict.attack for other in asked if other.verdict.question == one.verdict.question}
+    return f"{one.verdict.attack}: {text}" if len(names) > 1 else text
 
-    Of several attacks under one card the one that gains most.
+
+def _sentence(gravest: Kind | None, images: Sequence[Told]) -> str:
+    if gravest is None:
+        return _nothing(images)
+    parts = [] if gravest == "vectors" else [headline(one.verdict, one.by) for one in _strongest(images, gravest)]
+    parts += _recovered(images)
+    if gravest in ("vectors", "classes"):
+        parts.append(f"Images are not shown to come back: {_nearest(images)}.")
+    return " ".join(parts)
+
+
+def _nothing(images: Sequence[Told]) -> str:
+    """Return what is said where nothing stands: the attacks that were not tested hard enough speak first."""
+    loose = [one for one in images if one.verdict.kind == "untested"]
+    if not loose:
+        return f"Nothing is found beyond a guess, though tested hard enough: {_nearest(images)}."
+    return " ".join(untested(one.verdict, one.by) for one in loose)
+
+
+def _nearest(images: Sequence[Told]) -> str:
+    return "; ".join(f"{one.by} comes nearest: {gain(one.verdict)}" for one in _by_card(images, _mean_gain))
+
+
+def _mean_gain(one: Told) -> float:
+    found = one.verdict.overall("images")
+    return float("-inf") if found is None or found.mean is None else found.mean
+
+
+def _strongest(images: Sequence[Told], kind: Kind) -> list[Told]:
+    return _by_card([one for one in images if one.verdict.kind == kind], _mean_gain)
+
+
+def _by_card(images: Sequence[Told], size: Callable[[Told], float]) -> list[Told]:
+    """Return the largest of each knowledge card."""
+    cards: dict[str, list[Told]] = {}
+    for one in images:
+        cards.setdefault(card_key(one.card), []).append(one)
+    return [max(own, key=size) for own in cards.values()]
+
+
+# ---------------------------------------------------------------- recovered vectors
+
+
+def _recovered(images: Sequence[Told]) -> list[str]:
+    """Return the sentences on recovered vectors: one for each set of cards that differ in the rounds seen alone.
+
+    Told is the attack that wins most against the best guess, of those that see most rounds among those that succeed.
     """
-    by_card: dict[str, dict[str, list[AttackRecord]]] = {}
-    for attack in own:
-        same = by_card.setdefault(card_key(attack.about.knowledge), {})
-        key = [attack.about.attack, attack.about.options, stage_name(attack.about)]
-        same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(attack)
-    kind = min((_common(one) for same in by_card.values() for one in same.values()), key=WORST_FIRST.index)
+    apart: dict[str, list[Told]] = {}
+    for one in images:
+        apart.setdefault(card_key(replace(one.card, rounds_seen=1)), []).append(one)
     found = []
-    for card in sorted(by_card, key=cards.__getitem__):
-        having = [one for one in by_card[card].values() if _common(one) in _alike(kind)]
-        if having:
-            found.append(max(having, key=_gain))
-    return kind, found
+    for alike in apart.values():
+        hits = [one for one in alike if _wins(one) is not None]
+        if hits:
+            best = max(hits, key=lambda one: (one.card.rounds_seen, _wins(one) or 0.0))
+            rounds = {one.card.rounds_seen: False for one in alike if one.verdict.attack == best.verdict.attack}
+            rounds |= {one.card.rounds_seen: True for one in hits if one.verdict.attack == best.verdict.attack}
+            told = headline(best.verdict.model_copy(update={"kind": "vectors"}), best.by)
+            found.append(f"{told} {_from_rounds(rounds)}".rstrip())
+    return found
 
 
-def _common(records: Sequence[AttackRecord]) -> Kind:
-    """Return the commonest verdict over seeds, of several the gravest."""
-    kinds = Counter(verdict_kind(scored(attack)) for attack in records)
-    return min(kinds, key=lambda kind: (-kinds[kind], WORST_FIRST.index(kind)))
-
-
-def _alike(kind: Kind) -> tuple[Kind, ...]:
-    """Return the verdicts of which the same sentence is true."""
-    return _NOTHING if kind in _NOTHING else (kind,)
-
-
-def _under(attack: AttackRecord, own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
-    """Return under which card an attack was made, where the attacks on its upload were made under several."""
-    several = len({card_key(other.about.knowledge) for other in own}) > 1
-    return f" under card {cards[card_key(attack.about.knowledge)]}" if several else ""
-
-
-def _sentence(
-    kind: Kind, worst: Sequence[Sequence[AttackRecord]], own: Sequence[AttackRecord], cards: Mapping[str, int]
-) -> str:
-    told = []
-    for attacks in worst:
-        records = [scored(attack) for attack in attacks]
-        gain = _written_gain(records) + _seeds(records, _alike(kind))
-        told.append((title(records[0]), _under(attacks[0], own, cards), _which(records), gain))
-    nearest = " ".join(f"{name} comes nearest{under}: {gain}." for name, under, _, gain in told)
-    nothing = f"No attack in this suite beats the floor. {nearest}"
-    names = " and ".join(name + under for name, under, _, _ in told)
-    images = {
-        "leaks": " ".join(f"Images leak to {name}{under}: {gain}." for name, under, _, gain in told),
-        "some": " ".join(
-            f"Some images leak to {name}{under}, though not on average: {which}; {gain}."
-            for name, under, which, gain in told
-        ),
-        "features": "No attack in this suite makes an image that beats the floor.",
-        "classes": f"No image beats the floor, but {names} show{'s' if len(told) == 1 else ''} what classes look like "
-        "to the client's model.",
-        "single": "One target only, so nothing can be said beyond it: "
-        + "; ".join(f"{name}{under}, {gain}" for name, under, _, gain in told)
-        + ".",
-        "none": nothing,
-        "worse": nothing,
-    }[kind]
-    vectors = _recovered(own, cards)
-    return f"{vectors} {images}" if kind == "features" else f"{images} {vectors}".rstrip()
-
-
-def _written_gain(records: Sequence[ReconstructionRecord]) -> str:
-    gains = [record.advantage_db for record in records]
-    mean = float(np.mean([gain.mean for gain in gains]))
-    text = f"{mean:+.1f} dB against the floor"
-    if len(gains) > 1:
-        values = [gain.mean for gain in gains]
-        return f"{text} (mean of {len(gains)} seeds, {min(values):+.1f} to {max(values):+.1f})"
-    interval = gains[0].ci95
-    return text if interval is None else f"{text} (95 % interval {interval[0]:+.1f} to {interval[1]:+.1f})"
-
-
-def _seeds(records: Sequence[ReconstructionRecord], kinds: Collection[Kind]) -> str:
-    agreeing = sum(verdict_kind(record) in kinds for record in records)
-    return "" if agreeing == len(records) else f", so in {agreeing} of {len(records)} seeds"
-
-
-def _which(records: Sequence[ReconstructionRecord]) -> str:
-    share = float(np.mean([record.advantage_db.share_3db for record in records]))
-    parts = [f"{100 * share:.0f} % of targets beat the floor by 3 dB"]
-    found = [
-        record.metrics.identification_top1 for record in records if beyond_chance(record.metrics.identification_top1)
-    ]
-    if found:
-        mean, chance = float(np.mean([one.mean for one in found])), float(np.mean([one.chance for one in found]))
-        parts.append(f"{100 * mean:.0f} % are identified among decoys (chance {100 * chance:.0f} %)")
-    return ", ".join(parts)
-
-
-def _recovered(own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
-    """Return the sentences on recovered vectors: by which attack, and from how many rounds on; or nothing.
-
-    Vectors that an undefended upload holds as they are need no recovery.
-
-    One for each set of cards that differ in the rounds seen alone, with the figures of the card that shows most rounds
-    of those under which an attack succeeds.
-    """
-    first = own[0].about
-    if first.upload.separate and not first.defenses:
-        return ""
-    apart: dict[str, list[AttackRecord]] = {}
-    for attack in own:
-        apart.setdefault(card_key(replace(attack.about.knowledge, rounds_seen=1)), []).append(attack)
-    return " ".join(told for alike in apart.values() if (told := _recovered_by_rounds(alike, own, cards)))
-
-
-def _recovered_by_rounds(alike: Sequence[AttackRecord], own: Sequence[AttackRecord], cards: Mapping[str, int]) -> str:
-    told = {
-        id(attack): found
-        for attack in alike
-        if (found := scored(attack).metrics.feature_identification) is not None and beyond_chance(found)
-    }
-    hits = [attack for attack in alike if id(attack) in told]
-    if not hits:
-        return ""
-    most = max(_rounds(attack) for attack in hits)
-    best = max((attack for attack in hits if _rounds(attack) == most), key=lambda attack: told[id(attack)].mean)
-    found, error = told[id(best)], scored(best).metrics.relative_error
-    name = best.about.attack
-    rounds = {
-        _rounds(attack): attack in hits
-        for attack in sorted(alike, key=lambda attack: attack in hits)
-        if attack.about.attack == name
-    }
-    return (
-        f"{best.about.upload.vectors.capitalize()} are recovered {_from_rounds(rounds)}: {name} tells "
-        f"{100 * found.mean:.0f} % from the client's others (chance {100 * found.chance:.0f} %), median relative "
-        f"error {percent(None if error is None else error.median)}{_under(best, own, cards)}."
-    )
-
-
-def _rounds(attack: AttackRecord) -> int:
-    return attack.about.knowledge.rounds_seen
+def _wins(one: Told) -> float | None:
+    """Return by how much recovered vectors beat the best guess where that stands, else None."""
+    claims = [claim.mean for claim in one.verdict.claims if claim.measure in ("vectors", "vectors_identified")]
+    return max((mean for mean in claims if mean is not None), default=None)
 
 
 def _from_rounds(rounds: Mapping[int, bool]) -> str:
-    """Return since when an attack succeeds, from whether it does by the number of rounds seen.
+    """Return since when an attack succeeds, from whether it does by the number of rounds seen; nothing for one round.
 
     >>> _from_rounds({5: False, 12: True, 30: True}), _from_rounds({30: True}), _from_rounds({1: True})
-    ('from 12 rounds on (not from 5)', 'from 30 rounds', 'from one round')
+    ('It takes 12 rounds (5 were too few).', 'It saw 30 rounds.', '')
     """
     seen = sorted(rounds)
     failed = [number for number in seen if not rounds[number]]
     # Success that a larger number of rounds undoes is no threshold: then the first that succeeds is told alone.
-    client_rng = rounds[seen[-1]]
-    first = next(n for n in seen if rounds[n] and (not client_rng or n > max(failed, default=0)))
-    count = "one round" if first == 1 else f"{first} rounds"
+    first = next(n for n in seen if rounds[n] and (not rounds[seen[-1]] or n > max(failed, default=0)))
     if failed and max(failed) < first:
-        return f"from {count} on (not from {max(failed)})"
-    return f"from {count}"
+        return f"It takes {first} rounds ({max(failed)} were too few)."
+    return f"It saw {first} rounds." if first > 1 else ""

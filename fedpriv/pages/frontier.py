@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedpriv.pages.alike import NOT_THE_UPLOAD, upload_key, variant_key
 from fedpriv.pages.labels import defense_label, local_work, method_label
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.pareto import hypervolume, nondominated
-from fedpriv.scoring.ranking import largest_budgets, stage_name, title
-from fedpriv.scoring.records import About, KnowledgeCard
+from fedpriv.scoring.ranking import largest_budgets, title
+from fedpriv.scoring.records import About, Kind, KnowledgeCard, Provenance, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.scoring.verdict import Kind, verdict_kind
+from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.config import plain
 
 REFERENCE = {"leakage_db": 20.0, "error": 1.0, "log10_scalars": 9.0}
@@ -32,9 +33,6 @@ hypervolumes of several reports compare."""
 
 _CLEARLY_LESS = 0.99
 """What is sent settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
-
-_NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "keep")
-"""Settings of a run that change neither the task nor the upload."""
 
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "strangers")
 """Settings under which alone accuracy and leakage compare."""
@@ -97,7 +95,7 @@ class Point:
     @property
     def marked(self) -> bool:
         """Whether the images of this chart do not tell all that the upload gives away."""
-        return bool(self.elsewhere) or self.kind in ("some", "features", "classes")
+        return bool(self.elsewhere) or self.kind in ("some", "vectors", "classes")
 
     @property
     def seeds_told(self) -> str:
@@ -150,11 +148,18 @@ class Frontier:
         return any(len(point.seeds) < point.attacked for point in self.points)
 
 
-def frontiers(attacks: Sequence[AttackRecord]) -> tuple[Frontier, ...]:
+Judge = Callable[[AttackRecord], Verdict]
+
+
+def frontiers(attacks: Sequence[AttackRecord], verdict: Judge) -> tuple[Frontier, ...]:
     """Return one frontier for each knowledge card and task, in the order in which they come.
 
     Of an attack with several budgets the largest counts. Attacks whose directories record no accuracy or communication
     have no point.
+
+    Args:
+        attacks: scored.
+        verdict: what the page says of one.
 
     Raises:
         UserError: when an attack was not scored.
@@ -163,8 +168,8 @@ def frontiers(attacks: Sequence[AttackRecord]) -> tuple[Frontier, ...]:
     groups: dict[str, list[AttackRecord]] = {}
     for attack in shown:
         if _located(attack):
-            groups.setdefault(_key(attack, "card", "task"), []).append(attack)
-    return tuple(_frontier(members, shown) for members in groups.values())
+            groups.setdefault(_group_key(attack.about), []).append(attack)
+    return tuple(_frontier(members, shown, verdict) for members in groups.values())
 
 
 def run_figures(about: About) -> tuple[float | None, float | None, float | None]:
@@ -175,30 +180,13 @@ def run_figures(about: About) -> tuple[float | None, float | None, float | None]
     return trained, received, None if size is None else size.scalars
 
 
-def upload_key(attack: AttackRecord) -> str:
-    """Return what is the same for all attacks and seeds on one upload."""
-    return _key(attack, "upload")
-
-
 def _located(attack: AttackRecord) -> bool:
     return upload_size(attack.about) is not None and run_figures(attack.about)[0] is not None
 
 
-def _key(attack: AttackRecord, *parts: str) -> str:
-    about = attack.about
-    run = plain(about.run) or {}
-    found = {
-        "card": plain(about.knowledge),
-        "task": _task(about),
-        "upload": {
-            "target": about.target,
-            "method": about.method,
-            **{name: value for name, value in run.items() if name not in _NOT_THE_UPLOAD},
-            "defenses": [(defense.name, plain(defense.options)) for defense in about.defenses],
-        },
-        "attack": {"attack": about.attack, "options": plain(about.options), "stage": stage_name(about)},
-    }
-    return json.dumps([found[part] for part in parts], sort_keys=True, default=str)
+def _group_key(about: About) -> str:
+    """Return what is the same for all points that may be compared."""
+    return json.dumps([plain(about.knowledge), _task(about)], sort_keys=True, default=str)
 
 
 def _task(about: About) -> dict[str, Any]:
@@ -206,15 +194,16 @@ def _task(about: About) -> dict[str, Any]:
     return own | {"data set": about.dataset, "local work": local_work(about.run)}
 
 
-def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord]) -> Frontier:
+def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord], verdict: Judge) -> Frontier:
     uploads: dict[str, list[AttackRecord]] = {}
     for attack in members:
-        uploads.setdefault(upload_key(attack), []).append(attack)
+        uploads.setdefault(upload_key(attack.about), []).append(attack)
     found = [_strongest(own) for own in uploads.values()]
     labels = point_labels([own[0].about for own in found])
-    beside = [_elsewhere(own[0], everything) for own in found]
+    beside = [_elsewhere(own[0], everything, verdict) for own in found]
     attacked = [len(_seeds(own)) for own in uploads.values()]
-    points = [_point(*one) for one in zip(labels, found, beside, attacked, strict=True)]
+    kinds = [min((verdict(attack).kind for attack in own), key=_gravity) for own in found]
+    points = [_point(*one) for one in zip(labels, found, kinds, beside, attacked, strict=True)]
     objectives = np.array([point.objectives for point in points])
     best = nondominated(objectives)
     settled = [best[i] or any(_clearly(other, point) for other in points) for i, point in enumerate(points)]
@@ -261,7 +250,7 @@ def _strongest(own: Sequence[AttackRecord]) -> list[AttackRecord]:
     """
     by_attack: dict[str, dict[int, AttackRecord]] = {}
     for attack in own:
-        by_attack.setdefault(_key(attack, "attack"), {})[attack.about.run_seed] = attack
+        by_attack.setdefault(variant_key(attack.about), {})[attack.about.run_seed] = attack
     candidates = [list(seeds.values()) for seeds in by_attack.values()]
     return max(candidates, key=lambda records: float(np.mean([_gain(attack) for attack in records])))
 
@@ -270,30 +259,29 @@ def _seeds(own: Sequence[AttackRecord]) -> tuple[int, ...]:
     return tuple(sorted({attack.about.run_seed for attack in own}))
 
 
-WORST_FIRST: tuple[Kind, ...] = ("leaks", "some", "features", "classes", "single", "none", "worse")
-"""Verdicts from the gravest for a client to the mildest."""
+def _gravity(kind: Kind) -> int:
+    return list(BADGES).index(kind)
 
 
-def _elsewhere(attack: AttackRecord, everything: Sequence[AttackRecord]) -> str:
+def _elsewhere(attack: AttackRecord, everything: Sequence[AttackRecord], verdict: Judge) -> str:
     """Return what attacks on the same upload under other cards found, where that is worse than the images say."""
     others = [
-        other
+        (verdict(other).kind, other.about)
         for other in everything
-        if other.about.knowledge != attack.about.knowledge and upload_key(other) == upload_key(attack)
+        if other.about.knowledge != attack.about.knowledge and upload_key(other.about) == upload_key(attack.about)
     ]
-    worst = min(others, key=lambda other: WORST_FIRST.index(verdict_kind(scored(other))), default=None)
-    if worst is None or WORST_FIRST.index(verdict_kind(scored(worst))) > WORST_FIRST.index("features"):
+    kind, about = min(others, key=lambda other: _gravity(other[0]), default=("none", attack.about))
+    gives = {"leaks": "images", "some": "some of its images", "vectors": about.upload.vectors}
+    if kind not in gives:
         return ""
-    rounds = worst.about.knowledge.rounds_seen
+    rounds = about.knowledge.rounds_seen
     seen = f" with {rounds} rounds seen" if rounds > 1 else ""
-    gives = {"leaks": "images", "some": "some of its images", "features": "representations"}
-    return f"gives away {gives[verdict_kind(scored(worst))]} to {worst.about.attack}{seen}"
+    return f"gives away {gives[kind]} to {about.attack}{seen}"
 
 
-def _point(label: str, own: Sequence[AttackRecord], elsewhere: str, attacked: int) -> Point:
+def _point(label: str, own: Sequence[AttackRecord], kind: Kind, elsewhere: str, attacked: int) -> Point:
     first = own[0].about
     ends = scored(own[0]).advantage_db.ci95 if len(own) == 1 else None
-    kinds = [verdict_kind(scored(attack)) for attack in own]
     sizes = [size for attack in own if (size := upload_size(attack.about)) is not None]
     return Point(
         label=label,
@@ -301,7 +289,7 @@ def _point(label: str, own: Sequence[AttackRecord], elsewhere: str, attacked: in
         target=first.target,
         defense=defense_label(first),
         attack=title(scored(own[0])),
-        kind=min(kinds, key=WORST_FIRST.index),
+        kind=kind,
         leakage=_spread([_gain(attack) for attack in own], ends),
         accuracy=_spread([attack.about.run_accuracy["after_training"].pooled for attack in own]),
         scalars=_spread([size.words for size in sizes]),
@@ -321,8 +309,13 @@ def _spread(values: Sequence[float], interval: Sequence[float] | None = None) ->
 # ---------------------------------------------------------------- names
 
 
-def point_labels(abouts: Sequence[About]) -> list[str]:
-    """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ."""
+def point_labels(abouts: Sequence[Provenance], *, with_target: bool = True) -> list[str]:
+    """Name uploads by method, kind of target where a method has several, defense, and by other settings that differ.
+
+    Args:
+        abouts: how results on each were made.
+        with_target: False where the kind is told elsewhere.
+    """
     runs = [plain(about.run) or {} for about in abouts]
     labels = [method_label(about) for about in abouts]
     guards = [defense_label(about) for about in abouts]
@@ -330,16 +323,17 @@ def point_labels(abouts: Sequence[About]) -> list[str]:
     for about in abouts:
         targets.setdefault(about.method, set()).add(about.target)
     labels = [
-        f"{label}, {about.target}" if len(targets[about.method]) > 1 else label
+        f"{label}, {about.target}" if with_target and len(targets[about.method]) > 1 else label
         for label, about in zip(labels, abouts, strict=True)
     ]
     labels = [
         label if defense == "none" else f"{label} + {defense}" for label, defense in zip(labels, guards, strict=True)
     ]
-    flat = [_flat({k: v for k, v in run.items() if k not in (*_NOT_THE_UPLOAD, "defenses")}) for run in runs]
+    flat = [_flat({k: v for k, v in run.items() if k not in (*NOT_THE_UPLOAD, "defenses")}) for run in runs]
     named = []
     for number, label in enumerate(labels):
-        alike = [flat[i] for i, other in enumerate(labels) if other == label]
+        target = abouts[number].target
+        alike = [flat[i] for i, other in enumerate(labels) if other == label and abouts[i].target == target]
         keys = sorted({key for one in alike for key in one if any(one.get(key) != two.get(key) for two in alike)})
         told = ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {flat[number].get(key)}" for key in keys)
         named.append(f"{label} ({told})" if told else label)

@@ -30,11 +30,11 @@ def row(record: MembershipRecord) -> dict[str, str]:
     }
 
 
-def html_section(records: Sequence[MembershipRecord]) -> str:
+def html_section(records: Sequence[MembershipRecord], verdicts: Sequence[str]) -> str:
     """Return an HTML section, empty without records."""
-    return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records)
+    return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)
 
 
-def markdown_section(records: Sequence[MembershipRecord]) -> str:
+def markdown_section(records: Sequence[MembershipRecord], verdicts: Sequence[str]) -> str:
     """Return a Markdown section, empty without records."""
-    return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records)
+    return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)

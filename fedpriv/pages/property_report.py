@@ -32,11 +32,11 @@ def row(record: PropertyRecord) -> dict[str, str]:
     }
 
 
-def html_section(records: Sequence[PropertyRecord]) -> str:
+def html_section(records: Sequence[PropertyRecord], verdicts: Sequence[str]) -> str:
     """Return an HTML section, empty without records."""
-    return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records)
+    return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)
 
 
-def markdown_section(records: Sequence[PropertyRecord]) -> str:
+def markdown_section(records: Sequence[PropertyRecord], verdicts: Sequence[str]) -> str:
     """Return a Markdown section, empty without records."""
-    return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records)
+    return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)

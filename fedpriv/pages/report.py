@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpriv.pages import membership_report, property_report
+from fedpriv.pages.alike import Verdicts, by_folder, judge_results
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
 from fedpriv.pages.csv_table import csv_text
 from fedpriv.pages.defense_table import defenses
@@ -19,7 +20,7 @@ from fedpriv.pages.frontier import frontiers
 from fedpriv.pages.frontier_plot import chart_style, frontier_svg
 from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.page import environment
-from fedpriv.pages.report_entries import BADGES, gain_span, groups_of, number, span
+from fedpriv.pages.report_entries import gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
 from fedpriv.pages.stage_table import stage_tables
 from fedpriv.pages.study_settings import StudySettings
@@ -28,17 +29,11 @@ from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import by_budget, in_order
 from fedpriv.scoring.records import InferenceResult, Labels, Provenance
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
+from fedpriv.scoring.verdict import BADGES, TOGETHER, inferred
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
 
 __all__ = ["StudyFacts", "UnfinishedCell", "number", "slug", "span", "write_report"]
-
-_BEYOND = {
-    "some": "some targets stand out",
-    "features": "representations are recovered",
-    "classes": "shows what classes look like",
-}
-"""What a verdict says that the mean advantage does not."""
 
 _TITLES = {"membership": membership_report.TITLE, "property": property_report.TITLE}
 """Sections on attacks that return scores, by the kind of their records."""
@@ -122,20 +117,21 @@ def write_report(
     curves = budget_curves(in_order(found, scored))
     pictures = [curve_svg(curve) for curve in curves]
     files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
-    points = frontiers(found)
+    verdicts = judge_results(by_folder(found, scores))
+    points = frontiers(found, lambda attack: verdicts[attack.directory,])
     values = {
-        **_values(found, scores, study),
+        **_values(found, scores, study, verdicts),
         "frontiers": frontier_views(points),
         "runs": runs,
         "curves": curves,
         "files": files,
         "pictures": ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in pictures],
     }
-    as_html, as_markdown = score_sections(list(scores.values()))
+    as_html, as_markdown = score_sections(scores, verdicts)
     written = {
         "report.html": _page({**values, "scores": as_html}),
         "report.md": _render("report.md.j2", {**values, "scores": as_markdown}, autoescape=False),
-        "results.csv": csv_text(found),
+        "results.csv": csv_text(found, verdicts),
         **({"frontier.svg": frontier_svg(points)} if points else {}),
         **dict(zip(files, pictures, strict=True)),
     }
@@ -151,13 +147,16 @@ def _called(attack: AttackRecord, called: Mapping[Path, Labels]) -> AttackRecord
     return replace(attack, about=_labels(attack.about, attack.directory, called))
 
 
-def score_sections(records: Sequence[InferenceResult]) -> tuple[str, str]:
+def score_sections(scores: Mapping[Path, InferenceResult], verdicts: Verdicts) -> tuple[str, str]:
     """Return the sections on membership and property inference, as HTML and as Markdown; empty without records."""
-    members = [record for record in records if record.kind == "membership"]
-    answers = [record for record in records if record.kind == "property"]
+    members = {folder: record for folder, record in scores.items() if record.kind == "membership"}
+    answers = {folder: record for folder, record in scores.items() if record.kind == "property"}
+    told, answered = ([inferred(verdicts[folder,]) for folder in own] for own in (members, answers))
     return (
-        membership_report.html_section(members) + property_report.html_section(answers),
-        membership_report.markdown_section(members) + property_report.markdown_section(answers),
+        membership_report.html_section(list(members.values()), told)
+        + property_report.html_section(list(answers.values()), answered),
+        membership_report.markdown_section(list(members.values()), told)
+        + property_report.markdown_section(list(answers.values()), answered),
     )
 
 
@@ -171,7 +170,10 @@ def slug(name: str) -> str:
 
 
 def _values(
-    found: Sequence[AttackRecord], scores: Mapping[Path, InferenceResult], study: StudyFacts | None
+    found: Sequence[AttackRecord],
+    scores: Mapping[Path, InferenceResult],
+    study: StudyFacts | None,
+    verdicts: Verdicts,
 ) -> dict[str, Any]:
     # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
     shown = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
@@ -180,7 +182,7 @@ def _values(
     made_by = commands([about for about in made if about.labels is None])
     if study is not None:
         made_by = tuple(dict.fromkeys((*study.commands, *made_by)))
-    said = findings(shown, scores)
+    said = findings(by_folder(shown, scores), verdicts)
     kinds = {record.kind for record in scores.values()}
     return {
         "count": len(shown),
@@ -188,9 +190,10 @@ def _values(
         "score_titles": [title for kind, title in _TITLES.items() if kind in kinds],
         "findings": said,
         "badges": BADGES,
+        "together": TOGETHER,
         "federations": federations(shown, said),
-        "groups": groups_of(shown),
-        "beyond": {kind: _BEYOND.get(kind, "") for kind in BADGES},
+        "groups": groups_of(shown, verdicts),
+        "beyond": {kind: BADGES[kind] if kind in ("some", "vectors", "classes") else "" for kind in BADGES},
         "stages": stage_tables(in_order(shown, scored)),
         "defenses": defenses(shown),
         "claims": {

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv.pages.alike import Verdicts
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.pages.labels import method_label, upload_title
 from fedpriv.pages.picture_table import PictureTable, picture_table, room_for
@@ -13,7 +14,7 @@ from fedpriv.scoring.convergence import Convergence, convergence
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.leakage import METRICS
 from fedpriv.scoring.ranking import strongest_first, title
-from fedpriv.scoring.records import About, KnowledgeCard, ReconstructionRecord, Summary
+from fedpriv.scoring.records import About, KnowledgeCard, ReconstructionRecord, Summary, Verdict
 from fedpriv.scoring.records.reconstruction import (
     ClassAccuracy,
     FeatureIdentification,
@@ -22,18 +23,7 @@ from fedpriv.scoring.records.reconstruction import (
     OtherMeasure,
 )
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.scoring.verdict import verdict, verdict_kind
-
-BADGES = {
-    "leaks": "leaks",
-    "some": "leaks for some",
-    "features": "leaks representations",
-    "classes": "shows classes",
-    "none": "no leak found",
-    "worse": "attack fails",
-    "single": "one target",
-}
-"""Verdicts in two words."""
+from fedpriv.scoring.verdict import BADGES, words
 
 _NAMES = {
     "psnr_db": "PSNR (dB)",
@@ -87,8 +77,8 @@ class Entry:
         upload: method and kind of upload, with the defense where there is one.
         record: ``metrics.json``.
         about: ``about.json``.
-        verdict: the sentence.
-        kind: as :func:`fedpriv.scoring.verdict.verdict_kind` has it.
+        verdict: the sentences.
+        kind: of the verdict.
         badge: the kind in two words.
         search: what the attack's own objective says.
         low, point, high: the advantage and its interval as positions in per cent of the group's scale; low and high are
@@ -140,19 +130,24 @@ class Group:
     datasets: bool
 
 
-def groups_of(found: Sequence[AttackRecord]) -> tuple[Group, ...]:
+def groups_of(found: Sequence[AttackRecord], verdicts: Verdicts) -> tuple[Group, ...]:
     """Return attacks by knowledge card, the card with the strongest first.
+
+    Args:
+        found: scored attacks.
+        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
 
     Raises:
         UserError: when an attack was not scored.
     """
     room = room_for(sum(attack.truths is not None for attack in found))
     return tuple(
-        _group(number, members, room) for number, members in enumerate(strongest_first(found, scored), start=1)
+        _group(number, members, verdicts, room)
+        for number, members in enumerate(strongest_first(found, scored), start=1)
     )
 
 
-def _group(number: int, members: Sequence[AttackRecord], room: int) -> Group:
+def _group(number: int, members: Sequence[AttackRecord], verdicts: Verdicts, room: int) -> Group:
     ends = [0.0]
     for attack in members:
         gain = scored(attack).advantage_db
@@ -161,7 +156,7 @@ def _group(number: int, members: Sequence[AttackRecord], room: int) -> Group:
     margin = 0.05 * (high - low) or 1.0
     low, high = low - margin, high + margin
     entries = tuple(
-        _entry(f"{number}-{place}", attack, called, low, high, room)
+        _entry(f"{number}-{place}", attack, called, verdicts[attack.directory,], (low, high), room)
         for place, (attack, called) in enumerate(zip(members, _called(members), strict=True), start=1)
     )
     return Group(
@@ -210,7 +205,9 @@ def _called(members: Sequence[AttackRecord]) -> list[str]:
     return found
 
 
-def _entry(place: str, attack: AttackRecord, called: str, low: float, high: float, room: int) -> Entry:
+def _entry(
+    place: str, attack: AttackRecord, called: str, verdict: Verdict, scale: tuple[float, float], room: int
+) -> Entry:
     record = scored(attack)
     gain = record.advantage_db
     interval = gain.ci95
@@ -222,13 +219,13 @@ def _entry(place: str, attack: AttackRecord, called: str, low: float, high: floa
         upload=upload.replace(method, f"{method}, {record.target}", 1),
         record=record,
         about=attack.about,
-        verdict=verdict(record),
-        kind=verdict_kind(record),
-        badge=BADGES[verdict_kind(record)],
+        verdict=words(verdict),
+        kind=verdict.kind,
+        badge=BADGES[verdict.kind],
         search=convergence(record),
-        low=None if interval is None else _place(interval[0], low, high),
-        point=_place(gain.mean, low, high),
-        high=None if interval is None else _place(interval[1], low, high),
+        low=None if interval is None else _place(interval[0], *scale),
+        point=_place(gain.mean, *scale),
+        high=None if interval is None else _place(interval[1], *scale),
         pictures=picture_table(attack, room),
         measures=tuple(_measure_row(key, value, record) for key, value in record.metrics.measured.items()),
         floors=_floor_rows(record),

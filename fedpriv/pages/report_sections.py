@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedpriv.pages.alike import upload_key
 from fedpriv.pages.claims import Claim, Quantity, Row, matching, speaks_of
 from fedpriv.pages.findings import Finding
-from fedpriv.pages.frontier import Frontier, point_labels, run_figures, upload_key
+from fedpriv.pages.frontier import Frontier, point_labels, run_figures
 from fedpriv.pages.frontier_plot import describe, panels
 from fedpriv.pages.labels import defense_label, local_work, method_label
-from fedpriv.pages.report_entries import BADGES, Grant, card_grants
+from fedpriv.pages.report_entries import Grant, card_grants
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.ranking import in_order, title
 from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
 from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.scoring.verdict import BADGES
 
 # ---------------------------------------------------------------- runs
 
@@ -47,14 +49,10 @@ class Federation:
 
 def federations(attacks: Sequence[AttackRecord], found: Sequence[Finding] = ()) -> tuple[Federation, ...]:
     """Return the uploads that attacks were made on, in the order in which they come, with what was found on each."""
-    said = {
-        upload_key(attack): ", ".join([*([] if one.kind is None else [BADGES[one.kind]]), *one.also])
-        for one in found
-        for attack in one.attacks[:1]
-    }
+    said = {one.key: ", ".join(BADGES[kind] for kind in one.kinds) for one in found}
     uploads: dict[str, dict[int, About]] = {}
     for attack in attacks:
-        uploads.setdefault(upload_key(attack), {}).setdefault(attack.about.run_seed, attack.about)
+        uploads.setdefault(upload_key(attack.about), {}).setdefault(attack.about.run_seed, attack.about)
     labels = point_labels([next(iter(runs.values())) for runs in uploads.values()])
     return tuple(
         _federation(label, runs, said.get(key, "")) for label, (key, runs) in zip(labels, uploads.items(), strict=True)

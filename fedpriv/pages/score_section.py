@@ -56,7 +56,7 @@ def _words(column: str) -> str:
     return ' class="text"' if column in WORDS else ""
 
 
-def html_table(title: str, introduction: str, rows: Rows, records: Records) -> str:
+def html_table(title: str, introduction: str, rows: Rows, records: Records, verdicts: Sequence[str]) -> str:
     """Return an HTML section, empty without records; its anchor is the title in lower case."""
     if not records:
         return ""
@@ -67,8 +67,8 @@ def html_table(title: str, introduction: str, rows: Rows, records: Records) -> s
         for line in rows
     )
     verdicts = "\n".join(
-        f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(record.verdict)}</p>"
-        for record in records
+        f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(told)}</p>"
+        for record, told in zip(records, verdicts, strict=True)
     )
     commands = "\n".join(dict.fromkeys(html.escape(record.command) for record in records))
     return (
@@ -78,7 +78,7 @@ def html_table(title: str, introduction: str, rows: Rows, records: Records) -> s
     )
 
 
-def markdown_table(title: str, introduction: str, rows: Rows, records: Records) -> str:
+def markdown_table(title: str, introduction: str, rows: Rows, records: Records, verdicts: Sequence[str]) -> str:
     """Return a Markdown section, empty without records."""
     if not records:
         return ""
@@ -86,7 +86,7 @@ def markdown_table(title: str, introduction: str, rows: Rows, records: Records) 
     lines = [f"\n## {title}\n", introduction, ""]
     lines += ["| " + " | ".join(rows[0]) + " |", "| " + " | ".join("---" for _ in rows[0]) + " |"]
     lines += ["| " + " | ".join(markdown_cell(cell) for cell in line.values()) + " |" for line in rows]
-    for record in records:
-        lines += ["", f"**{markdown_cell(upload_words(record))}: {markdown_cell(record.verdict)}**"]
+    for record, told in zip(records, verdicts, strict=True):
+        lines += ["", f"**{markdown_cell(upload_words(record))}: {markdown_cell(told)}**"]
         lines += ["", f"Reproduce: `{record.command or 'no command was recorded'}` (seed {record.seed})"]
     return "\n".join(lines) + "\n"

@@ -42,21 +42,6 @@ class Convergence:
     share: float
     objective: float | None
 
-    def sentence(self, count: int, *, failed: bool) -> str:
-        """Return it in words.
-
-        Args:
-            count: number of targets.
-            failed: say what follows for an attack that found nothing.
-        """
-        reached = "no finite objective" if self.objective is None else f"median objective {objective(self.objective)}"
-        text = f"By its own measure the attack converged for {100 * self.share:.0f} % of {count} targets ({reached})"
-        if not failed:
-            return text + "."
-        if self.share >= 0.5:
-            return f"{text}: it found what it looked for, so a larger budget is unlikely to help."
-        return f"{text}: it did not find what it looked for; a larger budget or more restarts may do better."
-
 
 def convergence(record: ReconstructionRecord) -> Convergence:
     """Return the convergence of an attack from its ``metrics.json`` record."""

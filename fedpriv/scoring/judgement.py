@@ -7,10 +7,11 @@ whatever depends on what (Holm 1979, A simple sequentially rejective multiple te
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fedpriv.attacks.infer.property import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.convergence import convergence
+from fedpriv.scoring.intervals import combine
 from fedpriv.scoring.ranking import stage_name, title
 from fedpriv.scoring.reasons import FEW_CLIENTS, Judged, Record, reasons_by_key, record_of
 from fedpriv.scoring.records import (
@@ -46,7 +47,7 @@ MAKES: dict[Measure, Kind] = {
 _OF_VECTORS: tuple[Measure, ...] = ("vectors", "vectors_identified")
 
 
-def judge_page(results: Mapping[K, Judged]) -> dict[K, Verdict]:
+def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | None = None) -> dict[K, Verdict]:
     """Judge everything that one page tells of, together.
 
     A claim stands where its p-value, adjusted for all comparisons of the page, is at most :data:`FALSE_CLAIMS`; its null is
@@ -56,17 +57,22 @@ def judge_page(results: Mapping[K, Judged]) -> dict[K, Verdict]:
     Args:
         results: what the page tells of, by whatever it calls each. Whole attack directories where they are at hand: they say
             which records are one attack with several budgets.
+        seeds: results that are one attack under several seeds, by what the page calls all of them; these are judged
+            besides, with the variance within and between seeds (:func:`fedpriv.scoring.intervals.combine`).
 
     Raises:
         UserError: where an attack was not scored.
     """
-    reasons = reasons_by_key(results)
-    compared = {key: _comparisons(record_of(result)) for key, result in results.items()}
+    single = reasons_by_key(results)
+    together = {key: (key,) for key in results} | {key: tuple(members) for key, members in (seeds or {}).items()}
+    records = {key: [record_of(results[member]) for member in members] for key, members in together.items()}
+    reasons = {key: _of_all([single[member] for member in members]) for key, members in together.items()}
+    compared = {key: _compared(own) for key, own in records.items()}
     places = [
         (key, place, one.p_value)
         for key, own in compared.items()
         if all(reason.name != "smaller_budget" for reason in reasons[key])
-        for place, one in enumerate(own)
+        for place, (one, _) in enumerate(own)
         if one.p_value is not None and one.n_clients >= FEW_CLIENTS
     ]
     adjusted = {
@@ -74,10 +80,9 @@ def judge_page(results: Mapping[K, Judged]) -> dict[K, Verdict]:
         for (key, place, _), value in zip(places, holm([p_value for *_, p_value in places]), strict=True)
     }
     found = {}
-    for key, result in results.items():
-        record = record_of(result)
-        judged = [_judged(one, record, adjusted.get((key, place))) for place, one in enumerate(compared[key])]
-        found[key] = _verdict(record, tuple(judged), reasons[key], len(places))
+    for key, own in compared.items():
+        judged = tuple(_judged(one, value, adjusted.get((key, place))) for place, (one, value) in enumerate(own))
+        found[key] = _verdict(records[key], judged, reasons[key], len(places))
     return found
 
 
@@ -99,6 +104,24 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return found
 
 
+def _of_all(told: Sequence[tuple[Reason, ...]]) -> tuple[Reason, ...]:
+    """Return every reason that one of several seeds gives, once."""
+    return tuple({reason.name: reason for reasons in told for reason in reasons}.values())
+
+
+def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]]:
+    """Return what is tested, over all seeds, with what the attack reaches, mean over them."""
+    own = [{(one.measure, one.stratum): one for one in _comparisons(record)} for record in records]
+    found = []
+    for what in own[0]:
+        if all(what in comparisons for comparisons in own):
+            values = [_reached(record, comparisons[what]) for record, comparisons in zip(records, own, strict=True)]
+            known = [value for value in values if value is not None]
+            mean = sum(known) / len(known) if len(known) == len(values) else None
+            found.append((combine([comparisons[what] for comparisons in own]), mean))
+    return found
+
+
 def _comparisons(record: Record) -> tuple[Comparison, ...]:
     """Return what is tested: of vectors that an upload sends one by one there is nothing to recover."""
     if isinstance(record, ReconstructionRecord) and record.upload.separate:
@@ -106,13 +129,9 @@ def _comparisons(record: Record) -> tuple[Comparison, ...]:
     return record.comparisons
 
 
-def _judged(one: Comparison, record: Record, adjusted: float | None) -> JudgedComparison:
-    return JudgedComparison(
-        **dict(one),
-        value=_reached(record, one),
-        adjusted=adjusted,
-        stands=adjusted is not None and adjusted <= FALSE_CLAIMS,
-    )
+def _judged(one: Comparison, value: float | None, adjusted: float | None) -> JudgedComparison:
+    stands = adjusted is not None and adjusted <= FALSE_CLAIMS
+    return JudgedComparison(**dict(one), value=value, adjusted=adjusted, stands=stands)
 
 
 def _reached(record: Record, one: Comparison) -> float | None:
@@ -135,49 +154,38 @@ def _reached(record: Record, one: Comparison) -> float | None:
         if one.stratum == "all":
             return summary.mean
         values = summary.per_target
-    chosen = values
     if one.stratum != "all":
-        if len(values) != len(record.targets):
-            return None
-        chosen = [v for v, target in zip(values, record.targets, strict=True) if target.stratum == one.stratum]
-    known = [value for value in chosen if value is not None]
-    # Targets that were not identified for want of decoys are not compared; of the others every value has to be finite.
-    complete = one.measure == "identified" or len(known) == len(chosen)
-    return sum(known) / len(known) if known and complete else None
+        values = [v for v, target in zip(values, record.targets, strict=True) if target.stratum == one.stratum]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == one.n else None  # fewer: some are not finite
 
 
 def _verdict(
-    record: Record, compared: tuple[JudgedComparison, ...], reasons: tuple[Reason, ...], n_compared: int
+    records: Sequence[Record], compared: tuple[JudgedComparison, ...], reasons: tuple[Reason, ...], n_compared: int
 ) -> Verdict:
+    first = records[0]
     standing = {one.measure for one in compared if one.stands}
     kinds = [kind for measure, kind in MAKES.items() if measure in standing]
-    clear = _clear(record)
-    if clear and record.kind == "property":
+    clear = _clear(first) if len({_clear(record) for record in records}) == 1 else ""
+    if clear and first.kind == "property":
         kinds = ["property"]
     nothing: Kind = "untested" if reasons else "none"
-    shared: dict[str, Any] = {
-        "target": record.target,
-        "kind": kinds[0] if kinds else nothing,
-        "compared": compared,
-        "reasons": reasons,
-        "n_clients": record.n_clients,
-        "n_compared": n_compared,
-        "clear": clear,
-    }
-    if isinstance(record, ReconstructionRecord):
-        return Verdict(
-            attack=title(record),
-            subject=record.upload.vectors,
-            n_targets=record.n_targets,
-            converged=convergence(record).share,
-            **shared,
-        )
+    images = [record for record in records if isinstance(record, ReconstructionRecord)]
+    stage = ", ".join(filter(None, (first.attack, stage_name(first))))
     return Verdict(
-        attack=", ".join(filter(None, (record.attack, stage_name(record)))),
-        subject=_question(record) if record.kind == "property" else record.upload.vectors,
-        n_targets=record.n_clients,
-        converged=None,
-        **shared,
+        attack=title(images[0]) if images else stage,
+        target=first.target,
+        subject=first.upload.vectors,
+        question=_question(first) if first.kind == "property" else "",
+        kind=kinds[0] if kinds else nothing,
+        compared=compared,
+        reasons=reasons,
+        n_targets=sum(record.n_targets for record in images),
+        n_clients=min(record.n_clients for record in records),
+        n_seeds=len(records),
+        n_compared=n_compared,
+        converged=sum(convergence(record).share for record in images) / len(images) if images else None,
+        clear=clear,
     )
 
 

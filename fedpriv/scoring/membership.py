@@ -27,9 +27,6 @@ from fedpriv.scoring.roc import Ranked, area
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
-WIDE = 0.2
-"""An interval of the area that holds one half and is wider than this settles nothing."""
-
 MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_percent"}
 """What is compared with a guess, by the rate that it is."""
 
@@ -117,7 +114,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     if evidence.permuted is not None:
         wrong = inference(replace(problem, observations=evidence.permuted))
         permuted = Ranked.of(in_order(wrong), member, units)
-    record = MembershipRecord(
+    return MembershipRecord(
         **dict(about),
         **dict(ranked.rates()),
         round=case.round,
@@ -130,7 +127,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=found.seconds),
     )
-    return record.model_copy(update={"verdict": membership_verdict(record)})
 
 
 def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
@@ -173,31 +169,3 @@ def _classes(told: Mapping[int, Said], truth: HeldImages) -> NamedClasses | None
     if not named:
         return None
     return NamedClasses(clients=len(told), exact=right, counted=counted, counts_exact=counts_right)
-
-
-def membership_verdict(record: MembershipRecord) -> str:
-    """Return the verdict on a membership record in a sentence or two."""
-    auc, rate = record.auc, record.tpr_at_1_percent
-    facts = f"AUC {auc.value:.3f}"
-    if auc.ci95 is not None:
-        facts += f" (95 % interval {auc.ci95[0]:.3f} to {auc.ci95[1]:.3f})"
-    facts += f"; {100 * rate.value:.1f} % of members found at 1 % false positives"
-    control = record.permuted
-    if control is not None:
-        facts += f"; permuted uploads: AUC {control.auc.value:.3f}"
-    beyond = control.auc.value if control is not None else 0.5
-    if auc.ci95 is None:
-        text = f"One client, so no interval: {facts}."
-    elif auc.ci95[0] > max(0.5, beyond):
-        text = f"Leaks membership: {facts}."
-    elif auc.ci95[0] > 0.5:
-        text = f"Members stand out, but not by the upload (others' uploads do as well): {facts}."
-    elif auc.ci95[1] - auc.ci95[0] > WIDE:
-        text = f"Membership is not settled by {record.n_candidates} candidates: {facts}."
-    else:
-        text = f"No leak of membership found: {facts}."
-    classes = record.classes
-    if classes is None:
-        return text + " The upload names no classes."
-    text += f" The upload names the classes of {classes.exact} of {classes.clients} clients exactly"
-    return text + (f", and their counts of {classes.counts_exact}." if classes.counted else ".")

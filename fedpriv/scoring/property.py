@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem
-from fedpriv.attacks.infer.property import IN_CLEAR
 from fedpriv.attacks.infer.property import QUESTIONS as QUESTIONS
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.scoring.floors import PERMUTED
@@ -76,7 +75,7 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
     crowds = [_crowd(said[k], len(own)) for k, own in zip(found.asked.classes, answers, strict=True)]
     ranked, alone = Ranked.of(scores, answers, units), Ranked.of(crowds, answers, units)
     permuted = None if len(scores) < 2 else Ranked.of(_of_the_next(classes, scores), answers, units)
-    record = PropertyRecord(
+    return PropertyRecord(
         **dict(about),
         **dict(ranked.rates()),
         round=case.round,
@@ -92,7 +91,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         colluders=found.colluders,
         cost=Seconds(seconds=found.seconds),
     )
-    return record.model_copy(update={"verdict": property_verdict(record)})
 
 
 def _of_the_next(told: Sequence[NDArray[np.int64]], scores: Sequence[Values]) -> list[Values]:
@@ -109,24 +107,3 @@ def _of_the_next(told: Sequence[NDArray[np.int64]], scores: Sequence[Values]) ->
 def _crowd(told: Said, number: int) -> Values:
     """Return the score of each class that knows only how many classes uploads name."""
     return np.full(number, 0.0 if told.classes is None else 1 / max(1, len(told.classes)))
-
-
-def property_verdict(record: PropertyRecord) -> str:
-    """Return the verdict on a record in a sentence or two."""
-    auc, alone, control = record.auc, record.classes_alone.auc.value, record.permuted
-    what = QUESTIONS.get(record.question, record.question).rstrip("?")
-    if record.learned_from in IN_CLEAR and auc.value == 1:
-        return f"Sent in clear: {what} (AUC {auc.value:.3f} over {record.n_pairs} pairs of client and class)."
-    facts = f"AUC {auc.value:.3f}"
-    if auc.ci95 is not None:
-        facts += f" (95 % interval {auc.ci95[0]:.3f} to {auc.ci95[1]:.3f})"
-    facts += f" over {record.n_pairs} pairs of client and class; the number of classes alone {alone:.3f}"
-    beyond = max(0.5, alone)
-    if control is not None:
-        facts += f", permuted uploads {control.auc.value:.3f}"
-        beyond = max(beyond, control.auc.value)
-    if auc.ci95 is None:
-        return f"One client, so no interval: {what}: {facts}."
-    if auc.ci95[0] > beyond:
-        return f"Leaks a property: {what}: {facts}. Learned from {record.learned_from}."
-    return f"No leak of this property found: {what}: {facts}. Learned from {record.learned_from}."

@@ -1,145 +1,279 @@
-"""One plain sentence that the numbers of a record support."""
+"""Verdicts in words. Sentences are made of a verdict alone; the first gives the right idea to who reads no further."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Sequence
 
-from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.floors import LABELS, PERMUTED, floor_words
-from fedpriv.scoring.records import ReconstructionRecord
-from fedpriv.scoring.records.reconstruction import FeatureIdentification, Identification
+from fedpriv.evidence.truth import STRATA
+from fedpriv.scoring.floors import LABELS
+from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
 
-SOME = 0.1
-"""Share of targets beyond 3 dB from which an attack that fails on average is still said to leak for some."""
+BADGES: dict[Kind, str] = {
+    "leaks": "images leak",
+    "some": "some images come back",
+    "vectors": "vectors recovered",
+    "classes": "shows classes",
+    "membership": "leaks membership",
+    "property": "leaks a property",
+    "untested": "not tested hard enough",
+    "none": "no better than a guess",
+}
+"""Verdicts in a few words, the gravest first."""
 
-ABOVE_CHANCE = 0.05
-"""How far above chance the lower end of an identification interval must lie to count."""
-
-FEW_CLIENTS = 8
-"""With fewer clients than this a bootstrap over clients is too narrow, and the verdict says so."""
-
-Kind = Literal["leaks", "some", "features", "classes", "none", "worse", "single"]
+TOGETHER = (
+    "All comparisons of this page are tested together (Holm, 5 %): of pages of attacks that know nothing, at most one in "
+    "twenty claims a leak. Intervals are of one comparison each."
+)
+"""What a page says once of its verdicts."""
 
 
-def verdict_kind(record: ReconstructionRecord) -> Kind:
-    """Return which case :func:`verdict` states.
+def words(verdict: Verdict) -> str:
+    """Return a verdict as one to a few sentences."""
+    if not verdict.makes_images:
+        return inferred(verdict)
+    parts = [headline(verdict)]
+    rest = [measure for measure in _CLAIMED if measure not in _OF_KIND.get(verdict.kind, ())]
+    parts += [_CLAIMED[measure](own, verdict, "") for measure in rest if (own := _claims(verdict, measure))]
+    if verdict.kind in ("vectors", "classes"):
+        parts.append(f"Images are not shown to come back: on average {gain(verdict)}.")
+    elif verdict.kind == "some":
+        parts.append(f"On average the gain is {gain(verdict)}.")
+    return " ".join(parts)
 
-    ``leaks``: the mean advantage lies above zero. ``some``: it does not, but a tenth of the targets beat the best blind
-    guess by 3 dB, or targets are identified among decoys beyond chance. ``features``: no image does so, but the recovered
-    representations are told apart beyond chance. ``classes``: neither, but an independent classifier recognises the class
-    of the images. ``none``, ``worse``: the interval holds zero, lies below it. ``single``:
-    one target, so there is no interval.
+
+def headline(verdict: Verdict, by: str = "") -> str:
+    """Return the one sentence on what an attack makes of images or vectors.
+
+    Args:
+        verdict: on an attack that makes images.
+        by: whom to name as the attacker, or nobody.
     """
-    interval = record.advantage_db.ci95
-    if interval is None:
-        return "single"
-    if interval[0] > 0:
-        return "leaks"
-    if record.advantage_db.share_3db >= SOME or beyond_chance(record.metrics.identification_top1):
-        return "some"
-    if beyond_chance(record.metrics.feature_identification):
-        return "features"
-    if _recognised(record):
-        return "classes"
-    return "worse" if interval[1] < 0 else "none"
+    if verdict.kind == "untested":
+        return untested(verdict, by)
+    if verdict.kind == "none":
+        subject = f"{by} finds nothing" if by else "Nothing is found"
+        return f"{subject} beyond a guess, though tested hard enough: {gain(verdict)}{_beside(verdict)}."
+    measure = next(measure for measure in _OF_KIND[verdict.kind] if _claims(verdict, measure))
+    return _CLAIMED[measure](_claims(verdict, measure), verdict, by)
 
 
-def verdict(record: ReconstructionRecord) -> str:
-    """Return the verdict on an attack from its ``metrics.json`` record."""
-    kind = verdict_kind(record)
-    advantage = record.advantage_db
-    mean = advantage.mean
-    floor = floor_words(advantage.best_floor)
-    side = "above" if mean >= 0 else "below"
-    facts = f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, {abs(mean):.1f} dB {side} {floor}"
-    if advantage.ci95 is None:
-        return f"One target, so no interval: {facts}.{_classes(record)}{_features(record)}{_search(record)}"
-    low, high = advantage.ci95
-    few = f" Only {record.n_clients} clients: the interval is too narrow." if record.n_clients < FEW_CLIENTS else ""
-    facts += f", 95 % interval of the difference {low:.1f} to {high:.1f} dB"
-    beaten = f"{100 * advantage.share_3db:.0f} % of {record.n_targets} targets beat it by 3 dB or more"
-    told = _identified(record)
-    if kind == "leaks":
-        text = f"Leaks: {facts}; {beaten}{told}."
-    elif kind == "some":
-        text = f"Leaks, though its images do not beat the floor on average: {facts}; {beaten}{told}."
-    elif kind == "features":
-        text = f"Leaks representations, but no image beyond the floor: {facts}."
-    elif kind == "classes":
-        text = f"Shows what classes look like to the client's model, but no image beyond the floor: {facts}."
-    elif kind == "worse":
-        text = f"The attack fails, which is no proof of a safe upload: {facts}."
+def inferred(verdict: Verdict) -> str:
+    """Return the sentence on membership or a property, and on what the upload says outright."""
+    asked = f"a property ({verdict.question})" if verdict.question else "membership"
+    if verdict.question and verdict.clear:
+        return f"Sent in clear: {verdict.clear}."
+    figures = "; ".join(_score(one) for one in verdict.compared)
+    if verdict.kind == "untested":
+        why = "; ".join(_reason(reason) for reason in verdict.reasons)
+        text = f"Not tested hard enough to say whether {asked} leaks: {why}." + (
+            f" So far {figures}." if figures else ""
+        )
+    elif verdict.kind == "none":
+        subject = asked[0].upper() + asked[1:]
+        text = f"{subject} is told no better than by a guess, though tested hard enough: {figures}."
     else:
-        text = f"No leak beyond the floor found: {facts}."
-    search = "" if kind == "leaks" else _search(record)
-    return text + _classes(record) + _features(record) + search + few
+        text = f"Leaks {asked}: {'; '.join(_score(one) for one in verdict.claims)}."
+    return f"{text} The upload names {verdict.clear}." if verdict.clear else text
 
 
-def _search(record: ReconstructionRecord) -> str:
-    why = record.caveat  # then neither success nor failure of the search says what it otherwise would
-    failed = not why and verdict_kind(record) in ("none", "worse")
-    return " " + convergence(record).sentence(record.n_targets, failed=failed) + (f" {why}" if why else "")
+def untested(verdict: Verdict, by: str = "") -> str:
+    """Return why nothing can be said, and what came back of the attacked targets all the same."""
+    why = "; ".join(_reason(reason) for reason in verdict.reasons)
+    found = verdict.overall("beyond_3db")
+    if any(reason.name == "few_clients" for reason in verdict.reasons) and found is not None and found.value:
+        number = round(found.value * verdict.n_targets)
+        back = f"{number} of these {verdict.n_targets} images came back{_to(by)}, 3 dB or more beyond the best guess"
+        return f"{back} ({_guess(found)}); nothing is claimed beyond them: {why}."
+    attack = f" of {by}" if by else ""
+    return f"Not tested hard enough to say{attack}: {why}. So far {gain(verdict)}{_beside(verdict)}."
 
 
-def beyond_chance(found: Identification | FeatureIdentification | None) -> bool:
-    """Whether a share lies above what the strongest guess reaches, and the same attack on permuted uploads.
+# ---------------------------------------------------------------- what stands
 
-    The lower end of its interval must lie well above chance; where permuted uploads were attacked, so must the interval of
-    the paired difference above zero.
+
+def _images(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
+    figures = _by_stratum(claims, lambda one: f"mean PSNR {_db(one.value)}, {_difference(one)}")
+    if _everywhere(claims):
+        return f"Images leak{_to(by)}: {figures}."
+    return f"Images of targets {_made_of(claims)} leak{_to(by)}: {figures}; over all targets {gain(verdict)}."
+
+
+def _back(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
+    one = claims[0]
+    which = "the images" if _everywhere(claims) else f"the images of targets {_made_of(claims)}"
+    return f"{percent(one.value)} of {which} come back{_to(by)}, 3 dB or more beyond the best guess ({_guess(one)})."
+
+
+def _told_apart(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
+    one = claims[0]
+    which = "the images" if _everywhere(claims) else f"the images of targets {_made_of(claims)}"
+    return f"{percent(one.value)} of {which} are told from decoys{_by(by)} ({_guess(one)})."
+
+
+def _vectors(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
+    figures = _by_stratum(claims, lambda one: f"relative error {percent(one.value)} ({_guess(one)})")
+    return f"{_these(verdict, claims)} are recovered{_by(by)}: {figures}."
+
+
+def _own(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
+    figures = _by_stratum(claims, lambda one: f"{percent(one.value)} are nearest to their own ({_guess(one)})")
+    return f"{_these(verdict, claims)} are told from the client's others{_by(by)}: {figures}."
+
+
+def _classes(claims: Sequence[JudgedComparison], verdict: Verdict, by: str) -> str:
+    one = claims[0]
+    made = f"images that {by} makes" if by else "the images"
+    return f"The class of {percent(one.value)} of {made} is recognised by an independent classifier ({_guess(one)})."
+
+
+_CLAIMED: dict[str, Callable[[Sequence[JudgedComparison], Verdict, str], str]] = {
+    "images": _images,
+    "beyond_3db": _back,
+    "identified": _told_apart,
+    "vectors": _vectors,
+    "vectors_identified": _own,
+    "classes": _classes,
+}
+"""The sentence on the claims of each measure."""
+
+_OF_KIND: dict[Kind, tuple[str, ...]] = {
+    "leaks": ("images",),
+    "some": ("beyond_3db", "identified"),
+    "vectors": ("vectors", "vectors_identified"),
+    "classes": ("classes",),
+}
+"""Measures of which a kind of verdict is made."""
+
+
+def _claims(verdict: Verdict, measure: str) -> list[JudgedComparison]:
+    """Return the claims by a measure: over all targets where that stands, else of each stratum where it does."""
+    found = [one for one in verdict.claims if one.measure == measure]
+    return [one for one in found if one.stratum == "all"] or found
+
+
+def _everywhere(claims: Sequence[JudgedComparison]) -> bool:
+    return claims[0].stratum == "all"
+
+
+def _by_stratum(claims: Sequence[JudgedComparison], figures: Callable[[JudgedComparison], str]) -> str:
+    if len(claims) == 1:
+        return figures(claims[0])
+    return "; ".join(f"{_number(one.stratum)}: {figures(one)}" for one in claims)
+
+
+def _these(verdict: Verdict, claims: Sequence[JudgedComparison]) -> str:
+    subject = verdict.subject.capitalize()
+    if _everywhere(claims):
+        return subject
+    if verdict.subject == "class prototypes":
+        return f"Prototypes of classes with {strata_words([one.stratum for one in claims])}"
+    return f"{subject} {_made_of(claims)}"
+
+
+def _made_of(claims: Sequence[JudgedComparison]) -> str:
+    return f"made of {strata_words([one.stratum for one in claims])}"
+
+
+def strata_words(strata: Sequence[str]) -> str:
+    """Return how many images are behind the targets of some strata; neighbours are told as one.
+
+    >>> strata_words(["1"]), strata_words(["1", "2-3"]), strata_words(["2-3", ">10"])
+    ('1 image', '1-3 images', '2-3 images or more than 10 images')
     """
-    if found is None or found.ci95 is None or found.chance is None:
-        return False
-    beyond = found.ci95[0] > found.chance + ABOVE_CHANCE
-    if found.permuted is None:
-        return beyond
-    if found.permuted.difference is None:  # not all values are finite
-        return beyond and found.permuted.mean is not None and found.ci95[0] > found.permuted.mean + ABOVE_CHANCE
-    interval = found.permuted.difference.ci95
-    return beyond and interval is not None and interval[0] > 0
+    runs: list[list[str]] = []
+    for place, name in enumerate(STRATA):
+        if name in strata:
+            if runs and STRATA[place - 1] == runs[-1][-1]:
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+    return " or ".join(_run(run[0], run[-1]) for run in runs)
 
 
-def _recognised(record: ReconstructionRecord) -> bool:
-    found = record.metrics.class_accuracy
-    if found is None or found.ci95 is None:
-        return False
-    return found.ci95[0] > max(found.chance, found.floors.get(PERMUTED, 0.0)) + ABOVE_CHANCE
+def _run(first: str, last: str) -> str:
+    least = first.strip(">").partition("-")[0]
+    if last == ">10":
+        return (
+            "any number of images" if first == "1" else _number(first) if first == last else f"{least} images or more"
+        )
+    most = last.rpartition("-")[2]
+    return _number(first) if first == last else f"{least}-{most} images"
 
 
-def _classes(record: ReconstructionRecord) -> str:
-    found = record.metrics.class_accuracy
-    if found is None:
-        return ""
-    permuted = found.floors.get(PERMUTED)
-    control = "" if permuted is None else f", of the control's {100 * permuted:.0f} %"
+def _number(stratum: str) -> str:
     return (
-        f" An independent classifier recognises the class of {100 * found.mean:.0f} % of the reconstructions "
-        f"(of true images {100 * found.real:.0f} %{control}, {LABELS[found.chance_of]} {100 * found.chance:.0f} %)."
+        "1 image" if stratum == "1" else f"more than {stratum[1:]} images" if stratum[0] == ">" else f"{stratum} images"
     )
 
 
-def _identified(record: ReconstructionRecord) -> str:
-    if not beyond_chance(record.metrics.identification_top1):
-        return ""
-    found = record.metrics.identification_top1
-    return f", and {percent(found.mean)} are identified among decoys ({_chance_words(found)})"
+# ---------------------------------------------------------------- figures
 
 
-def _chance_words(found: Identification) -> str:
-    """Return what the strongest guess reaches on the same targets and decoys, and which that is."""
-    return f"{LABELS.get(str(found.chance_of), found.chance_of)}: {percent(found.chance)}"
+def gain(verdict: Verdict) -> str:
+    """Return the mean gain of images over the best guess, and whether it can be told from none."""
+    one = verdict.overall("images")
+    if one is None or one.mean is None:
+        return "no image was compared with a guess"
+    text = _difference(one)
+    if one.ci95 is None or one.stands or one.ci95[1] <= 0:
+        return text
+    if one.ci95[0] <= 0:
+        return f"{text}, not distinguishable from 0 with {verdict.n_clients} clients"
+    if one.ci95[0] <= one.least:
+        return f"{text}, not surely above {one.least:g} dB, the least that counts"
+    return f"{text}, not sure enough among the {verdict.n_compared} comparisons of this page"
 
 
-def _features(record: ReconstructionRecord) -> str:
-    found, error = record.metrics.feature_identification, record.metrics.relative_error
-    if found is None or error is None:
-        return ""
-    beside = f"{LABELS.get(found.chance_of, 'chance')} {percent(found.chance)}"
-    if found.permuted is not None and error.permuted is not None:
-        beside += f"; on permuted uploads {percent(found.permuted.mean)}, error {percent(error.permuted.median, 1)}"
-    return (
-        f" Recovered representations: median relative error {percent(error.median, 1)}, "
-        f"{percent(found.mean)} nearest to their own ({beside})."
-    )
+def _difference(one: JudgedComparison) -> str:
+    """Return a difference in dB to the best guess with its interval."""
+    interval = "" if one.ci95 is None else f"; 95 % interval {one.ci95[0]:+.1f} to {one.ci95[1]:+.1f}"
+    return f"{one.mean or 0.0:+.1f} dB against the best guess ({_called(one)}{interval})"
+
+
+def _guess(one: JudgedComparison) -> str:
+    """Return what the best guess reaches by the same measure."""
+    rank = "next best guess" if one.measure == "beyond_3db" else "best guess"
+    return f"{rank}, {_called(one)}: {percent(one.guess)}"
+
+
+def _called(one: JudgedComparison) -> str:
+    return LABELS.get(one.against, one.against.replace("_", " "))
+
+
+def _score(one: JudgedComparison) -> str:
+    """Return an area under the curve, or a share found at 1 % false positives, beside what the best guess reaches."""
+    guess = f"best guess, {_called(one)}"
+    if one.measure == "members_found":
+        found = f"{percent(one.value, 1)} of members found at 1 % false positives"
+        return f"{found} ({guess}: {percent(one.guess, 1)})"
+    value, beside = (0.0 if part is None else part for part in (one.value, one.guess))
+    interval = "" if one.ci95 is None else f"; 95 % interval of the difference {one.ci95[0]:+.3f} to {one.ci95[1]:+.3f}"
+    return f"AUC {value:.3f} ({guess}: {beside:.3f}{interval})"
+
+
+def _beside(verdict: Verdict) -> str:
+    """Return the other rates that an attack without a claim reaches, each beside the best guess's."""
+    told = {
+        "beyond_3db": "of images lie 3 dB beyond it",
+        "identified": "are told from decoys",
+        "vectors": f"relative error of {verdict.subject}",
+        "vectors_identified": f"of {verdict.subject} are nearest to their own",
+        "classes": "are of a class that is recognised",
+    }
+    found = [(text, one) for measure, text in told.items() if (one := verdict.overall(measure)) is not None]
+    return "".join(f"; {percent(one.value)} {text} ({_guess(one)})" for text, one in found)
+
+
+def _to(by: str) -> str:
+    return f" to {by}" if by else ""
+
+
+def _by(by: str) -> str:
+    return f" by {by}" if by else ""
+
+
+def _db(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1f} dB"
 
 
 def percent(share: float | None, digits: int = 0) -> str:
@@ -149,3 +283,21 @@ def percent(share: float | None, digits: int = 0) -> str:
     ('5.6 %', 'not finite')
     """
     return "not finite" if share is None else f"{100 * share:.{digits}f} %"
+
+
+# ---------------------------------------------------------------- why not
+
+
+def _reason(reason: Reason) -> str:
+    value, beside = reason.value or 0.0, reason.beside or 0.0
+    return {
+        "few_clients": f"{value:.0f} client{'' if value == 1 else 's'}, and {beside:.0f} are the least",
+        "no_control": "the attack was not run on permuted uploads",
+        "not_converged": f"its search converged for {percent(value)} of the targets",
+        "caveat": reason.text.rstrip("."),
+        "budget_rising": f"the last increase of its budget still gained {value:.1f} dB",
+        "at_chance": f"the model is right for {percent(value)} of the test images, a constant guess for {percent(beside)}",
+        "undertrained": f"the model reaches {percent(value)} accuracy, its method {percent(beside)} elsewhere on this page",
+        "smaller_budget": "it was run with a larger budget too, which is judged",
+        "no_comparison": "there is no guess to compare with",
+    }[reason.name]

@@ -396,6 +396,8 @@ def test_a_third_inference_is_judged_without_anybody_knowing_it(world):
     from fedpriv.evidence.held import held_in_run
     from fedpriv.scoring.inference import check, evaluate
     from fedpriv.scoring.inference_case import InferenceCase
+    from fedpriv.scoring.judgement import judge
+    from fedpriv.scoring.verdict import words
 
     directory, federation = world("fedproto")
     seen = gather(directory, federation, "prototype", Smallest().card(KnowledgeCard()), n_targets=99, seed=0)
@@ -405,7 +407,7 @@ def test_a_third_inference_is_judged_without_anybody_knowing_it(world):
     assert (record.kind, record.attack, record.question) == ("property", "smallest", "which class is rare?")
     assert record.learned_from == "lengths"
     assert 0 <= record.auc.value <= 1
-    assert "which class is rare" in record.verdict
+    assert "which class is rare" in words(judge(record))
 
 
 def provenance(directory, federation, seen):

@@ -1,186 +1,233 @@
-"""One sentence an upload: the gravest that its attacks support together, and never more."""
+"""One finding an upload: the gravest that its attacks support together, and never more."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
-from eval_cases import asked, but, defended, result, summary
+from eval_cases import asked, but, compared, result, summary
 
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice
-from fedpriv.pages.findings import findings, upload_name
-from fedpriv.scoring.records.reconstruction import Advantage, FeatureIdentification, FeatureMeasure
-from fedpriv.scoring.verdict import verdict_kind
+from fedpriv.pages.alike import by_folder, judge_results
+from fedpriv.pages.findings import findings
+from fedpriv.scoring.records.made import Upload
+from fedpriv.scoring.records.reconstruction import FeatureMeasure
+
+SURE = 1e-6
 
 
-def judged(gain=-3.0, *, width=0.5, share=0.0, found=None, features=None, chance=0.2, folder="suite", **how):
-    """An attack's record that verdicts can be read from."""
-    attack = result(gain=gain, **how)
-    record = attack.metrics
-    measured = {"psnr_db": but(record.metrics.psnr_db, mean=10.0)}
-    told = record.metrics.identification_top1
-    nothing = 0.0 if found is None else found
-    measured["identification_top1"] = but(told, mean=nothing, ci95=(nothing, nothing), chance=0.01)
-    if features is not None:
-        interval = (features, features)
-        measured["feature_identification"] = summary(
-            features, interval, FeatureIdentification, chance=chance, chance_of="strangers"
-        )
-        measured["relative_error"] = summary(0.056, kind=FeatureMeasure)
-    above = summary(gain, (gain - width, gain + width), Advantage, share_3db=share, best_floor="noise")
-    record = but(record, advantage_db=above, metrics=but(record.metrics, **measured))
-    return dataclasses.replace(attack, directory=Path(folder) / attack.about.attack, metrics=record)
+def attack(*comparisons, folder=None, control=True, **how):
+    """A scored attack whose comparisons are these; of a mean alone those of images."""
+    made = tuple(item if not isinstance(item, float) else images(item) for item in comparisons)
+    one = result(gain=made[0].mean, **how)
+    errors = summary(0.056, kind=FeatureMeasure, per_target=(0.056, 0.056))
+    record = but(one.metrics, comparisons=made, metrics=but(one.metrics.metrics, relative_error=errors))
+    if not control:
+        record = but(record, control=but(record.control, permuted=None))
+    name = folder or f"{record.attack}-{record.seed}-{record.knowledge.rounds_seen}-{record.method}-{id(record)}"
+    return dataclasses.replace(one, directory=Path("suite") / name, metrics=record)
+
+
+def images(mean, **changes):
+    return compared("images", mean, SURE if mean > 1 else 0.9, **changes)
+
+
+def vectors(works=True, **changes):
+    return compared("vectors", 0.3, SURE if works else 0.9, against="strangers", **changes)
+
+
+def all_of(attacks, members=None):
+    results = by_folder(attacks, members or {})
+    return findings(results, judge_results(results))
 
 
 def only(attacks, members=None):
-    (found,) = findings(attacks, members)
+    (found,) = all_of(attacks, members)
     return found
 
 
+# ---------------------------------------------------------------- images
+
+
 def test_no_attack_beats_a_guess():
-    found = only([judged(-3.4), judged(-5.0, attack="pixels")])
-    assert found.kind == "worse"
+    found = only([attack(-3.4), attack(-5.0, attack="pixels")])
+    assert found.kinds == ("none",)
     assert found.sentence == (
-        "No attack in this suite beats the floor. dip comes nearest: -3.4 dB against the floor "
-        "(95 % interval -3.9 to -2.9)."
+        "Nothing is found beyond a guess, though tested hard enough: dip comes nearest: -3.4 dB against the best guess "
+        "(uniform noise; 95 % interval -3.9 to -2.9)."
+    )
+
+
+def test_what_was_not_tested_hard_enough_is_never_called_safe():
+    found = only([attack(-3.4), attack(-5.0, attack="pixels", control=False)])
+    assert found.kinds == ("untested",)
+    assert found.sentence.startswith(
+        "Not tested hard enough to say of pixels: the attack was not run on permuted uploads. So far -5.0 dB"
     )
 
 
 def test_the_gravest_attack_speaks():
-    found = only([judged(-3.4), judged(4.0, attack="joint")])
-    assert found.kind == "leaks"
-    assert found.sentence.startswith("Images leak to joint: +4.0 dB against the floor")
+    found = only([attack(-3.4), attack(4.0, attack="joint"), attack(-1.0, attack="pixels", control=False)])
+    assert found.kinds == ("leaks",)
+    assert found.sentence.startswith("Images leak to joint: mean PSNR 100.0 dB, +4.0 dB against the best guess")
+
+
+def test_some_images_come_back():
+    found = only([attack(images(-1.0), compared("beyond_3db", 0.4, SURE, n=1))])
+    assert found.kinds == ("some",)
+    assert found.sentence.startswith("0 % of the images come back to dip, 3 dB or more beyond the best guess")
+
+
+def test_a_finding_names_the_strata_that_it_holds_for():
+    one = attack(images(-1.0), vectors(works=False), vectors(stratum="1", n=1), vectors(stratum="2-3", n=1))
+    one = dataclasses.replace(one, about=but(one.about, upload=Upload(vectors="class prototypes")))
+    named = but(one.metrics, upload=Upload(vectors="class prototypes"))
+    rows = tuple(but(row, stratum=name) for row, name in zip(named.targets, ("1", "2-3"), strict=True))
+    found = only([dataclasses.replace(one, metrics=but(named, targets=rows))])
+    assert found.kinds == ("vectors",)
+    assert found.sentence.startswith(
+        "Prototypes of classes with 1-3 images are recovered by dip: 1 image: relative error 6 %"
+    )
+    assert ": 36 %)" in found.sentence  # of the best guess
+    assert "Images are not shown to come back: dip comes nearest: -1.0 dB" in found.sentence
 
 
 def test_gains_under_different_cards_are_never_ranked():
-    seen = {"target": "entangled", "folder": "seen"}
-    one = [judged(-3.4, **seen), judged(-5.0, attack="pixels", **seen)]
-    many = [judged(gain, attack=name, rounds_seen=30, **seen) for gain, name in [(-4.5, "unmix"), (-6.0, "joint")]]
-    assert only([*one, *many]).sentence == (
-        "No attack in this suite beats the floor. "
-        "dip comes nearest under card 1: -3.4 dB against the floor (95 % interval -3.9 to -2.9). "
-        "unmix comes nearest under card 2: -4.5 dB against the floor (95 % interval -5.0 to -4.0)."
-    )
-
-
-def test_limited_local_work_stands_in_the_name_of_what_was_attacked():
-    one = judged(4.0)
-    few = dataclasses.replace(one.about.run, training=LocalTraining(max_steps=1, batch_size=1))
-    short = dataclasses.replace(one, about=but(one.about, run=few), directory=Path("short") / "dip")
-    assert [found.name.endswith("digits, one local step on one image a round") for found in findings([short])] == [True]
-    assert not only([one]).name.endswith("a round")
-
-
-@pytest.mark.parametrize(("defenses", "told"), [((), False), ((defended(scale=0.3),), True)])
-def test_vectors_that_are_sent_as_they_are_need_no_recovery(defenses, told):
-    sent = judged(-3.0, attack="average", features=1.0, target="prototype", rounds_seen=10)
-    sent = dataclasses.replace(sent, about=but(sent.about, defenses=defenses))
-    assert ("recovered" in only([sent]).sentence) == told
+    seen = {"target": "entangled"}
+    one = [attack(-3.4, **seen), attack(-5.0, attack="pixels", **seen)]
+    many = [attack(gain, attack=name, rounds_seen=30, **seen) for gain, name in [(-4.5, "unmix"), (-6.0, "joint")]]
+    sentence = only([*one, *many]).sentence
+    assert "dip under card 1 comes nearest: -3.4 dB" in sentence
+    assert "unmix under card 2 comes nearest: -4.5 dB" in sentence
+    assert "pixels" not in sentence
 
 
 def test_a_leak_names_its_card():
-    found = only([judged(-3.0), judged(1.0, attack="joint", rounds_seen=5), judged(2.0, rounds_seen=30)])
-    assert found.kind == "leaks"
-    assert [part.partition(":")[0] for part in found.sentence.split(". ")] == [
-        "Images leak to dip under card 1",
-        "Images leak to joint under card 2",
-    ]
+    found = only([attack(-3.0), attack(2.0, attack="joint", rounds_seen=5), attack(3.0, rounds_seen=30)])
+    assert "Images leak to dip under card 1: " in found.sentence
+    assert "Images leak to joint under card 2: " in found.sentence
 
 
-def test_the_nearest_is_the_one_that_gains_most():
-    # The wide interval holds zero, the narrow one does not; it is nearer all the same.
-    found = only([judged(-1.0, width=2.0), judged(-0.5, width=0.2, attack="pixels")])
-    assert found.kind == "none"
-    assert "pixels comes nearest: -0.5 dB" in found.sentence
-    assert "seeds" not in found.sentence
+def test_limited_local_work_stands_in_the_name_of_what_was_attacked():
+    one = attack(4.0)
+    few = dataclasses.replace(one.about.run, training=LocalTraining(max_steps=1, batch_size=1))
+    short = dataclasses.replace(one, about=but(one.about, run=few))
+    assert only([short]).name.endswith("digits, one local step on one image a round")
+    assert not only([one]).name.endswith("a round")
 
 
-def test_vectors_are_compared_within_one_card():
-    # Better identified with five rounds than with thirty: the figures are those of thirty.
-    attacks = [
-        judged(attack="unmix", rounds_seen=n, target="entangled", features=share) for n, share in ((5, 1.0), (30, 0.8))
-    ]
-    sentence = only(attacks).sentence
-    assert sentence.startswith("Class prototypes are recovered from 5 rounds: unmix tells 80 % from")
-    assert "error 6 % under card " in sentence
+# ---------------------------------------------------------------- vectors
 
 
-def test_findings_of_one_kind_go_by_name():
-    far = [judged(-3.0), judged(-1.0, method="fedgh", rounds_seen=30), judged(-9.0, method="fd")]
-    assert [one.method for one in findings(far)] == ["fd", "fedgh", "fedre"]
-
-
-def test_some_images_leak():
-    found = only([judged(-1.0, share=0.25, found=0.4)])
-    assert found.kind == "some"
-    assert "25 % of targets beat the floor by 3 dB, 40 % are identified among decoys (chance 1 %)" in found.sentence
+@pytest.mark.parametrize("separate", [True, False])
+def test_vectors_that_are_sent_as_they_are_need_no_recovery(separate):
+    one = attack(images(-3.0), vectors(), attack="average", rounds_seen=10)
+    one = dataclasses.replace(one, metrics=but(one.metrics, upload=Upload(separate=separate)))
+    assert ("recovered" in only([one]).sentence) == (not separate)
 
 
 @pytest.mark.parametrize(
     ("rounds", "told"),
     [
-        ({5: False, 12: True, 30: True}, "from 12 rounds on (not from 5)"),
-        ({30: True}, "from 30 rounds"),
-        ({12: True, 30: False}, "from 12 rounds"),
+        ({5: False, 12: True, 30: True}, "It takes 12 rounds (5 were too few)."),
+        ({30: True}, "It saw 30 rounds."),
+        ({12: True, 30: False}, "It saw 12 rounds."),
+        ({1: True}, "%). Images"),
     ],
 )
 def test_from_how_many_rounds_on(rounds, told):
     attacks = [
-        judged(attack="unmix", rounds_seen=n, target="entangled", features=1.0 if works else 0.2, folder=f"suite-{n}")
+        attack(images(-3.0), vectors(works), attack="unmix", rounds_seen=n, target="entangled")
         for n, works in rounds.items()
     ]
     found = only(attacks)
-    assert found.kind == "features"
-    assert found.sentence.startswith(f"Class prototypes are recovered {told}: unmix tells 100 % ")
-    assert found.sentence.endswith("No attack in this suite makes an image that beats the floor.")
+    assert found.kinds == ("vectors",)
+    assert " are recovered by unmix" in found.sentence
+    assert told in found.sentence
 
 
-def test_a_single_lucky_seed_is_told_as_such():
-    attacks = [judged(gain, seed=seed, width=1.0) for seed, gain in enumerate((-0.5, 1.5, -0.4))]
-    assert [verdict_kind(attack.metrics) for attack in attacks] == ["none", "leaks", "none"]
+def test_vectors_are_told_beside_images_that_leak():
+    sentence = only([attack(4.0), attack(images(-3.0), vectors(), attack="unmix")]).sentence
+    assert sentence.startswith("Images leak to dip: ")
+    assert "are recovered by unmix: relative error 6 %" in sentence
+
+
+# ---------------------------------------------------------------- several seeds
+
+
+def test_seeds_are_judged_together():
+    attacks = [attack(gain, seed=seed) for seed, gain in enumerate((-0.5, 1.5, -0.4))]
     found = only(attacks)
-    assert found.kind == "none"
-    assert "mean of 3 seeds, -0.5 to +1.5" in found.sentence
-    assert "so in 2 of 3 seeds" in found.sentence
+    assert found.kinds == ("none",)
+    assert "dip (3 seeds) comes nearest: +0.2 dB" in found.sentence
+    sure = only([attack(gain, seed=seed) for seed, gain in enumerate((3.4, 3.5, 3.6))])
+    assert sure.kinds == ("leaks",)
+    assert sure.sentence.startswith("Images leak to dip (3 seeds): mean PSNR 100.0 dB, +3.5 dB")
+
+
+# ---------------------------------------------------------------- several uploads
 
 
 def test_uploads_are_apart_and_the_gravest_comes_first():
-    noisy = judged(-4.0, defenses=(DefenseChoice("noise", {"scale": 0.3}),))
-    found = findings([judged(-3.0), noisy, judged(2.0, method="fedgh")])
+    noisy = attack(-4.0, defenses=(DefenseChoice("noise", {"scale": 0.3}),))
+    found = all_of([attack(-3.0), noisy, attack(2.0, method="fedgh"), attack(-1.0, control=False, method="fd")])
     assert [one.name for one in found] == [
         "prototype uploads of fedgh, digits",
+        "prototype uploads of fd, digits",
         "prototype uploads of fedre, digits",
         "prototype uploads of fedre + noise scale=0.3, digits",
     ]
+    assert [one.kinds for one in found] == [("leaks",), ("untested",), ("none",), ("none",)]
 
 
-def member(low, *, kind="membership", method="fedre", **changes):
+def test_uploads_of_one_method_are_told_apart_by_their_kind():
+    found = all_of([attack(-3.0), attack(-3.0, target="entangled"), attack(-3.0, target="entangled", width=32)])
+    assert [one.upload for one in found] == [
+        "entangled uploads of fedre (width 32)",
+        "entangled uploads of fedre (width None)",
+        "prototype uploads of fedre",
+    ]
+
+
+def test_what_is_tested_together_is_the_whole_page():
+    lone = attack(images(3.0).model_copy(update={"p_value": 0.02}))
+    assert only([lone]).kinds == ("leaks",)
+    others = [attack(-3.0, method=f"m{n}") for n in range(9)]
+    assert {one.kinds for one in all_of([lone, *others])} == {("none",)}
+
+
+# ---------------------------------------------------------------- membership and properties
+
+
+def member(p_value, *, kind="membership", method="fedre", **changes):
+    own = attack(-1.0, method=method).about
     return asked(
         kind,
-        low + 0.05,
-        (low, low + 0.1),
-        control=changes.pop("control", 0.5),
+        control=0.5,
         method=method,
-        verdict=f"AUC {low}.",
+        run=own.run,
+        comparisons=(compared(kind, 0.2, p_value, n=40),),
         **changes,
     )
 
 
-def test_membership_stands_with_the_suite_it_was_asked_in():
+def test_membership_stands_with_the_upload_it_was_asked_of():
     members = {
-        Path("suite/membership"): member(0.45),
-        Path("other/membership"): member(0.7, method="fd", target="logits"),
-        Path("other/property"): member(0.7, kind="property", method="fd", target="logits"),
+        Path("suite/membership"): member(0.4),
+        Path("other/membership"): member(SURE, method="fd", target="logits"),
+        Path("other/property"): member(SURE, kind="property", method="fd", target="logits"),
     }
-    with_images, alone = findings([judged()], members)
-    assert (with_images.members, with_images.also) == ("AUC 0.45.", ())
-    assert (alone.name, alone.kind) == ("logits uploads of fd, digits", None)
-    assert alone.also == ("leaks membership", "leaks a property")
+    alone, with_images = all_of([attack(-3.0)], members)
+    assert with_images.kinds == ("none",)
+    assert with_images.members.startswith(
+        "Membership is told no better than by a guess, though tested hard enough: AUC 0.700"
+    )
+    assert (alone.name, alone.kinds) == ("logits uploads of fd, digits", ("membership", "property"))
+    assert alone.sentence == "No attack that makes images was run."
+    assert "Leaks membership: AUC 0.700" in alone.members
+    assert "Leaks a property (is it the client's most frequent class)" in alone.members
 
 
-def test_membership_that_other_uploads_show_too_is_no_leak():
-    assert only([judged()], {Path("suite/membership"): member(0.55, control=0.6)}).also == ()
-
-
-def test_names_of_uploads():
-    assert upload_name("fedre (width 32)", "entangled") == "entangled uploads of fedre (width 32)"
+def test_a_leak_of_images_and_of_membership_stand_side_by_side():
+    found = only([attack(3.0)], {Path("suite/membership"): member(SURE)})
+    assert found.kinds == ("leaks", "membership")

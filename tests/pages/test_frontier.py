@@ -13,9 +13,11 @@ from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
-from fedpriv.pages.frontier import frontiers, point_labels
+from fedpriv.pages.frontier import frontiers as all_frontiers
+from fedpriv.pages.frontier import point_labels
 from fedpriv.pages.frontier_plot import _Decibels, _Linear, describe, frontier_svg, panels
 from fedpriv.pages.upload_size import upload_size
+from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.pareto import hypervolume, nondominated
 from fedpriv.scoring.records.made import Communication, Total, Traffic
 from fedpriv.util.config import plain
@@ -26,6 +28,11 @@ few = st.integers(2, 3).flatmap(
         lambda n: arrays(np.float64, (n, k), elements=st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 1.0, 1.2]))
     )
 )
+
+
+def frontiers(attacks):
+    """Each attack judged by itself."""
+    return all_frontiers(attacks, judge)
 
 
 def test_what_is_undominated_by_hand():

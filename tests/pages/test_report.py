@@ -16,12 +16,13 @@ from PIL import Image
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.federation.run_directory import DefenseChoice
+from fedpriv.pages.alike import judge_results
 from fedpriv.pages.grid import at_quantiles, grid_png
 from fedpriv.pages.picture_table import picture_table
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, number, write_report
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, load_attack, save_attack
-from fedpriv.scoring.verdict import verdict, verdict_kind
+from fedpriv.scoring.verdict import TOGETHER, words
 from fedpriv.util.errors import UserError
 
 VOID = {"meta", "img", "br"}
@@ -73,11 +74,17 @@ def three(tmp_path):
     ]
 
 
+def judged(homes):
+    """The verdicts of a page on some results, in their order."""
+    found = judge_results({home: load_attack(home) for home in homes})
+    return [found[home,] for home in homes]
+
+
 def test_the_table_of_uploads_says_what_was_found_on_each(three, tmp_path):
     write_report(three, tmp_path / "out")
     told = (tmp_path / "out" / "report.md").read_text().partition("## What was attacked")[2].partition("## ")[0]
     rows = {line.split("|")[2].strip(): line.split("|")[5].strip() for line in told.splitlines() if " digits" in line}
-    assert rows["representation"] == "leaks"  # by the stronger of two attacks
+    assert rows["representation"] == "images leak"  # by the stronger of two attacks
 
 
 def test_the_page_holds_every_verdict_and_card(three, tmp_path):
@@ -86,11 +93,13 @@ def test_the_page_holds_every_verdict_and_card(three, tmp_path):
     page = Page((out / "report.html").read_text())
     flat = " ".join(page.text.split())
     markdown = (out / "report.md").read_text()
-    for home in three:
+    for home, verdict in zip(three, judged(three), strict=True):
         record = load_attack(home).metrics
-        assert verdict(record) in flat
+        assert words(verdict) in flat
         assert record.control.verdict in flat
-        assert verdict(record) in markdown
+        assert words(verdict) in markdown
+    assert TOGETHER in flat
+    assert TOGETHER in markdown
     assert "shadow" in flat
     assert "same domain" in flat
     assert ABOUT.command in flat
@@ -178,13 +187,15 @@ def test_the_table_for_spreadsheets(three, tmp_path):
     rows = list(csv.DictReader(io.StringIO((tmp_path / "report" / "results.csv").read_text())))
     weak, strong, seen = three
     assert [row["directory"] for row in rows] == ["seen", "strong", "weak"]  # by card, strongest first
-    assert [row["verdict_kind"] for row in rows] == [verdict_kind(load_attack(h).metrics) for h in (seen, strong, weak)]
-    for row, home in zip(rows, (seen, strong, weak), strict=True):
+    weak_one, strong_one, seen_one = judged(three)
+    assert [row["verdict_kind"] for row in rows] == [one.kind for one in (seen_one, strong_one, weak_one)]
+    assert [row["verdict_reasons"] for row in rows] == ["no_control", "", "no_control"]
+    for row, home, one in zip(rows, (seen, strong, weak), (seen_one, strong_one, weak_one), strict=True):
         record = load_attack(home).metrics
         assert float(row["advantage_db"]) == record.advantage_db.mean
         assert float(row["psnr_db"]) == record.metrics.psnr_db.mean
         assert row["lpips"] == ""
-        assert row["verdict"] == verdict(record)
+        assert row["verdict"] == words(one)
     assert rows[1]["control_passes"] == "True"
     assert "batch=known" in rows[0]["knowledge"]
 

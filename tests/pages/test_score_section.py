@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from eval_cases import asked, but, defended
+from eval_cases import asked, but, compared, defended
 
 from fedpriv.federation.run_directory import RunConfig
+from fedpriv.pages.alike import judge_results
 from fedpriv.pages.findings import findings
 from fedpriv.pages.report import score_sections
 from fedpriv.scoring.records import Labels
@@ -23,12 +24,14 @@ def stage(name):
 
 
 def three(record):
-    """The same upload bare, under little noise, and under much, with verdicts that contradict one another."""
-    return [
-        but(record, verdict="Membership leaks."),
-        but(record, defenses=noised(0.3), verdict="Membership leaks a little."),
-        but(record, defenses=noised(0.7), verdict="No leak of membership found."),
-    ]
+    """The same upload bare, under little noise, and under much."""
+    defenses = [(), noised(0.3), noised(0.7)]
+    return [but(record, defenses=own, comparisons=(compared(record.kind, p_value=0.5),)) for own in defenses]
+
+
+def sections(records):
+    folders = {Path(f"{number}/inference"): record for number, record in enumerate(records)}
+    return score_sections(folders, judge_results(folders))
 
 
 def cells(markdown):
@@ -39,7 +42,7 @@ def cells(markdown):
 
 @pytest.mark.parametrize("record", [MEMBERSHIP, PROPERTY], ids=["membership", "property"])
 def test_the_defense_is_named_in_the_row_and_in_the_verdict(record):
-    page, markdown = score_sections(three(record))
+    page, markdown = sections(three(record))
     assert [row["defense"] for row in cells(markdown)] == ["none", "noise scale=0.3", "noise scale=0.7"]
     for text in (page, markdown):
         assert "fedproto, prototype, digits, seed 0:" in text
@@ -52,36 +55,41 @@ def test_the_defense_is_named_in_the_row_and_in_the_verdict(record):
 @pytest.mark.parametrize("record", [MEMBERSHIP, PROPERTY], ids=["membership", "property"])
 def test_the_labels_of_a_study_are_named_beside_the_registry_names(record):
     called = Labels(method="My <prototypes>", defense="Weak")
-    page, markdown = score_sections([but(one, labels=called) for one in three(record)[1:]])
+    page, markdown = sections([but(one, labels=called) for one in three(record)[1:]])
     assert "My &lt;prototypes> (fedproto) + Weak (noise scale=0.3), prototype" in markdown
     assert "My &lt;prototypes&gt; (fedproto) + Weak (noise scale=0.7), prototype" in page
 
 
 def test_seeds_data_sets_and_stages_are_told_where_they_differ():
-    _, markdown = score_sections(three(MEMBERSHIP))
+    _, markdown = sections(three(MEMBERSHIP))
     assert "seed" not in cells(markdown)[0]
     assert "data set" not in cells(markdown)[0]
     bare = three(MEMBERSHIP)[0]
     other = but(bare, run=RunConfig(dataset="digits", strangers=0, seed=1), stage=stage("early"), dataset="cifar10")
-    _, markdown = score_sections([bare, other])
+    _, markdown = sections([bare, other])
     assert [(row["seed"], row["data set"]) for row in cells(markdown)] == [("0", "digits"), ("1", "cifar10")]
     assert "fedproto, prototype, early, cifar10, seed 1:" in markdown
 
 
 def test_findings_on_membership_alone_keep_defenses_apart():
-    found = findings([], {Path(f"{n}/membership"): record for n, record in enumerate(three(MEMBERSHIP))})
-    assert sorted((one.name, one.members) for one in found) == [
-        ("prototype uploads of fedproto + noise scale=0.3, digits", "Membership leaks a little."),
-        ("prototype uploads of fedproto + noise scale=0.7, digits", "No leak of membership found."),
-        ("prototype uploads of fedproto, digits", "Membership leaks."),
+    records = {Path(f"{n}/membership"): record for n, record in enumerate(three(MEMBERSHIP))}
+    found = findings(records, judge_results(records))
+    assert sorted(one.name for one in found) == [
+        "prototype uploads of fedproto + noise scale=0.3, digits",
+        "prototype uploads of fedproto + noise scale=0.7, digits",
+        "prototype uploads of fedproto, digits",
     ]
+    assert {one.sentence for one in found} == {"No attack that makes images was run."}
+    assert {one.kinds for one in found} == {("untested",)}  # without a control
 
 
-def test_findings_tell_stages_and_seeds_of_verdicts_that_differ():
-    early = but(MEMBERSHIP, stage=stage("early"), verdict="No leak.")
-    late = but(MEMBERSHIP, stage=stage("converged"), verdict="A leak.")
+def test_findings_tell_stages_of_verdicts_and_seeds_together():
+    early, late = (but(three(MEMBERSHIP)[0], stage=stage(name)) for name in ("early", "converged"))
     folders = [Path(f"suite/membership-{n}") for n in range(2)]
-    (found,) = findings([], dict(zip(folders, (early, late), strict=True)))
-    assert found.members == "Early: No leak. Converged: A leak."
-    (found,) = findings([], dict(zip(folders, (early, but(late, seed=1)), strict=True)))
-    assert found.members == "Seed 0, early: No leak. Seed 1, converged: A leak."
+    apart = dict(zip(folders, (early, late), strict=True))
+    (found,) = findings(apart, judge_results(apart))
+    assert found.members.startswith("membership, early: Not tested")
+    assert " membership, converged: Not tested" in found.members
+    seeds = dict(zip(folders, (early, but(early, run=RunConfig(seed=1))), strict=True))
+    (found,) = findings(seeds, judge_results(seeds))
+    assert found.members.count("AUC") == 1

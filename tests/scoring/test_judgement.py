@@ -123,7 +123,7 @@ def test_vectors_that_an_upload_sends_as_they_are_are_not_recovered():
 
 
 def test_a_claim_carries_what_attack_and_guess_reach_over_its_targets():
-    record = attacked(compared("vectors", 0.26, SURE, stratum="2-3"), compared("vectors", 0.1, 0.4))
+    record = attacked(compared("vectors", 0.26, SURE, stratum="2-3", n=1), compared("vectors", 0.1, 0.4))
     errors = summary(0.3, kind=FeatureMeasure, per_target=(0.2, 0.4))
     targets = tuple(but(row, stratum=name) for row, name in zip(record.targets, ("2-3", "4-10"), strict=True))
     verdict = judge(but(record, targets=targets, metrics=but(record.metrics, relative_error=errors)))

@@ -22,7 +22,6 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
-from fedpriv.scoring.verdict import verdict
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import digest
 
@@ -284,6 +283,5 @@ def test_a_value_that_is_not_finite_is_none_in_the_record(tmp_path):
     assert (error.mean, error.sum, error.per_target[1]) == (None, None, None)
     assert error.per_target[0] == pytest.approx(2**0.5 / 5)
     assert dict(error.permuted) == {"mean": None, "median": None, "difference": None}
-    assert "median relative error not finite" in verdict(record)
     write_record(tmp_path, record)
     assert load_metrics(tmp_path) == record

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
+    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
     from fedpriv.scoring.storage import AttackRecord
 
 
@@ -45,13 +45,20 @@ class AttackResult(Tabular):
     _scratch: Scratch | None = field(default=None, repr=False, compare=False)
 
     @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """By name of a folder, what may be said of each attack and inference when all are judged together."""
+        from fedpriv.scoring.judgement import judge_page
+
+        return judge_page({**self.records, **self.scores})
+
+    @property
     def verdict(self) -> str:
         """What leaked, one line an attack: the strongest first, then the inferences."""
-        from fedpriv.scoring.ranking import title
-        from fedpriv.scoring.verdict import verdict
+        from fedpriv.scoring.verdict import words
 
-        lines = [f"{title(self.records[name])}: {verdict(self.records[name])}" for name in self._ranked()]
-        return "\n".join(lines + [f"{name}: {record.verdict}" for name, record in self.scores.items()])
+        verdicts = self.verdicts
+        lines = [f"{verdicts[name].attack}: {words(verdicts[name])}" for name in self._ranked()]
+        return "\n".join(lines + [f"{name}: {words(verdicts[name])}" for name in self.scores])
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record.
@@ -84,7 +91,10 @@ class AttackResult(Tabular):
         """Return the columns of ``results.csv``, one row an attack that returns images."""
         from fedpriv.pages.csv_table import csv_rows
 
-        return csv_rows([self.load(name) for name in self.records])
+        verdicts: dict[tuple[Path, ...], Verdict] = {
+            (self.path / name,): verdict for name, verdict in self.verdicts.items()
+        }
+        return csv_rows([self.load(name) for name in self.records], verdicts)
 
     def save(self, out: str | Path, *, force: bool = False) -> AttackResult:
         """Copy the result to a folder that stays, and return it from there.

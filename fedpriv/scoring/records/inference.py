@@ -41,7 +41,6 @@ class InferenceRecord(Provenance, Rates):
         permuted: the same from other clients' uploads; None where that was not run.
         comparisons: with the strongest of chance, permuted uploads and what needs no upload; what verdicts rest on.
         cost: of the inference without its control.
-        verdict: in a sentence or two.
     """
 
     scoring_version: int = SCORING_VERSION
@@ -50,7 +49,6 @@ class InferenceRecord(Provenance, Rates):
     permuted: Rates | None
     comparisons: tuple[Comparison, ...] = ()
     cost: Seconds
-    verdict: str = ""
 
 
 class StratumArea(Record):

@@ -76,11 +76,14 @@ class Verdict(Record):
     Attributes:
         attack: what tables call it.
         target: kind of upload.
-        subject: the vectors that it recovers, in the plural; of a property what was asked.
+        subject: the vectors that it recovers, in the plural.
+        question: what was asked, of a property; else empty.
         kind: the gravest thing that stands.
         compared: every comparison of the attack, as judged.
         reasons: why the absence of a leak would say little; also beside leaks.
-        n_targets, n_clients: how many there are.
+        n_targets: of attacks that make images, over all seeds; else 0.
+        n_clients: independent units, of the seed with the fewest.
+        n_seeds: how many are told of together.
         n_compared: comparisons of the whole page that were judged together.
         converged: share of targets that reached a fit of their own, in [0, 1]; None for inferences.
         clear: what the upload says outright, needing no inference; else empty.
@@ -89,14 +92,21 @@ class Verdict(Record):
     attack: str
     target: str
     subject: str
+    question: str
     kind: Kind
     compared: tuple[JudgedComparison, ...]
     reasons: tuple[Reason, ...]
     n_targets: int
     n_clients: int
+    n_seeds: int
     n_compared: int
     converged: FiniteFloat | None
     clear: str = ""
+
+    @property
+    def makes_images(self) -> bool:
+        """Whether the attack makes images; else it answers questions."""
+        return self.converged is not None
 
     @property
     def claims(self) -> tuple[JudgedComparison, ...]:

@@ -1,0 +1,68 @@
+"""Which results speak of the same upload, and which are one attack under several seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedpriv.scoring.judgement import judge_page
+from fedpriv.scoring.ranking import stage_name
+from fedpriv.scoring.records import InferenceResult, Provenance, Verdict
+from fedpriv.scoring.storage import AttackRecord
+from fedpriv.util.config import plain
+
+NOT_THE_UPLOAD = ("seed", "data_dir", "capture", "checkpoint_every", "keep")
+"""Settings of a run that change neither the task nor the upload."""
+
+Result = AttackRecord | InferenceResult
+Verdicts = Mapping[tuple[Path, ...], Verdict]
+"""By the folders of a result, or of the same attack under several seeds."""
+
+
+def upload_key(about: Provenance) -> str:
+    """Return what is the same for all attacks and seeds on one upload."""
+    run = plain(about.run) or {}
+    own = {
+        "target": about.target,
+        "method": about.method,
+        **{name: value for name, value in run.items() if name not in NOT_THE_UPLOAD},
+        "defenses": [(defense.name, plain(defense.options)) for defense in about.defenses],
+    }
+    return json.dumps([about.dataset, own], sort_keys=True, default=str)
+
+
+def variant_key(about: Provenance) -> str:
+    """Return what is the same for an attack with the same options at the same stage, on whatever upload."""
+    return json.dumps([about.attack, plain(about.options), stage_name(about)], sort_keys=True, default=str)
+
+
+def about_of(result: Result) -> Provenance:
+    """Return how a result was made."""
+    return result.about if isinstance(result, AttackRecord) else result
+
+
+def over_seeds(results: Mapping[Path, Result]) -> list[tuple[Path, ...]]:
+    """Return the folders of each attack, those of several seeds together, in the order in which they come."""
+    found: dict[tuple[str, ...], list[Path]] = {}
+    for folder, result in results.items():
+        about = about_of(result)
+        card = json.dumps(plain(about.knowledge), sort_keys=True)
+        found.setdefault((upload_key(about), variant_key(about), card), []).append(folder)
+    return [tuple(folders) for folders in found.values()]
+
+
+def judge_results(results: Mapping[Path, Result]) -> dict[tuple[Path, ...], Verdict]:
+    """Judge all results of a page, one by one and over seeds.
+
+    Raises:
+        UserError: where an attack was not scored.
+    """
+    several = [folders for folders in over_seeds(results) if len(folders) > 1]
+    single: dict[tuple[Path, ...], Result] = {(folder,): result for folder, result in results.items()}
+    return judge_page(single, {folders: [(folder,) for folder in folders] for folders in several})
+
+
+def by_folder(attacks: Sequence[AttackRecord], members: Mapping[Path, InferenceResult]) -> dict[Path, Result]:
+    """Return attacks and inferences by their folders."""
+    return {**{attack.directory: attack for attack in attacks}, **members}
