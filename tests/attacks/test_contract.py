@@ -61,7 +61,7 @@ CASES = {
         "fedproto",
         "prototype",
         *["test_decoder::test_private_images_come_back_and_those_of_a_strange_upload_do_not"] * 2,
-        {"channels": 16},
+        {"width": 16},
         {"attacker_data": "same_domain"},
     ),
     "unmix": Case(

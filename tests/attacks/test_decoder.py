@@ -6,8 +6,8 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 
-from fedpriv.attacks.invert.decoder import DecoderInversion, class_groups
-from fedpriv.attacks.invert.decoder_network import DecoderTraining, build_decoder, train_decoder
+from fedpriv.attacks.invert.decoder import DecoderInversion, pairs
+from fedpriv.attacks.invert.decoder_network import DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.datasets import load_dataset
@@ -19,7 +19,7 @@ from fedpriv.wire.payloads import Prototypes, Representations
 
 CPU = torch.device("cpu")
 CARD = KnowledgeCard(attacker_data="same_domain")
-FAST = DecoderInversion(iterations=400, channels=32)
+FAST = DecoderInversion(iterations=200, width=64)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,6 @@ def psnr(found, images):
     return -10 * (found - images).square().flatten(1).mean(1).log10()
 
 
-@pytest.mark.slow
 def test_private_images_come_back_and_those_of_a_strange_upload_do_not(digits, extractor, known):
     images, labels = digits[0][1000:1012], digits[1][1000:1012]
     found = invert(FAST, (raw(extractor(images), labels),), known)
@@ -64,9 +63,11 @@ def test_private_images_come_back_and_those_of_a_strange_upload_do_not(digits, e
 
 def test_answers_to_queries_are_enough(digits, extractor, known):
     images, labels = digits[0][1000:1003], digits[1][1000:1003]
-    attack = DecoderInversion(iterations=30, channels=16)
+    attack = DecoderInversion(iterations=30, width=16)
     answers = dataclasses.replace(
-        known, card=dataclasses.replace(CARD, extractor="query"), extractors={0: torch.no_grad()(extractor)}
+        known,
+        card=dataclasses.replace(CARD, extractor="query"),
+        extractors=dict.fromkeys((0, 1), torch.no_grad()(extractor)),
     )
     seen = (raw(extractor(images), labels),)
     expect_same(invert(attack, seen, answers).images, invert(attack, seen, known).images)
@@ -77,15 +78,14 @@ def test_answers_to_queries_are_enough(digits, extractor, known):
 def test_refining_brings_the_representation_nearer(digits, extractor, known):
     images, labels = digits[0][1000:1004], digits[1][1000:1004]
     seen = (raw(extractor(images), labels),)
-    plain = invert(dataclasses.replace(FAST, iterations=100), seen, known)
-    refined = invert(dataclasses.replace(FAST, iterations=100, refine=200), seen, known)
-    assert (refined.objective < 0.5 * plain.objective).all()
-    assert psnr(refined.images[:, 0], images).mean() > psnr(plain.images[:, 0], images).mean() + 1
+    plain = invert(dataclasses.replace(FAST, iterations=20), seen, known)
+    refined = invert(dataclasses.replace(FAST, iterations=20, refine=200), seen, known)
+    assert refined.objective.mean() < 0.7 * plain.objective.mean()
 
 
 def test_the_nearer_of_two_decoders_is_kept_for_each_target(digits, extractor, known):
     images, labels = digits[0][1000:1006], digits[1][1000:1006]
-    found = invert(DecoderInversion(iterations=40, channels=16, restarts=2), (raw(extractor(images), labels),), known)
+    found = invert(DecoderInversion(iterations=40, width=16, restarts=2), (raw(extractor(images), labels),), known)
     assert found.objective.shape == (6, 2)
     expect_same(found.chosen, found.objective.argmin(1))
     distance = (extractor(found.images[:, 0]) - found.features).square().sum(1) / found.features.square().sum(1)
@@ -95,41 +95,62 @@ def test_the_nearer_of_two_decoders_is_kept_for_each_target(digits, extractor, k
 def test_a_target_is_decoded_alike_whoever_else_is_attacked(digits, extractor, known):
     images, labels = digits[0][1000:1004], digits[1][1000:1004]
     seen = (raw(extractor(images[:2]), labels[:2]), raw(extractor(images[2:]), labels[2:], client=1))
-    attack = DecoderInversion(iterations=30, channels=16)
+    attack = DecoderInversion(iterations=30, width=16)
     both = invert(attack, seen, known)
     alone = invert(attack, seen[1:], known)
     expect_close(both.images[2:], alone.images, atol=1e-5)
 
 
-def test_labelled_images_of_its_own_teach_a_decoder_means(digits, extractor, known):
+def test_a_mean_of_representations_becomes_the_mean_image(digits, extractor, known):
     images, labels = digits
     groups = [(labels[1000:] == digit).nonzero().flatten()[:6] + 1000 for digit in range(10)]
     means = torch.stack([extractor(images[group]).mean(0) for group in groups])
     pixel_means = torch.stack([images[group].mean(0) for group in groups])
-    seen = (Observation(1, 0, (Prototypes(means, torch.arange(10)),), ()),)
-    blind = invert(FAST, seen, known, "prototype")
-    taught = invert(FAST, seen, dataclasses.replace(known, public_labels=labels[:400]), "prototype")
-    assert psnr(taught.images[:, 0], pixel_means).mean() > psnr(blind.images[:, 0], pixel_means).mean() + 1
+    blind = torch.stack([images[:400][labels[:400] == digit].mean(0) for digit in range(10)])
+    found = invert(FAST, (Observation(1, 0, (Prototypes(means, torch.arange(10)),), ()),), known, "prototype")
+    assert psnr(found.images[:, 0], pixel_means).mean() > psnr(blind, pixel_means).mean() + 5
 
 
-def test_groups_are_of_one_class_and_hold_nobody_twice():
-    labels = torch.tensor([0, 0, 0, 1, 1, 2])
-    groups = class_groups(labels, 40, generator(0))
-    assert len(groups) == 40
-    assert all(2 <= len(group) == len(group.unique()) for group in groups)
-    assert all(len(labels[group].unique()) == 1 for group in groups)
-    assert class_groups(torch.arange(5), 3, generator(0)) == []
+def test_a_tenth_is_held_out(digits, extractor):
+    images = digits[0][:50]
+    inside, outside = pairs([extractor], images, 0)
+    assert (len(inside.images), len(outside.images)) == (45, 5)
+    for part in (inside, outside):
+        expect_close(part.features[0], extractor(part.images), atol=1e-5)
+    both = torch.cat([inside.images, outside.images]).flatten(1)
+    assert len(both.unique(dim=0)) == len(images.flatten(1).unique(dim=0))
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 7, 10), (1, 3, 3)])
-def test_a_decoder_adapts_to_the_side(shape):
-    assert build_decoder(12, shape, 32)(torch.randn(2, 12)).shape == (2, *shape)
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 7, 10), (1, 3, 3)])
+def test_one_decoder_serves_extractors_of_different_widths_and_images_of_any_shape(shape):
+    rng = generator(0)
+    images = torch.rand(40, *shape, generator=rng)
+    matrices = [torch.randn(images[0].numel(), width, generator=rng) for width in (12, 30)]
+    features = [images.flatten(1) @ matrix for matrix in matrices]
+    inside, outside = (Pairs([part[rows] for part in features], images[rows]) for rows in (slice(8, 40), slice(8)))
+    done = train_decoder(inside, outside, DecoderTraining(20, 1e-3, 8, 16), 0)
+    for place, part in enumerate(features):
+        found = done(part[:3], place)
+        assert found.shape == (3, *shape)
+        assert bool(((found >= 0) & (found <= 1)).all())
+
+
+def test_linear_extractors_that_lose_nothing_are_inverted_by_their_readouts():
+    rng = generator(0)
+    images = torch.rand(300, 1, 4, 4, generator=rng)
+    matrix = torch.linalg.qr(torch.randn(16, 16, generator=rng)).Q
+    features = images.flatten(1) @ matrix
+    inside, outside = Pairs([features[20:]], images[20:]), Pairs([features[:20]], images[:20])
+    done = train_decoder(inside, outside, DecoderTraining(1, 1e-3, 8, 16), 0)
+    expect_close(done(features[:20], 0), images[:20], atol=2e-2)
+    expect_close(done(features[:4].mean(0, keepdim=True), 0)[0], images[:4].mean(0), atol=2e-2)
 
 
 def test_training_ends_when_held_out_images_gain_nothing():
     rng = generator(0)
-    noise, images = torch.randn(40, 8, generator=rng), torch.rand(40, 1, 4, 4, generator=rng)
-    done = train_decoder(noise, images, DecoderTraining(2000, 1e-2, 16, 16, patience=50), 0)
+    noise, images = torch.randn(50, 8, generator=rng), torch.rand(50, 1, 4, 4, generator=rng)
+    inside, outside = Pairs([noise[10:]], images[10:]), Pairs([noise[:10]], images[:10])
+    done = train_decoder(inside, outside, DecoderTraining(2000, 1e-2, 16, 16), 0)
     assert done.settled
     assert done.steps < 1000
     assert done.held_out_error > 0.05

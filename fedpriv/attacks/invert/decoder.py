@@ -1,8 +1,9 @@
-"""Inversion by a trained decoder: one forward pass a target, once a network has learned to invert the extractor.
+"""Inversion by a trained decoder: one forward pass a target, once a network has learned to invert the extractors.
 
-The attacker owns images a of the same domain, computes g(a), and trains D to give a back: min ||D(g(a)) - a||^2. It needs
-no gradient through g, so that answers to queries are enough. A mean of several images' representations asks for their
-mean image; where the attacker's images are labelled, means of images of one class are trained on as well.
+The attacker owns images a of the same domain, computes g_k(a) by every client's extractor, and trains D to give a back:
+min sum_k ||D_k(g_k(a)) - a||^2, where the D_k share all but their input layers. It needs no gradient through g_k, so that
+answers to queries are enough. A mean of several images' representations asks for their mean image, which the linear part
+of D_k gives.
 
 Source: Dosovitskiy and Brox, "Inverting visual representations with convolutional networks" (CVPR 2016).
 """
@@ -18,53 +19,53 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, train_decoder
+from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.invert.vector_distance import vector_distance
-from fedpriv.attacks.observation import Cost, Knowledge, Needs, Observation, Reconstruction, TargetId
+from fedpriv.attacks.observation import Cost, Knowledge, Needs, Reconstruction
 from fedpriv.attacks.optim.fitting import Schedule, fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
-from fedpriv.attacks.read.target_features import observation_of, target_feature
+from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import SEPARATE
-from fedpriv.wire.payloads import Prototypes, find_payload
 
 LEAST_IMAGES = 16
 """Images of its own below which an attacker has nothing to train on."""
 
-Tick = Callable[[int], None]
-
-_GROUPS = (2, 8)
-"""Fewest and most images of one class whose mean is trained on."""
+_HELD_OUT = 10
+"""Every so manieth image is held out of the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderInversion(Attack):
-    """Train a decoder for each attacked client's extractor, then decode the vectors of the targets.
+    """Train one decoder for all clients' extractors, then decode the vectors of the targets.
+
+    It is trained once for a run: the control, every budget and every attack that decodes share it.
 
     Attributes:
-        iterations: most training steps of a decoder.
-        restarts: decoders a client; of each target the image whose representation is nearest to the upload is kept.
-        learning_rate: Adam's step size.
-        batch_size: pairs a step.
-        channels: channels of the decoder's first map.
         refine: steps of fitting the decoded pixels to the vector afterwards; needs gradients through the extractor.
-        refine_rate: Adam's first step size in that.
+        restarts: decoders; of each target the image whose representation is nearest to the upload is kept.
+        iterations: most training steps of a decoder.
+        learning_rate: Adam's step size.
+        batch_size: pairs a step and client.
+        width: outputs of each client's input layer; see :mod:`fedpriv.attacks.invert.decoder_network`.
+        refine_rate: Adam's first step size in fitting.
     """
 
-    iterations: Annotated[int, Ge(1)] = 800
+    refine: Annotated[int, Ge(0)] = 0
     restarts: Annotated[int, Ge(1)] = 1
+    iterations: Annotated[int, Ge(1)] = 400
     learning_rate: Annotated[float, Gt(0)] = 2e-3
     batch_size: Annotated[int, Ge(2)] = 32
-    channels: Annotated[int, Ge(16)] = 64
-    refine: Annotated[int, Ge(0)] = 0
+    width: Annotated[int, Ge(16)] = 256
     refine_rate: Annotated[float, Gt(0)] = 0.02
 
     name = "decoder"
-    summary = "one pass of a network that learned on the attacker's own images to invert the extractor"
+    summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
+    version = 2
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -82,30 +83,21 @@ class DecoderInversion(Attack):
         if own is None or len(own) < LEAST_IMAGES:
             raise UserError(
                 f"attack {self.name!r} got {0 if own is None else len(own)} images to train on; expected at least "
-                f"{LEAST_IMAGES} (train the run with --public N, or name a larger foreign data set)"
+                f"{LEAST_IMAGES} (train the run with --strangers 0.5, or name a larger foreign data set)"
             )
         if self.refine and knowledge.card.extractor == "query":
             raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")
         vectors = torch.stack([target_feature(problem.observations, target).to(device) for target in targets])
-        clients = sorted({target.client for target in targets})
-        planned, steps = self.iterations * self.restarts * len(clients), 0
         images = vectors.new_zeros((len(targets), self.restarts, *knowledge.image_shape))
-        settled = torch.zeros(len(targets), self.restarts, dtype=torch.bool)
-        for number, client in enumerate(clients):
-            mine = torch.tensor([place for place, target in enumerate(targets) if target.client == client])
-            means = any(_is_mean(problem.observations, targets[place]) for place in mine.tolist())
-            for again in range(self.restarts):
-                offset = (number * self.restarts + again) * self.iterations
-
-                def tick(done: int, offset: int = offset) -> None:
-                    if problem.progress is not None:
-                        problem.progress(offset + done, planned)
-
-                decoder = self._trained(problem, own, client, means, derive_seed(problem.seed, client, again), tick)
-                tick(self.iterations)
-                images[mine.to(device), again] = decoder(vectors[mine.to(device)])
-                settled[mine, again] = decoder.settled
-                steps = max(steps, decoder.steps)
+        settled = torch.zeros(len(targets), self.restarts, dtype=torch.bool, device=device)
+        steps = 0
+        for again in range(self.restarts):
+            clients, decoder = self._trained(problem, own, again)
+            for client in problem.clients:
+                mine = torch.tensor([place for place, target in enumerate(targets) if target.client == client])
+                images[mine.to(device), again] = decoder(vectors[mine.to(device)], clients.index(client))
+            settled[:, again] = decoder.settled
+            steps = max(steps, decoder.steps)
         rows = images.flatten(0, 1)
         owners = torch.tensor([target.client for target in targets]).repeat_interleave(self.restarts)
         wanted = vectors.repeat_interleave(self.restarts, 0)
@@ -120,7 +112,7 @@ class DecoderInversion(Attack):
             chosen=chosen,
             labels=torch.tensor([[target.label] for target in targets], device=device),
             cost=Cost(iterations=steps + self.refine, rows=len(rows)),
-            converged=settled.to(device)[here, chosen],
+            converged=settled[here, chosen],
             features=vectors,
         )
 
@@ -129,17 +121,22 @@ class DecoderInversion(Attack):
         apart, places = vector_distance(problem), torch.arange(len(problem.targets))
         return lambda images: apart(images, places)
 
-    def _trained(self, problem: AttackProblem, own: Tensor, client: int, means: bool, seed: int, tick: Tick) -> Decoder:
-        """Return the decoder of a client's extractor, which is trained once for all that ask for the same."""
-        extractor, labels = problem.knowledge.extractors[client], problem.knowledge.public_labels
-        training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.channels)
-        groups = labels.cpu() if means and labels is not None else None
-        key = ("decoder", training, seed, Same(extractor), Same(own), groups is not None, problem.device)
+    def _trained(self, problem: AttackProblem, own: Tensor, again: int) -> tuple[tuple[int, ...], Decoder]:
+        """Return the clients whose extractors were granted, and their decoder, trained once for all that ask."""
+        extractors = problem.knowledge.extractors
+        clients, seed = tuple(sorted(extractors)), derive_seed(problem.seed, "decoder", again)
+        training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.width)
+        key = ("decoder", training, seed, clients, *(Same(extractors[k]) for k in clients), Same(own), problem.device)
+
+        def tick(done: int) -> None:
+            if problem.progress is not None:
+                problem.progress(again * self.iterations + done, self.restarts * self.iterations)
 
         def train() -> Decoder:
-            return _train(extractor, own.to(problem.device), groups, training, seed, tick)
+            inside, outside = pairs([extractors[k] for k in clients], own.to(problem.device), seed)
+            return train_decoder(inside, outside, training, seed, tick)
 
-        return problem.trained.get(key, train)
+        return clients, problem.trained.get(key, train)
 
     def _finish(
         self, knowledge: Knowledge, images: Tensor, wanted: Tensor, owners: Tensor, seed: int, device: torch.device
@@ -161,48 +158,17 @@ class DecoderInversion(Attack):
         return fitted.images, fitted.objective
 
 
-def _train(
-    extractor: Callable[[Tensor], Tensor],
-    images: Tensor,
-    labels: Tensor | None,
-    training: DecoderTraining,
-    seed: int,
-    tick: Tick,
-) -> Decoder:
-    """Train a decoder on images, and where labels are given on as many means of images of one class."""
-    with torch.no_grad():
-        features = torch.cat([extractor(batch) for batch in images.split(256)])
-    if labels is not None:
-        groups = class_groups(labels, len(images), generator(seed, "groups"))
-        features = torch.cat([features, *(features[group.to(images.device)].mean(0, keepdim=True) for group in groups)])
-        images = torch.cat([images, *(images[group.to(images.device)].mean(0, keepdim=True) for group in groups)])
-    return train_decoder(features, images, training, seed, tick)
-
-
-def class_groups(labels: Tensor, number: int, rng: torch.Generator) -> list[Tensor]:
-    """Draw groups of 2 to 8 images of one class, as many as ``number`` where some class has two images.
+def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int) -> tuple[Pairs, Pairs]:
+    """Return what a decoder is trained on, and what is held out of it.
 
     Args:
-        labels: ``(p,)`` int64.
-        number: groups wanted.
-        rng: draws class, size and members.
-
-    Returns:
-        Positions ``(size,)`` of each group's images, distinct within it.
+        extractors: from images ``(n, c, h, w)`` to representations ``(n, d)``.
+        images: ``(n, c, h, w)`` of the attacker's own.
+        seed: draws which are held out.
     """
-    classes = [places for c in labels.unique() if len(places := (labels == c).nonzero().flatten()) >= _GROUPS[0]]
-    if not classes:
-        return []
-    groups = []
-    for _ in range(number):
-        places = classes[int(torch.randint(len(classes), (1,), generator=rng))]
-        most = min(_GROUPS[1], len(places))
-        size = int(torch.randint(_GROUPS[0], most + 1, (1,), generator=rng))
-        groups.append(places[torch.randperm(len(places), generator=rng)[:size]])
-    return groups
-
-
-def _is_mean(observations: Sequence[Observation], target: TargetId) -> bool:
-    """Whether a target may be a mean of several images' representations."""
-    means = find_payload(observation_of(observations, target).upload, Prototypes)
-    return means is not None and (means.counts is None or int(means.counts[target.index]) > 1)
+    with torch.no_grad():
+        features = [torch.cat([extractor(batch) for batch in images.split(256)]) for extractor in extractors]
+    order = torch.randperm(len(images), generator=generator(seed, "held out")).to(images.device)
+    held = max(1, len(order) // _HELD_OUT)
+    inside, outside = (Pairs([part[rows] for part in features], images[rows]) for rows in (order[held:], order[:held]))
+    return inside, outside

@@ -1,9 +1,19 @@
-"""A learned inverse: a network from representations to images, trained on images that the attacker owns."""
+"""A learned inverse of several extractors at once: an input layer for each, one body for all.
+
+A client's representation z, standardised by the mean and the spread that its extractor has on the attacker's images, becomes
+
+    D_k(z) = m + W_k z + B(relu(V_k z + v_k)),
+
+with m the mean image. The readouts W_k come from ridge regression in closed form, the penalty of each chosen on held-out
+images; the entries V_k, v_k and the body B, two linear layers that all extractors share, are trained by Adam on what the
+readouts leave over. Of a mean of representations the readout gives the mean of the images, which is what is asked for.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +22,11 @@ from torch.nn import functional
 
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
-_START = 4
-"""Largest side of the map that the linear layer gives."""
-
-_CHECK_EVERY = 25
+_CHECK_EVERY = 20
 """Steps between two looks at the held-out pairs."""
+
+_PENALTIES = tuple(10.0**power for power in (-4, -3, -2, -1, 0, 1))
+"""Ridge penalties that are tried, in units of the mean eigenvalue of the second moments."""
 
 
 @dataclass(frozen=True)
@@ -26,136 +36,155 @@ class DecoderTraining:
     Attributes:
         iterations: most steps.
         learning_rate: Adam's step size.
-        batch_size: pairs a step.
-        channels: channels of the first map; each doubling of the side halves them, down to 16.
-        held_out: every so manieth pair is held out; the weights that do best on those are kept.
+        batch_size: pairs a step and extractor.
+        width: outputs of the entries; the body is twice as wide.
         patience: steps without a better held-out error after which training ends.
     """
 
     iterations: int
     learning_rate: float
     batch_size: int
-    channels: int
-    held_out: int = 10
-    patience: int = 200
+    width: int
+    patience: int = 60
 
 
-def build_decoder(width: int, image_shape: tuple[int, int, int], channels: int) -> nn.Sequential:
-    """Return a linear layer, then blocks that double the side, then a sigmoid.
+@dataclass(frozen=True)
+class Pairs:
+    """Representations and the images that they should become.
 
-    Args:
-        width: d of the representations.
-        image_shape: (c, h, w) of the images; the last doubling is cropped where sides are no multiple of it.
-        channels: channels of the first map.
+    Attributes:
+        features: ``(n, d_k)`` for each of K extractors; widths may differ.
+        images: ``(n, c, h, w)`` in [0, 1].
     """
-    image_channels, height, width_ = image_shape
-    doublings = 0
-    while max(height, width_) > _START * 2**doublings:
-        doublings += 1
-    sides = (-(-height // 2**doublings), -(-width_ // 2**doublings))
-    layers: list[nn.Module] = [
-        nn.Linear(width, channels * sides[0] * sides[1]),
-        nn.Unflatten(1, (channels, *sides)),
-        nn.BatchNorm2d(channels),
-        nn.ReLU(),
-    ]
-    before = channels
-    for _ in range(doublings):
-        after = max(16, before // 2)
-        layers += [
-            nn.Upsample(scale_factor=2, mode="nearest"),
-            nn.Conv2d(before, after, 3, padding=1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
-        ]
-        before = after
-    layers += [nn.Conv2d(before, image_channels, 3, padding=1), _Crop(height, width_), nn.Sigmoid()]
-    return nn.Sequential(*layers)
+
+    features: Sequence[Tensor]
+    images: Tensor
 
 
-class _Crop(nn.Module):
-    def __init__(self, height: int, width: int) -> None:
+class _Network(nn.Module):
+    """Entries, one an extractor, and the body behind them; starts as zero everywhere."""
+
+    def __init__(self, extractors: int, width_in: int, width: int, pixels: int) -> None:
         super().__init__()
-        self._size = (height, width)
+        self.entry = nn.Parameter(torch.randn(extractors, width_in, width) / math.sqrt(width_in))
+        self.shift = nn.Parameter(torch.zeros(extractors, 1, width))
+        self.body = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, pixels))
+        for value in self.body[2].parameters():
+            nn.init.zeros_(value)
 
-    def forward(self, maps: Tensor) -> Tensor:
-        return maps[:, :, : self._size[0], : self._size[1]]
+    def forward(self, scaled: Tensor, which: slice) -> Tensor:
+        """Return what to add ``(K, n, pixels)`` for representations ``(K, n, d)`` of the extractors ``which``."""
+        found: Tensor = self.body(torch.baddbmm(self.shift[which], scaled, self.entry[which]).relu())
+        return found
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A trained decoder.
+    """A trained decoder of K extractors; those of less width are filled up with zeros.
 
     Attributes:
-        network: takes standardised representations.
-        mean: ``(d,)`` of the training representations.
-        spread: ``(d,)`` their standard deviation.
+        network: entries and body.
+        readout: ``(K, d, pixels)``.
+        mean_image: ``(pixels,)``.
+        mean, spread: ``(K, 1, d)`` of the training representations.
+        image_shape: (channels, height, width).
         held_out_error: mean squared error on the held-out pairs, on [0, 1].
         settled: whether training ended by its own rule before the steps were used up.
         steps: steps taken.
     """
 
-    network: nn.Module
+    network: _Network
+    readout: Tensor
+    mean_image: Tensor
     mean: Tensor
     spread: Tensor
+    image_shape: tuple[int, int, int]
     held_out_error: float
     settled: bool
     steps: int
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d)``."""
+    def __call__(self, features: Tensor, extractor: int) -> Tensor:
+        """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d_k)`` by the k-th extractor."""
+        which = slice(extractor, extractor + 1)
         with torch.no_grad():
-            images: Tensor = self.network((features - self.mean) / self.spread)
+            scaled = (_filled(features, self.mean.shape[2])[None] - self.mean[which]) / self.spread[which]
+            flat = self.mean_image + scaled @ self.readout[which] + self.network(scaled, which)
+        images: Tensor = flat[0].clamp(0, 1).reshape(-1, *self.image_shape)
         return images
 
 
 def train_decoder(
-    features: Tensor,
-    images: Tensor,
-    training: DecoderTraining,
-    seed: int,
-    tick: Callable[[int], None] | None = None,
+    inside: Pairs, outside: Pairs, training: DecoderTraining, seed: int, tick: Callable[[int], None] | None = None
 ) -> Decoder:
-    """Train a decoder on pairs.
+    """Train one decoder for several extractors.
 
     Args:
-        features: ``(n, d)`` representations, n >= 4.
-        images: ``(n, c, h, w)`` in [0, 1].
+        inside: what is trained on, at least two pairs.
+        outside: held-out pairs, at least one, by which penalties and the moment to stop are chosen.
         training: how.
-        seed: of initial weights, of which pairs are held out, and of their order.
+        seed: of initial weights, and of the order of pairs.
         tick: called with the steps done.
     """
-    rng = generator(seed, "pairs")
-    order = torch.randperm(len(features), generator=rng).to(features.device)
-    held = max(1, len(features) // training.held_out)
-    outside, inside = order[:held], order[held:]
-    mean, spread = features[inside].mean(0), features[inside].std(0)
+    width = max(part.shape[1] for part in inside.features)
+    known, held = (torch.stack([_filled(part, width) for part in pairs.features]) for pairs in (inside, outside))
+    mean, spread = known.mean(1, keepdim=True), known.std(1, keepdim=True)
     # A representation may be dead in some coordinates on all of the attacker's images, but alive on the target.
-    spread = spread.clamp_min(0.1 * spread.mean().clamp_min(1e-6))
-    scaled = (features - mean) / spread
+    spread = spread.clamp_min(0.1 * spread.mean(2, keepdim=True).clamp_min(1e-6))
+    known, held = (known - mean) / spread, (held - mean) / spread
+    mean_image = inside.images.flatten(1).mean(0)
+    wanted, unseen = (pairs.images.flatten(1) - mean_image for pairs in (inside, outside))
+    readout = torch.stack([_ridge(z, wanted, h, unseen) for z, h in zip(known, held, strict=True)])
+    left, left_unseen = wanted - known @ readout, unseen - held @ readout
     with global_seed(derive_seed(seed, "decoder weights")):
-        shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-        network = build_decoder(features.shape[1], shape, training.channels).to(features.device)
-    optimiser = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
-    best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float("inf"), 0, 0
+        network = _Network(len(known), width, training.width, wanted.shape[1]).to(known.device)
+    lowest, settled, steps = _fit(network, known, left, held, left_unseen, training, generator(seed, "pairs"), tick)
+    channels, height, width_ = inside.images.shape[1:]
+    shape = (int(channels), int(height), int(width_))
+    return Decoder(network.requires_grad_(False), readout, mean_image, mean, spread, shape, lowest, settled, steps)
+
+
+def _fit(
+    network: _Network,
+    known: Tensor,
+    left: Tensor,
+    held: Tensor,
+    left_unseen: Tensor,
+    training: DecoderTraining,
+    rng: torch.Generator,
+    tick: Callable[[int], None] | None,
+) -> tuple[float, bool, int]:
+    """Train the network on what the readouts leave over; return the least held-out error, whether it settled, and steps."""
+    optimiser = torch.optim.AdamW(network.parameters(), lr=training.learning_rate, weight_decay=1e-2)
+    everyone, rows = slice(None), torch.arange(len(known), device=known.device)[:, None]
+    best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float(left_unseen.square().mean()), 0, 0
     while step < training.iterations and step - best_at < training.patience:
-        shuffled = inside[torch.randperm(len(inside), generator=rng).to(inside.device)]
-        for batch in shuffled.split(training.batch_size):
-            if len(batch) < 2 or step == training.iterations:  # batch norm needs two
-                continue
-            network.train()
-            loss = functional.mse_loss(network(scaled[batch]), images[batch])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            step += 1
-            if step % _CHECK_EVERY == 0 or step == training.iterations:
-                network.eval()
-                with torch.no_grad():
-                    error = float(functional.mse_loss(network(scaled[outside]), images[outside]))
-                if error < lowest:
-                    best, lowest, best_at = copy.deepcopy(network.state_dict()), error, step
-                if tick is not None:
-                    tick(step)
+        drawn = torch.randint(known.shape[1], (len(known), training.batch_size), generator=rng).to(known.device)
+        loss = functional.mse_loss(network(known[rows, drawn], everyone), left[rows, drawn])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        step += 1
+        if step % _CHECK_EVERY == 0 or step == training.iterations:
+            with torch.no_grad():
+                error = float(functional.mse_loss(network(held, everyone), left_unseen))
+            if error < lowest:
+                best, lowest, best_at = copy.deepcopy(network.state_dict()), error, step
+            if tick is not None:
+                tick(step)
     network.load_state_dict(best)
-    return Decoder(network.eval().requires_grad_(False), mean, spread, lowest, step < training.iterations, step)
+    return lowest, step < training.iterations, step
+
+
+def _ridge(known: Tensor, wanted: Tensor, held: Tensor, unseen: Tensor) -> Tensor:
+    """Return the readout ``(d, pixels)`` of the penalty that does best on the held-out pairs."""
+    values, vectors = torch.linalg.eigh(known.T @ known)
+    values, moments = values.clamp_min(0)[:, None], vectors.T @ (known.T @ wanted)
+    scale = values.mean().clamp_min(1e-12)
+    found = [vectors @ (moments / (values + penalty * scale)) for penalty in _PENALTIES]
+    errors = [float((held @ one - unseen).square().mean()) for one in found]
+    best: Tensor = found[errors.index(min(errors))]
+    return best
+
+
+def _filled(features: Tensor, width: int) -> Tensor:
+    return functional.pad(features, (0, width - features.shape[1]))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.observation import Needs, Observation
+from fedpriv.attacks.observation import Knowledge, Needs, Observation
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.read.target_features import observation_of, rounds_of, upload_holds
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
@@ -73,9 +73,9 @@ class AveragedInversion(RecoverThenInvert):
         )
         return Recovered(averaged, problem.targets)
 
-    def inverter(self, **options: Any) -> Attack:
+    def inverter(self, knowledge: Knowledge, **options: Any) -> Attack:
         """Return the inversion, which believes of the averaged vectors what ``match`` says."""
-        return super().inverter(**options, **({} if self.inversion == "decoder" else {"match": self.match}))
+        return super().inverter(knowledge, **options, match=self.match)
 
 
 def averaged_upload(

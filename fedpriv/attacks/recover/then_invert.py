@@ -15,7 +15,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.invert.joint import JointInversion
-from fedpriv.attacks.observation import Needs, Observation, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, Unit
 from fedpriv.wire.payloads import Prototypes
 
 Inversion = Literal["dip", "pixels", "decoder", "joint"]
@@ -51,13 +51,13 @@ class RecoverThenInvert(Attack):
     """Recover a vector for each target, then invert it; a subclass writes ``recover``.
 
     Attributes:
-        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data) or ``joint`` (of class
-            means, by several images each).
-        iterations: most steps of the inversion.
+        inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
+            means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
+        iterations: most steps of the inversion; of ``decoder`` those in which its images are fitted to the vectors.
         restarts: of the inversion.
     """
 
-    inversion: Inversion = "dip"
+    inversion: Inversion | Literal["auto"] = "auto"
     iterations: Annotated[int, Ge(1)] = 800
     restarts: Annotated[int, Ge(1)] = 1
 
@@ -66,21 +66,29 @@ class RecoverThenInvert(Attack):
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the needs of both parts together."""
-        return super().requirements_for(kind).together(INVERSIONS[self.inversion].needs)
+        inversion: Inversion = "dip" if self.inversion == "auto" else self.inversion
+        return super().requirements_for(kind).together(INVERSIONS[inversion].needs)
 
     @abstractmethod
     def recover(self, problem: AttackProblem) -> Recovered:
         """Return a vector for each target, or refuse where the observations or grants do not allow it."""
 
-    def inverter(self, **options: Any) -> Attack:
-        """Return the inversion, made with this attack's budget and further options of its own."""
-        return INVERSIONS[self.inversion](**{"iterations": self.iterations, "restarts": self.restarts} | options)
+    def inverter(self, knowledge: Knowledge, **options: Any) -> Attack:
+        """Return the inversion, made with this attack's budget and further options of its own; a decoder takes none."""
+        granted: Inversion = "dip" if knowledge.public_images is None else "decoder"
+        chosen = granted if self.inversion == "auto" else self.inversion
+        if chosen == "decoder":
+            gradients = knowledge.card.extractor != "query"
+            return DecoderInversion(refine=self.iterations if gradients else 0, restarts=self.restarts)
+        return INVERSIONS[chosen](**{"iterations": self.iterations, "restarts": self.restarts} | options)
 
     @final
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover and invert."""
         found = self.recover(problem)
-        inverted = self.inverter().run(replace(problem, observations=found.uploads, targets=found.places))
+        inverted = self.inverter(problem.knowledge).run(
+            replace(problem, observations=found.uploads, targets=found.places)
+        )
         labels, converged = inverted.labels, inverted.converged
         if found.labels is not None:
             labels = found.labels.to(labels)[:, None].expand_as(labels)
@@ -92,7 +100,9 @@ class RecoverThenInvert(Attack):
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the inversion's, against the vectors recovered from the uploads."""
         found = self.recover(problem)
-        return self.inverter().objective(replace(problem, observations=found.uploads, targets=found.places))
+        return self.inverter(problem.knowledge).objective(
+            replace(problem, observations=found.uploads, targets=found.places)
+        )
 
 
 def as_uploads(found: Sequence[Tensor], targets: Sequence[TargetId]) -> tuple[Observation, ...]:
