@@ -38,6 +38,7 @@ class Declared(ABC):
         needs: what the card must grant.
         needs_on: the same for kinds of payload where it differs.
         needs_in_words: what lists say where ``needs`` is empty.
+        most_targets: how many targets it takes where nobody says how many: few, where each is a long search of its own.
         budget: the hyperparameter that says how long it may search, in a unit of its own (steps of Adam, calls of L-BFGS);
             None for an attack that does not iterate.
     """
@@ -51,6 +52,7 @@ class Declared(ABC):
     needs: ClassVar[Needs] = Needs()
     needs_on: ClassVar[NeedsOn] = ()
     needs_in_words: ClassVar[str] = "nothing"
+    most_targets: ClassVar[int] = 48
     budget: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -28,7 +28,7 @@ from fedpriv.util.folders import numbered
     "--run", type=click.Path(path_type=Path), help="A finished run of fedpriv train; default: train one first."
 )
 @click.option("--method", help="Method to train when there is no --run (default: the usual one for the target).")
-@click.option("--targets", type=int, default=48, show_default=True, help="How many targets at most.")
+@click.option("--targets", type=int, help="How many targets at most (default: 48, or 6 where each is a long search).")
 @click.option("--round", type=int, help="Attack the uploads of this round (default: the last stored).")
 @click.option(
     "--stage",

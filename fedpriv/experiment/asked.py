@@ -42,7 +42,7 @@ def plan_of(
         attacks={name: made for name, made in chosen.items() if made.result == "images"},
         inferences={name: made for name, made in chosen.items() if made.result == "scores"},
         card=card,
-        n_targets=settings.get("targets", 48),
+        n_targets=settings.get("targets"),
         rounds_seen=settings.get("rounds_seen"),
         budgets=budgets,
         control=settings.get("control", True),

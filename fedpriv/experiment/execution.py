@@ -70,7 +70,7 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
                 federation,
                 plan.target,
                 plan.card_for(job, sum(job.round is None or number <= job.round for number in run.captured_rounds())),
-                n_targets=plan.n_targets,
+                n_targets=plan.n_targets or job.attack.most_targets,
                 seed=plan.seed,
                 round_=job.round,
                 unit=job.attack.unit,

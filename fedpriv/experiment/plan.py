@@ -58,7 +58,7 @@ class AttackPlan:
         attacks: that return images, by name, with their options.
         inferences: attacks that return scores, likewise; they run beside the others.
         card: the grants.
-        n_targets: targets at most.
+        n_targets: targets at most; None for each attack's own number.
         seed: of targets, attacks and scores.
         round: whose uploads are attacked; None for the last stored. Not together with ``stages``.
         rounds_seen: rounds that attacks across rounds use; None for all that are stored.
@@ -74,7 +74,7 @@ class AttackPlan:
     target: str
     attacks: Mapping[str, Attack]
     card: KnowledgeCard
-    n_targets: int = 48
+    n_targets: int | None = None
     seed: int = 0
     round: int | None = None
     rounds_seen: int | None = None

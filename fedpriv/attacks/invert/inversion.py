@@ -142,6 +142,7 @@ class VectorInversion(FittedInversion):
     match: Match = "vector"
 
     targets = VECTORS
+    most_targets = 6
 
     def vectors(self, problem: AttackProblem) -> Tensor:
         """Return the uploaded vectors."""
@@ -158,6 +159,7 @@ class VectorInversion(FittedInversion):
 class DipInversion(DipFitting, VectorInversion):
     """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images)."""
 
+    iterations: Annotated[int, Ge(1)] = 300
     tolerance: Annotated[float, Ge(0)] = 2e-4
 
     name = "dip"

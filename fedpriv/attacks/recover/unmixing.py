@@ -20,9 +20,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
@@ -53,6 +54,7 @@ class UnmixedInversion(RecoverThenInvert):
     """
 
     family: Family = "auto"
+    iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix"
     summary = "class means unmixed from many rounds of mixtures, then inverted"

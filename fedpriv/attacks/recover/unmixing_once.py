@@ -51,7 +51,7 @@ class LabelUnmixing(RecoverThenInvert):
     """
 
     scaled: bool = False
-    iterations: Annotated[int, Ge(1)] = 250
+    iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix-label"
     summary = "a mixture taken for the mean of each class that it names, then inverted"
@@ -81,7 +81,7 @@ class PriorUnmixing(RecoverThenInvert):
 
     source: Source = "auto"
     noise: Annotated[float, Ge(0)] = 0.0
-    iterations: Annotated[int, Ge(1)] = 250
+    iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix-prior"
     summary = "class means guessed from one mixture and what the server knows of classes, then inverted"

@@ -208,7 +208,9 @@ def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict
     from fedpriv.experiment.execution import prepare_ground
     from fedpriv.experiment.inference import measure_all
 
-    few = min(plan.n_targets, REHEARSED_TARGETS)
+    fits = [one.most_targets for one in (*plan.attacks.values(), *plan.inferences.values())]
+    asked = plan.n_targets or max(fits)
+    few = min(asked, REHEARSED_TARGETS)
     small = replace(plan, n_targets=few, stages={}, budgets=(), rounds_seen=None, control=False, device="cpu")
     if not plan.attacks:
         ground = prepare_ground(run.run, small)
@@ -224,8 +226,8 @@ def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict
         slope = max(0.0, (second - first) / (SMALL_BUDGETS[1] - SMALL_BUDGETS[0]))
     start = max(0.0, first - SMALL_BUDGETS[0] * slope)
     # Clients that have fewer targets than were asked for stand for all of them.
-    there = targets * cell.config.clients / run.clients if targets < few else plan.n_targets
-    times = min(plan.n_targets, there) / targets
+    there = targets * cell.config.clients / run.clients if targets < few else asked
+    times = min(asked, there) / targets
     found = {}
     for job in plan.jobs():
         budget = getattr(job.attack, job.attack.budget) if job.attack.budget else 0

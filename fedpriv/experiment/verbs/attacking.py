@@ -64,7 +64,7 @@ class AttackSettings(FederationSettings, total=False):
 
     Attributes:
         method: method to train when there is no run (default: the usual one for the target).
-        targets: how many targets at most (default 48).
+        targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
         round: attack the uploads of this round (default: the last stored).
         stages: attack early (after 5-10 % of the rounds), middle, converged (the last).
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).

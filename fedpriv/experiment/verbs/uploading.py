@@ -167,7 +167,7 @@ def attack_uploads(
     with folders.output(folder, "attacks", force=settings.get("force", False)):
         for job in plan.jobs():
             card = plan.card_for(job, handed.rounds)
-            evidence = make_evidence(handed, card, job.attack, plan.n_targets, seed, trained)
+            evidence = make_evidence(handed, card, job.attack, plan.n_targets or job.attack.most_targets, seed, trained)
             asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
             about = About(
                 **dict(_provenance(handed, job.attack, card, settings)),
