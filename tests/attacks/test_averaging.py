@@ -146,7 +146,7 @@ def test_the_attack_recovers_the_rows_and_reports_them(inversion):
     rows = average_rows(seen, seen[-1]).rows
     expect_close(found.features, rows)
     assert error(rows, images.flatten(1) @ matrix) < 0.3
-    once = attack.inverter()(tuple(seen[-1:]), knowledge, targets, seed=0, device=CPU)
+    once = attack.inverter(knowledge)(tuple(seen[-1:]), knowledge, targets, seed=0, device=CPU)
     mistakes = [float((one.images[:, 0] - images).square().mean()) for one in (found, once)]
     assert mistakes[0] < 0.6 * mistakes[1]
 
