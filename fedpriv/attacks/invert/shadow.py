@@ -73,7 +73,7 @@ class ShadowTraining:
 
     Attributes:
         architecture: a name of ``fedpriv.models.MODELS``; the client's own is not known. None takes cnn4 for images
-            of 16 positions a side or more, small-cnn for smaller ones.
+            of 32 positions a side or more, small-cnn for smaller ones.
         epochs: passes over the attacker's images.
         batch_size: images a step.
         learning_rate: Adam's step size.
@@ -195,7 +195,7 @@ def shadow_model(
 def substitute(images: Tensor, n_classes: int, width: int, seed: int, architecture: str | None = None) -> SplitModel:
     """Return an untrained model for images ``(p, c, h, w)`` on their device, in training mode; see `ShadowTraining`."""
     channels, height, side = images.shape[1:]
-    name = architecture or ("cnn4" if min(height, side) >= 16 else "small-cnn")
+    name = architecture or ("cnn4" if min(height, side) >= 32 else "small-cnn")
     return build_model(Blueprint(name, (channels, height, side), n_classes, width), seed).to(images.device).train()
 
 
