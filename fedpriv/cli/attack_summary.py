@@ -36,6 +36,7 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
         return
     from fedpriv.pages.membership_report import row as membership_row
     from fedpriv.pages.property_report import row as property_row
+    from fedpriv.scoring.verdict import TOGETHER
 
     show_attacks(
         {result.path / name: record for name, record in result.records.items()},
@@ -45,7 +46,7 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
     answers = {name: record for name, record in result.scores.items() if record.kind == "property"}
     _show_scores(members, [membership_row(record) for record in members.values()], verdicts)
     _show_scores(answers, [property_row(record) for record in answers.values()], verdicts)
-    click.echo("")
+    click.echo(f"\n{TOGETHER}\n")
     for name in result.records:
         click.echo(f"image grid: {result.path / name / 'grid.png'}")
     click.echo(f"report:     {result.path / 'report.html'}")

@@ -21,7 +21,7 @@ BADGES: dict[Kind, str] = {
 """Verdicts in a few words, the gravest first."""
 
 TOGETHER = (
-    "All comparisons of this page are tested together (Holm, 5 %): of pages of attacks that know nothing, at most one in "
+    "All comparisons shown here are tested together (Holm, 5 %): where attacks know nothing, at most one such page in "
     "twenty claims a leak. Intervals are of one comparison each."
 )
 """What a page says once of its verdicts."""
@@ -221,7 +221,7 @@ def gain(verdict: Verdict) -> str:
         return f"{text}, not distinguishable from 0 with {verdict.n_clients} clients"
     if one.ci95[0] <= one.least:
         return f"{text}, not surely above {one.least:g} dB, the least that counts"
-    return f"{text}, not sure enough among the {verdict.n_compared} comparisons of this page"
+    return f"{text}, not sure enough among the {verdict.n_compared} comparisons shown here"
 
 
 def _difference(one: JudgedComparison) -> str:
@@ -297,7 +297,7 @@ def _reason(reason: Reason) -> str:
         "caveat": reason.text.rstrip("."),
         "budget_rising": f"the last increase of its budget still gained {value:.1f} dB",
         "at_chance": f"the model is right for {percent(value)} of the test images, a constant guess for {percent(beside)}",
-        "undertrained": f"the model reaches {percent(value)} accuracy, its method {percent(beside)} elsewhere on this page",
+        "undertrained": f"the model reaches {percent(value)} accuracy, its method {percent(beside)} elsewhere here",
         "smaller_budget": "it was run with a larger budget too, which is judged",
         "no_comparison": "there is no guess to compare with",
     }[reason.name]
