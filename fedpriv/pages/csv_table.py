@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedpriv.pages.alike import Verdicts
+from fedpriv.pages.baselines import Baselines, local_accuracy
 from fedpriv.pages.card import card_words
-from fedpriv.pages.frontier import run_figures
+from fedpriv.pages.frontier import MEASURES, Frontier, Point, run_figures
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.ranking import budget_value, in_order, stage_name
-from fedpriv.scoring.records import Verdict
+from fedpriv.scoring.records import KnowledgeCard, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import words
 
@@ -62,6 +63,8 @@ _CSV = (
     "seed",
     "run_seed",
     "accuracy_after_training",
+    "accuracy_after_broadcast",
+    "accuracy_gain_over_local",
     "upload_scalars_per_client_round",
     "upload_bytes_per_client_round",
     "verdict_kind",
@@ -70,38 +73,93 @@ _CSV = (
 )
 
 
-def csv_text(found: Sequence[AttackRecord], verdicts: Verdicts) -> str:
+def csv_text(found: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None) -> str:
     """Return the table with a header line; strongest attack of each knowledge card first; empty cells were not measured.
 
     Args:
         found: scored attacks.
         verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
+        alone: accuracies of clients that exchange nothing.
 
     Raises:
         UserError: when an attack was not scored.
     """
+    return _written(_CSV, csv_rows(found, verdicts, alone))
+
+
+def frontier_csv(found: Sequence[Frontier]) -> str:
+    """Return a line for each point of the frontiers: verdict, what is reached by each measure, accuracies and sizes."""
+    rows = [
+        {"frontier": number, "knowledge": _card(frontier.card)} | _point_row(point, best=best)
+        for number, frontier in enumerate(found, start=1)
+        for point, best in zip(frontier.points, frontier.best, strict=True)
+    ]
+    return _written(_FRONTIER, rows)
+
+
+_FRONTIER = (
+    *("frontier", "knowledge", "upload", "method", "target", "defense", "seeds", "verdict_kind", "bettered"),
+    *(f"{name}{what}" for name in MEASURES for what in ("", "_low", "_high", "_attack", "_found")),
+    *("accuracy_after_training", "accuracy_after_broadcast", "accuracy_gain_over_local"),
+    *(
+        "upload_scalars_per_client_round",
+        "upload_bytes_per_client_round",
+        "adapted_attack_not_run",
+        "under_other_cards",
+    ),
+)
+
+
+def _point_row(point: Point, *, best: bool) -> dict[str, object]:
+    row: dict[str, object] = {name: getattr(point, name) for name in ("method", "target", "defense")}
+    for name, effect in point.effects.items():
+        row |= {name: effect.value, f"{name}_low": effect.low, f"{name}_high": effect.high}
+        row |= {f"{name}_attack": effect.attack, f"{name}_found": effect.found}
+    return row | {
+        "upload": point.label,
+        "seeds": ";".join(str(seed) for seed in point.seeds),
+        "verdict_kind": point.kind,
+        "bettered": not best,
+        "accuracy_after_training": point.trained.mean,
+        "accuracy_after_broadcast": None if point.received is None else point.received.mean,
+        "accuracy_gain_over_local": point.gain,
+        "upload_scalars_per_client_round": point.scalars.mean,
+        "upload_bytes_per_client_round": point.bytes.mean,
+        "adapted_attack_not_run": point.unadapted,
+        "under_other_cards": point.elsewhere,
+    }
+
+
+def _written(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
     buffer = io.StringIO()
-    table = csv.DictWriter(buffer, _CSV, lineterminator="\n")
+    table = csv.DictWriter(buffer, columns, lineterminator="\n")
     table.writeheader()
-    table.writerows(csv_rows(found, verdicts))
+    table.writerows(rows)
     return buffer.getvalue()
 
 
-def csv_rows(found: Sequence[AttackRecord], verdicts: Verdicts) -> list[dict[str, object]]:
+def _card(card: KnowledgeCard) -> str:
+    return ";".join(f"{key}={value}" for key, value in card_words(card).items())
+
+
+def csv_rows(
+    found: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None
+) -> list[dict[str, object]]:
     """Return the rows of the table by column, in its order; what was not measured is missing.
 
     Raises:
         UserError: when an attack was not scored.
     """
-    rows = [_csv_row(attack, verdicts[attack.directory,]) for attack in in_order(found, scored)]
+    rows = [_csv_row(attack, verdicts[attack.directory,], alone or {}) for attack in in_order(found, scored)]
     return [{column: row[column] for column in _CSV if column in row} for row in rows]
 
 
-def _csv_row(attack: AttackRecord, verdict: Verdict) -> dict[str, object]:
+def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[str, object]:
     record, about = scored(attack), attack.about
     metrics, gain, cost = record.metrics, record.advantage_db, record.cost
     reached, gained = metrics.psnr_db.ci95 or (None, None), gain.ci95 or (None, None)
-    trained, size, search = run_figures(about)[0], upload_size(about), convergence(record)
+    (trained, received, _), size, search = run_figures(about), upload_size(about), convergence(record)
+    local = local_accuracy(about, alone)
     permuted = record.image_floors.get(PERMUTED)
     return {
         **{
@@ -111,7 +169,7 @@ def _csv_row(attack: AttackRecord, verdict: Verdict) -> dict[str, object]:
         **{key: metrics.measured[key].mean for key in _MEASURES if key in metrics.measured},
         **{key: getattr(cost, key) for key in ("seconds", "iterations", "rows", "device")},
         "directory": attack.directory.name,
-        "knowledge": ";".join(f"{key}={value}" for key, value in card_words(record.knowledge).items()),
+        "knowledge": _card(record.knowledge),
         "psnr_db_low": reached[0],
         "psnr_db_high": reached[1],
         "psnr_db_median": metrics.psnr_db.median,
@@ -130,6 +188,8 @@ def _csv_row(attack: AttackRecord, verdict: Verdict) -> dict[str, object]:
         "method_label": None if about.labels is None else about.labels.method,
         "defense_label": None if about.labels is None else about.labels.defense,
         "accuracy_after_training": trained,
+        "accuracy_after_broadcast": received,
+        "accuracy_gain_over_local": None if trained is None or local is None else trained - local,
         "upload_scalars_per_client_round": None if size is None else size.scalars,
         "upload_bytes_per_client_round": None if size is None else size.bytes,
         "stage": stage_name(record),

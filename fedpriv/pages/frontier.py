@@ -1,35 +1,37 @@
-"""Leakage, accuracy and communication of uploads side by side, and which of them no other betters in all three.
+"""Leakage, accuracy and communication of uploads side by side, and which of them no other betters in all of it.
 
-An upload (method, its options, defenses with their strengths, kind of target) is one point. Its leakage is that of the
-attack that gains most on it, at the stage of training where it does, the same for all seeds; of an attack with several
-budgets the largest stands, because choosing by score would be choosing by the truth. Accuracy and communication are of
-the same runs. Points are compared only under one knowledge card, on one data set divided one way.
+An upload (method, its options, defenses with their strengths, kind of target) is one point: what the gravest of all attacks
+on it reaches by each measure, as the page's verdicts have it, and accuracy and communication of the same runs. Points are
+compared only under one knowledge card, on one data set divided one way.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpriv.pages.alike import NOT_THE_UPLOAD, upload_key, variant_key
+from fedpriv.federation.answer import answers_for
+from fedpriv.pages.alike import NOT_THE_UPLOAD, Result, Verdicts, about_of, over_seeds, upload_key
+from fedpriv.pages.baselines import Baselines, local_accuracy
 from fedpriv.pages.labels import defense_label, local_work, method_label
 from fedpriv.pages.upload_size import upload_size
-from fedpriv.scoring.pareto import hypervolume, nondominated
-from fedpriv.scoring.ranking import largest_budgets, title
+from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
 from fedpriv.scoring.records import About, Kind, KnowledgeCard, Provenance, Verdict
-from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.config import plain
 
-REFERENCE = {"leakage_db": 20.0, "error": 1.0, "log10_scalars": 9.0}
-"""The worst corner of the hypervolume, by which the objectives are divided: 20 dB beyond the floor (best blind guess),
-no image classified correctly, 10^9 scalars per client and round on a logarithmic scale from 1. It never changes, so
-hypervolumes of several reports compare."""
+MEASURES: dict[str, tuple[str, ...]] = {
+    "images": ("images", "beyond_3db", "identified", "classes"),
+    "representations": ("vectors", "vectors_identified"),
+    "membership": ("membership", "members_found"),
+    "property": ("property",),
+}
+"""Panels, and the measures whose claims count in each; the first is the one that is drawn."""
 
 _CLEARLY_LESS = 0.99
 """What is sent settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
@@ -43,19 +45,24 @@ _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public",
 
 @dataclass(frozen=True)
 class Spread:
-    """A quantity over the seeds of one upload.
-
-    Attributes:
-        mean: over seeds.
-        sd: over seeds (dividing by n - 1), None for one seed.
-        low, high: for leakage of one seed its 95 % interval over clients; for several seeds the least and the greatest
-            of them; None where there is neither.
-    """
+    """A quantity over the seeds of one upload: mean, and where there are several sd (n - 1), least and greatest."""
 
     mean: float
     sd: float | None = None
     low: float | None = None
     high: float | None = None
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of the values of all seeds."""
+        if len(values) == 1:
+            return cls(values[0])
+        return cls(float(np.mean(values)), float(np.std(values, ddof=1)), min(values), max(values))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest; of one seed twice the value."""
+        return (self.mean, self.mean) if self.low is None or self.high is None else (self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -66,15 +73,15 @@ class Point:
         label: what it is called in this set.
         method, target: registry names.
         defense: its label, ``none`` without any.
-        attack: title of the attack that gains most, whose leakage this is.
-        kind: the verdict on that attack; for several seeds the worst.
-        leakage: advantage over the floor, dB.
-        accuracy: share of all test images after local training, last round, in [0, 1].
-        scalars: what a client uploads in a round, in numbers of 32 bits; see :func:`words_per_client`.
+        kind: the verdict on the upload: of all attacks the gravest.
+        effects: by panel of :data:`MEASURES`; what was not attacked is missing.
+        trained, received: share of all test images classified correctly in the last round, after local training and after
+            the broadcast that follows; None where not recorded.
+        local: ``trained`` of the same clients without any exchange; None where there is no such run.
+        scalars: what a client uploads in a round, in numbers of 32 bits; see :class:`fedpriv.pages.upload_size.UploadSize`.
         bytes: the same in bytes, everything counted as it is encoded.
-        seeds: of the runs that the attack was made on.
-        attacked: how many seeds of the upload any attack was made on; more than ``seeds`` where some of the strongest
-            failed or were not run.
+        seeds: of the attacked runs.
+        unadapted: what adapted to its defenses was not run on it; empty where all was.
         elsewhere: what the upload gives away under other cards, if it is worse there; else empty.
     """
 
@@ -82,38 +89,34 @@ class Point:
     method: str
     target: str
     defense: str
-    attack: str
     kind: Kind
-    leakage: Spread
-    accuracy: Spread
+    effects: Mapping[str, Effect]
+    trained: Spread
+    received: Spread | None
+    local: float | None
     scalars: Spread
     bytes: Spread
     seeds: tuple[int, ...]
-    attacked: int
+    unadapted: str = ""
     elsewhere: str = ""
 
     @property
-    def marked(self) -> bool:
-        """Whether the images of this chart do not tell all that the upload gives away."""
-        return bool(self.elsewhere) or self.kind in ("some", "vectors", "classes")
+    def gain(self) -> float | None:
+        """Accuracy after training less that without any exchange."""
+        return None if self.local is None else self.trained.mean - self.local
 
     @property
-    def seeds_told(self) -> str:
-        """How many seeds the strongest attack has, and of how many that were attacked where it lacks some."""
-        have = len(self.seeds)
-        return str(have) if have == self.attacked else f"{have} of {self.attacked}"
+    def notes(self) -> str:
+        """What the figures do not tell."""
+        missing = f"adapted attack not run: {self.unadapted}" if self.unadapted else ""
+        return "; ".join(filter(None, (missing, self.elsewhere)))
 
     @property
-    def objectives(self) -> tuple[float, float, float]:
-        """(leakage, error, log10 numbers of 32 bits), each to be minimised, in units of :data:`REFERENCE`.
-
-        A leakage below zero counts as zero: an attack that falls short of the floor says nothing about safety.
-        """
-        return (
-            max(self.leakage.mean, 0.0) / REFERENCE["leakage_db"],
-            (1 - self.accuracy.mean) / REFERENCE["error"],
-            math.log10(max(self.scalars.mean, 1.0)) / REFERENCE["log10_scalars"],
-        )
+    def objectives(self) -> Objectives:
+        """What it is compared by."""
+        costs = {"trained": -self.trained.mean, "scalars": self.scalars.mean}
+        costs |= {} if self.received is None else {"received": -self.received.mean}
+        return Objectives(self.effects, costs, may_better=not self.unadapted and self.kind != "untested")
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,12 @@ class Frontier:
     """Points that may be compared with one another.
 
     Attributes:
-        card: the knowledge card.
+        card: the knowledge card, with the most rounds seen; attacks that need fewer use fewer.
         task: settings that all points share.
-        points: the undominated first, then by leakage.
+        points: the undominated first, then by label.
         best: aligned with ``points``, whether none of the others betters it.
         settled: aligned, for a point that is bettered: whether some point that does so is better beyond the spread in an
             objective; True for the others.
-        volume: hypervolume of the points, as a share of the box below the reference, in [0, 1].
     """
 
     card: KnowledgeCard
@@ -135,41 +137,53 @@ class Frontier:
     points: tuple[Point, ...]
     best: tuple[bool, ...]
     settled: tuple[bool, ...]
-    volume: float
 
     @property
-    def marked(self) -> bool:
-        """Whether some point is marked as giving away more than its images."""
-        return any(point.marked for point in self.points)
+    def measured(self) -> tuple[str, ...]:
+        """The panels in which some upload has a place."""
+        return tuple(name for name in MEASURES if any(name in point.effects for point in self.points))
 
     @property
-    def partial(self) -> bool:
-        """Whether the strongest attack on some upload lacks seeds that others have."""
-        return any(len(point.seeds) < point.attacked for point in self.points)
+    def locals(self) -> tuple[float, ...]:
+        """Accuracies without any exchange, beside which some points stand."""
+        return tuple(sorted({point.local for point in self.points if point.local is not None}))
 
 
-Judge = Callable[[AttackRecord], Verdict]
+@dataclass(frozen=True)
+class _Told:
+    """One attack with the verdict over its seeds."""
+
+    made: Provenance
+    verdict: Verdict
+
+    @property
+    def gravity(self) -> int:
+        return list(BADGES).index(self.verdict.kind)
 
 
-def frontiers(attacks: Sequence[AttackRecord], verdict: Judge) -> tuple[Frontier, ...]:
+def frontiers(
+    results: Mapping[Path, Result], verdicts: Verdicts, known: Baselines | None = None
+) -> tuple[Frontier, ...]:
     """Return one frontier for each knowledge card and task, in the order in which they come.
 
-    Of an attack with several budgets the largest counts. Attacks whose directories record no accuracy or communication
-    have no point.
+    Uploads of whose runs no attack records accuracy and communication have no point.
 
     Args:
-        attacks: scored.
-        verdict: what the page says of one.
-
-    Raises:
-        UserError: when an attack was not scored.
+        results: of attacks and inferences, by their folders; of several budgets the largest.
+        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
+        known: accuracies without any exchange.
     """
-    shown = largest_budgets(attacks, scored, lambda attack: attack.about)
-    groups: dict[str, list[AttackRecord]] = {}
-    for attack in shown:
-        if _located(attack):
-            groups.setdefault(_group_key(attack.about), []).append(attack)
-    return tuple(_frontier(members, shown, verdict) for members in groups.values())
+    runs: dict[str, dict[int, About]] = {}
+    for result in results.values():
+        about = about_of(result)
+        if isinstance(about, About) and upload_size(about) is not None and run_figures(about)[0] is not None:
+            runs.setdefault(upload_key(about), {})[about.run_seed] = about
+    told = [_Told(about_of(results[folders[0]]), verdicts[folders]) for folders in over_seeds(results)]
+    placed = [one for one in told if upload_key(one.made) in runs]
+    groups: dict[str, list[_Told]] = {}
+    for one in placed:
+        groups.setdefault(_setting(one.made, placed), []).append(one)
+    return tuple(_frontier(members, told, runs, known or {}) for members in groups.values())
 
 
 def run_figures(about: About) -> tuple[float | None, float | None, float | None]:
@@ -180,42 +194,51 @@ def run_figures(about: About) -> tuple[float | None, float | None, float | None]
     return trained, received, None if size is None else size.scalars
 
 
-def _located(attack: AttackRecord) -> bool:
-    return upload_size(attack.about) is not None and run_figures(attack.about)[0] is not None
+def _setting(made: Provenance, everything: Sequence[_Told]) -> str:
+    """Return what attacks of one frontier have in common: task and grants, however many rounds each needs.
+
+    An attack that takes no extractor stands with those on the same upload that take one and have all other grants.
+    """
+    grants = _grants(made)
+    if made.knowledge.extractor == "none":
+        beside = [_grants(one.made) for one in everything if upload_key(one.made) == upload_key(made)]
+        grants = next((own for own in beside if own | {"extractor": "none"} == grants), grants)
+    return json.dumps([grants, _task(made)], sort_keys=True, default=str)
 
 
-def _group_key(about: About) -> str:
-    """Return what is the same for all points that may be compared."""
-    return json.dumps([plain(about.knowledge), _task(about)], sort_keys=True, default=str)
+def _grants(made: Provenance) -> dict[str, Any]:
+    return {name: value for name, value in plain(made.knowledge).items() if name != "rounds_seen"}
 
 
-def _task(about: About) -> dict[str, Any]:
-    own = {name: plain(getattr(about.run, name, None)) for name in _TASK}
-    return own | {"data set": about.dataset, "local work": local_work(about.run)}
+def _task(made: Provenance) -> dict[str, Any]:
+    own = {name: plain(getattr(made.run, name, None)) for name in _TASK}
+    return own | {"data set": made.dataset, "local work": local_work(made.run)}
 
 
-def _frontier(members: Sequence[AttackRecord], everything: Sequence[AttackRecord], verdict: Judge) -> Frontier:
-    uploads: dict[str, list[AttackRecord]] = {}
-    for attack in members:
-        uploads.setdefault(upload_key(attack.about), []).append(attack)
-    found = [_strongest(own) for own in uploads.values()]
-    labels = point_labels([own[0].about for own in found])
-    beside = [_elsewhere(own[0], everything, verdict) for own in found]
-    attacked = [len(_seeds(own)) for own in uploads.values()]
-    kinds = [min((verdict(attack).kind for attack in own), key=_gravity) for own in found]
-    points = [_point(*one) for one in zip(labels, found, kinds, beside, attacked, strict=True)]
-    objectives = np.array([point.objectives for point in points])
-    best = nondominated(objectives)
+def _frontier(
+    members: Sequence[_Told], everything: Sequence[_Told], runs: Mapping[str, Mapping[int, About]], known: Baselines
+) -> Frontier:
+    uploads: dict[str, list[_Told]] = {}
+    for one in members:
+        uploads.setdefault(upload_key(one.made), []).append(one)
+    abouts = [list(runs[key].values()) for key in uploads]
+    labels = point_labels([own[0] for own in abouts])
+    points = [
+        _point(label, own, trained, _elsewhere(own, everything), known)
+        for label, own, trained in zip(labels, uploads.values(), abouts, strict=True)
+    ]
+    best = undominated([point.objectives for point in points])
     settled = [best[i] or any(_clearly(other, point) for other in points) for i, point in enumerate(points)]
-    order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].leakage.mean, points[i].label))
-    first = members[0]
+    order = sorted(range(len(points)), key=lambda i: (not best[i], points[i].label))
+    widest = max(
+        (one.made for one in members), key=lambda made: (made.knowledge.extractor != "none", made.knowledge.rounds_seen)
+    )
     return Frontier(
-        card=first.about.knowledge,
-        task=_task(first.about) | {"dataset": first.about.dataset},
+        card=widest.knowledge,
+        task=_task(widest) | {"dataset": widest.dataset},
         points=tuple(points[i] for i in order),
-        best=tuple(bool(best[i]) for i in order),
-        settled=tuple(bool(settled[i]) for i in order),
-        volume=hypervolume(objectives, (1.0, 1.0, 1.0)),
+        best=tuple(best[i] for i in order),
+        settled=tuple(settled[i] for i in order),
     )
 
 
@@ -225,85 +248,88 @@ def _clearly(one: Point, two: Point) -> bool:
     Accuracy of a single seed has no spread, so a difference in it alone settles nothing; nor does less than 1 % of what
     is sent.
     """
-    if nondominated(np.array([one.objectives, two.objectives])).tolist() != [True, False]:
+    if not betters(one.objectives, two.objectives):
         return False
-    leakage = two.leakage.mean > 0 and _ends(one.leakage)[1] < _ends(two.leakage)[0]
-    accuracy = one.accuracy.low is not None and two.accuracy.low is not None
-    accuracy = accuracy and _ends(one.accuracy)[0] > _ends(two.accuracy)[1]
-    return leakage or accuracy or _ends(one.scalars)[1] < _CLEARLY_LESS * _ends(two.scalars)[0]
+    pairs = [(one.effects[name], two.effects[name]) for name in one.effects.keys() & two.effects.keys()]
+    leakage = any(a.known and b.known and (a.grade < b.grade or a.ends[1] < b.ends[0]) for a, b in pairs)
+    moments = ((one.trained, two.trained), (one.received, two.received))
+    accuracy = any(a and b and None not in (a.sd, b.sd) and a.ends[0] > b.ends[1] for a, b in moments)
+    return leakage or accuracy or one.scalars.ends[1] < _CLEARLY_LESS * two.scalars.ends[0]
 
 
-def _ends(spread: Spread) -> tuple[float, float]:
-    if spread.low is None or spread.high is None:
-        return spread.mean, spread.mean
-    return spread.low, spread.high
-
-
-def _gain(attack: AttackRecord) -> float:
-    return scored(attack).advantage_db.mean
-
-
-def _strongest(own: Sequence[AttackRecord]) -> list[AttackRecord]:
-    """Return the attack that gains most on an upload, by its mean over the seeds that it has, one record a seed.
-
-    One that lacks a seed counts all the same: the worst that was seen must not go because a cell failed.
-    """
-    by_attack: dict[str, dict[int, AttackRecord]] = {}
-    for attack in own:
-        by_attack.setdefault(variant_key(attack.about), {})[attack.about.run_seed] = attack
-    candidates = [list(seeds.values()) for seeds in by_attack.values()]
-    return max(candidates, key=lambda records: float(np.mean([_gain(attack) for attack in records])))
-
-
-def _seeds(own: Sequence[AttackRecord]) -> tuple[int, ...]:
-    return tuple(sorted({attack.about.run_seed for attack in own}))
-
-
-def _gravity(kind: Kind) -> int:
-    return list(BADGES).index(kind)
-
-
-def _elsewhere(attack: AttackRecord, everything: Sequence[AttackRecord], verdict: Judge) -> str:
-    """Return what attacks on the same upload under other cards found, where that is worse than the images say."""
-    others = [
-        (verdict(other).kind, other.about)
-        for other in everything
-        if other.about.knowledge != attack.about.knowledge and upload_key(other.about) == upload_key(attack.about)
-    ]
-    kind, about = min(others, key=lambda other: _gravity(other[0]), default=("none", attack.about))
-    gives = {"leaks": "images", "some": "some of its images", "vectors": about.upload.vectors}
-    if kind not in gives:
+def _elsewhere(own: Sequence[_Told], everything: Sequence[_Told]) -> str:
+    """Return what attacks on the same upload under other cards found, where that is graver than what is found here."""
+    upload = upload_key(own[0].made)
+    others = [one for one in everything if upload_key(one.made) == upload and one not in own]
+    worst = min(others, key=lambda one: one.gravity, default=None)
+    if worst is None or not worst.verdict.claims or worst.gravity >= min(one.gravity for one in own):
         return ""
-    rounds = about.knowledge.rounds_seen
-    seen = f" with {rounds} rounds seen" if rounds > 1 else ""
-    return f"gives away {gives[kind]} to {about.attack}{seen}"
+    return f"{BADGES[worst.verdict.kind]} under another card, to {worst.verdict.attack}"
 
 
-def _point(label: str, own: Sequence[AttackRecord], kind: Kind, elsewhere: str, attacked: int) -> Point:
-    first = own[0].about
-    ends = scored(own[0]).advantage_db.ci95 if len(own) == 1 else None
-    sizes = [size for attack in own if (size := upload_size(attack.about)) is not None]
+def _point(label: str, own: Sequence[_Told], runs: Sequence[About], elsewhere: str, known: Baselines) -> Point:
+    first, sizes = runs[0], [size for about in runs if (size := upload_size(about)) is not None]
+    reached = [run_figures(about) for about in runs]
+    received = [value for _, value, _ in reached if value is not None]
+    alone = [value for about in runs if (value := local_accuracy(about, known)) is not None]
     return Point(
         label=label,
         method=first.method,
         target=first.target,
         defense=defense_label(first),
-        attack=title(scored(own[0])),
-        kind=kind,
-        leakage=_spread([_gain(attack) for attack in own], ends),
-        accuracy=_spread([attack.about.run_accuracy["after_training"].pooled for attack in own]),
-        scalars=_spread([size.words for size in sizes]),
-        bytes=_spread([size.bytes for size in sizes]),
-        seeds=_seeds(own),
-        attacked=attacked,
+        kind=min(own, key=lambda one: one.gravity).verdict.kind,
+        effects={name: effect for name in MEASURES if (effect := _effect(name, own)) is not None},
+        trained=Spread.over([value for value, _, _ in reached if value is not None]),
+        received=Spread.over(received) if len(received) == len(runs) else None,
+        local=float(np.mean(alone)) if len(alone) == len(runs) else None,
+        scalars=Spread.over([size.words for size in sizes]),
+        bytes=Spread.over([size.bytes for size in sizes]),
+        seeds=tuple(sorted(about.run_seed for about in runs)),
+        unadapted=_unadapted(own),
         elsewhere=elsewhere,
     )
 
 
-def _spread(values: Sequence[float], interval: Sequence[float] | None = None) -> Spread:
-    if len(values) > 1:
-        return Spread(float(np.mean(values)), float(np.std(values, ddof=1)), min(values), max(values))
-    return Spread(values[0], None, *(interval or (None, None)))
+def _unadapted(own: Sequence[_Told]) -> str:
+    """Return what is adapted to the defenses of an upload and was not run on it, in words."""
+    missing = []
+    for defense in own[0].made.defenses:
+        ways = answers_for(defense.answers, own[0].made.target, defense.options)
+        if not ways:
+            missing.append(f"none is known for {defense.name} on {own[0].made.target} uploads")
+        elif not any(way.met_by(one.made.attack, one.made.options) for way in ways for one in own):
+            missing.append("; ".join(way.words for way in ways))
+    return "; ".join(missing)
+
+
+def _effect(name: str, own: Sequence[_Told]) -> Effect | None:
+    """Return what the gravest attack reaches by a measure: one whose leak stands, then the one nearest to a claim.
+
+    Nearness is that of p-values: values over different targets have no order.
+    """
+    first = own[0].made
+    if name == "representations" and first.upload.separate and not first.defenses:
+        return Effect("sent one by one", None, None, None, stands=True, tested=True, unit="")
+    tried = [one.verdict for one in own if one.verdict.overall(MEASURES[name][0]) is not None]
+    clear = [verdict for verdict in tried if name == "property" and verdict.clear]
+    if clear:
+        return Effect(clear[0].attack, None, None, None, stands=True, tested=True, unit=clear[0].subject)
+    found = [_of_attack(name, verdict, tested=not any(one.reasons for one in tried)) for verdict in tried]
+    return min(found, key=lambda one: one[0])[1] if found else None
+
+
+def _of_attack(name: str, verdict: Verdict, *, tested: bool) -> tuple[tuple[bool, float], Effect]:
+    """Return how near an attack comes to a claim by a measure, and what it reaches."""
+    compared = [one for one in verdict.compared if one.measure in MEASURES[name]]
+    drawn = verdict.overall(MEASURES[name][0])
+    assert drawn is not None
+    stands = any(one.stands for one in compared)
+    vectors = any(one.measure == "vectors" for one in verdict.compared)
+    units = {"membership": "", "property": verdict.question}
+    low, high = drawn.ci95 or (None, None)
+    nearest = min((one.p_value for one in compared if one.p_value is not None), default=1.0)
+    unit = units.get(name, f"{verdict.target}, recovered" if vectors else verdict.target)
+    return (not stands, nearest), Effect(verdict.attack, drawn.mean or 0.0, low, high, stands, tested, unit)
 
 
 # ---------------------------------------------------------------- names

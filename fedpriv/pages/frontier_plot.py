@@ -1,26 +1,33 @@
-"""The frontier as SVG: leakage against accuracy, and against scalars. The same points give the same bytes.
+"""The frontier as SVG: accuracy against each sort of leakage, and against scalars. The same points give the same bytes.
 
+A point stands at the accuracy after training; a line leads to that after the broadcast.
 Written by hand rather than by matplotlib, so that a page shows it in its own colours, light or dark, with text as text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import ClassVar
 
 from fedpriv.pages.card import differing
+from fedpriv.pages.chart_axes import Areas, Decibels, Linear, Logarithmic, Shares
 from fedpriv.pages.chart_labels import LETTER, Box, nearest, place_labels
-from fedpriv.pages.frontier import Frontier, Point, Spread
+from fedpriv.pages.frontier import Frontier, Point
+from fedpriv.scoring.pareto import Effect
+from fedpriv.scoring.verdict import BADGES
 
 _WIDTH, _HEIGHT = 400.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 12.0, 30.0, 44.0
 _TEXT, _SMALL = 12.0, 11.0
 _RADIUS = 5.0
 _NAMED = 8  # with more points than this numbers stand for names
-_MARK = " †"
+_ELSEWHERE, _UNADAPTED = " †", " ‡"
+_OUTRIGHT = 34.0  # room at the right for what is said outright
+
+WITHOUT_LOCAL = "no run without exchange: give the report one of fedpriv train --method local"
+"""What a chart says that has no baseline."""
 
 _LIGHT = {
     "ink": "#1c2430",
@@ -43,6 +50,8 @@ _STYLE = (
     ".z{fill:var(--panel)}.o{stroke:var(--soft);stroke-dasharray:3 3}.b{fill:var(--bar);stroke:var(--page);stroke-width:1.5}"
     ".w{stroke:var(--bar);stroke-width:2;opacity:.55}.d{fill:var(--page);stroke:var(--soft);stroke-width:1.6}"
     ".v{stroke:var(--soft);stroke-width:1.6;opacity:.5}.l{stroke:var(--soft);stroke-width:.8}"
+    ".u{fill:var(--line);stroke:var(--soft);stroke-width:1}.r{stroke:var(--soft);stroke-width:1.2}"
+    ".q{stroke-dasharray:2.5 2}.a{stroke:var(--ink);stroke-dasharray:7 4;opacity:.7}"
     ".n{paint-order:stroke;stroke:var(--page);stroke-width:3px;stroke-linejoin:round}"
 )
 
@@ -79,49 +88,65 @@ def chart_style() -> str:
     return _STYLE.replace("text{", "svg.chart text{").replace("}.", "}svg.chart .")
 
 
-def panels(frontier: Frontier) -> tuple[Panel, Panel]:
-    """Draw leakage against accuracy, and against scalars (of 32 bits) per client and round."""
-    charts = (
-        ("Accuracy after training", _Linear, lambda point: point.accuracy),
-        ("Scalars up (of 32 bits), per client and round", _Logarithmic, lambda point: point.scalars),
-    )
+def panels(frontier: Frontier) -> tuple[Panel, ...]:
+    """Draw accuracy against each sort of leakage that was measured, and against scalars per client and round."""
     names = [_name(point) for point in frontier.points]
-    numbers = [str(number) for number in range(1, len(names) + 1)]
     if len(names) <= _NAMED:
-        first, second = (_panel(frontier, *chart, names, numbered=False) for chart in charts)
-        if None not in (*first.label_boxes, *second.label_boxes):
-            return first, second
-    first, second = (_panel(frontier, *chart, numbers, numbered=True) for chart in charts)
-    return first, second
+        drawn = _panels(frontier, names, numbered=False)
+        if all(None not in panel.label_boxes for panel in drawn):
+            return drawn
+    return _panels(frontier, [str(number) for number in range(1, len(names) + 1)], numbered=True)
+
+
+def _panels(frontier: Frontier, labels: Sequence[str], *, numbered: bool) -> tuple[Panel, ...]:
+    found = []
+    for name in frontier.measured:
+        title, axis, scale = _LEAKS[name]
+        places = [_Place.of(point.effects.get(name)) for point in frontier.points]
+        if any(place is not None and place.value is not None for place in places):
+            found.append(_panel(frontier, title, axis, scale, places, labels, numbered=numbered))
+    sent = [_Place(p.scalars.mean, p.scalars.low, p.scalars.high, known=True) for p in frontier.points]
+    axis = "scalars up (of 32 bits), per client and round"
+    return (*found, _panel(frontier, "Communication", axis, Logarithmic, sent, labels, numbered=numbered))
 
 
 def describe(frontier: Frontier) -> str:
     """Return what the charts show in words, for those who cannot see them."""
     told = []
     for point, best in zip(frontier.points, frontier.best, strict=True):
-        fewer = "" if len(point.seeds) == point.attacked else f", strongest attack at {point.seeds_told} seeds"
+        leaks = [f"{name} {effect_words(name, effect)}" for name, effect in point.effects.items()]
+        received = "" if point.received is None else f" ({100 * point.received.mean:.1f} % after broadcast)"
         told.append(
-            f"{point.label}: {point.leakage.mean:+.1f} dB, {100 * point.accuracy.mean:.1f} %, "
-            f"{point.scalars.mean:,.0f} scalars{fewer}{'' if best else ' (bettered)'}"
+            f"{point.label}: {BADGES[point.kind]}; {', '.join([*leaks, ''])}{100 * point.trained.mean:.1f} %{received}, "
+            f"{point.scalars.mean:,.0f} scalars{'' if best else ' (bettered)'}"
         )
-    return "; ".join(told)
+    alone = ", ".join(f"{100 * value:.1f} %" for value in frontier.locals)
+    return "; ".join([*told, f"without exchange {alone}" if alone else WITHOUT_LOCAL])
+
+
+def effect_words(name: str, effect: Effect) -> str:
+    """Return what an attack reaches by the measure of a panel beyond the best guess, with its unit."""
+    if effect.value is None:
+        return effect.attack
+    if name == "images":
+        return f"{effect.value:+.1f} dB"
+    return f"{100 * effect.value:+.0f} %" if name == "representations" else f"{effect.value:+.2f}"
 
 
 def frontier_svg(found: Sequence[Frontier]) -> str:
-    """Return all frontiers as a picture file, one row of two panels each."""
-    gap, head, foot = 16.0, 26.0, 30.0
-    width, row = 2 * _WIDTH + gap, _HEIGHT + head
-    parts, settings, marked = [], _settings(found), False
+    """Return all frontiers as a picture file, two panels a row."""
+    gap, head, foot = 16.0, 26.0, 46.0
+    width, top = 2 * _WIDTH + gap, 0.0
+    parts, settings = [], _settings(found)
     for number, (frontier, setting) in enumerate(zip(found, settings, strict=True)):
-        drawn = panels(frontier)
-        marked = marked or (frontier.marked and not drawn[0].numbered)
-        top = number * row
         title = _fitting(f"{number + 1}. {setting}", width - 16, _SMALL)
         parts.append(f'<text class="s" x="8" y="{top + 18:g}" font-size="{_SMALL:g}">{escape(title)}</text>')
-        for place, panel in enumerate(drawn):
-            parts.append(f'<g transform="translate({place * (_WIDTH + gap):g} {top + head:g})">{panel.body}</g>')
-    height = len(found) * row + foot
-    parts.append(_key(height - 12, marked=marked))
+        for place, panel in enumerate(drawn := panels(frontier)):
+            x, y = (place % 2) * (_WIDTH + gap), top + head + (place // 2) * _HEIGHT
+            parts.append(f'<g transform="translate({x:g} {y:g})">{panel.body}</g>')
+        top += head + math.ceil(len(drawn) / 2) * _HEIGHT
+    height = top + foot
+    parts.append(_key(height - 28))
     colours = [";".join(f"--{name}:{value}" for name, value in theme.items()) for theme in (_LIGHT, _DARK)]
     told = escape(" ".join(f"{name}: {describe(one)}." for name, one in zip(settings, found, strict=True)))
     return (
@@ -147,19 +172,25 @@ def _settings(found: Sequence[Frontier]) -> list[str]:
     return [f"{task}; {grant}" if grant else task for task, grant in zip(tasks, grants, strict=True)]
 
 
-def _key(y: float, *, marked: bool) -> str:
-    middle = y - 4
-    mark = "; †: some targets, representations or other cards tell more" if marked else ""
+def _key(y: float) -> str:
+    middle, size = y - 4, f'font-size="{_SMALL:g}"'
+    shown = (("b", 14, "not bettered"), ("d", 110, "bettered"), ("u", 190, "not tested hard enough"))
+    marks = "".join(
+        f'<circle class="{kind}" cx="{x}" cy="{middle:g}" r="{_RADIUS:g}"/><text class="s" x="{x + 10}" y="{y:g}" {size}>'
+        f"{text}</text>"
+        for kind, x, text in shown
+    )
+    rest = (
+        "dashed, ‡: adapted attack not run; †: tells more under another card; bar: 95 % interval, or range over seeds"
+    )
     return (
-        f'<circle class="b" cx="14" cy="{middle:g}" r="{_RADIUS:g}"/><text x="24" y="{y:g}" font-size="{_SMALL:g}">'
-        f'no other is better in all three</text><circle class="d" cx="224" cy="{middle:g}" r="{_RADIUS:g}"/>'
-        f'<text class="s" x="234" y="{y:g}" font-size="{_SMALL:g}">another is</text>'
-        f'<text class="s" x="310" y="{y:g}" font-size="{_SMALL:g}">bar: 95 % interval, or range over seeds{mark}</text>'
+        f'{marks}<text class="s" x="350" y="{y:g}" {size}>line: to the accuracy after the broadcast; long dashes: '
+        f'without exchange</text><text class="s" x="8" y="{y + 16:g}" {size}>{rest}</text>'
     )
 
 
 def _name(point: Point) -> str:
-    return point.label + (_MARK if point.marked else "")
+    return point.label + (_ELSEWHERE if point.elsewhere else "") + (_UNADAPTED if point.unadapted else "")
 
 
 def _fitting(text: str, width: float, size: float) -> str:
@@ -167,153 +198,119 @@ def _fitting(text: str, width: float, size: float) -> str:
     return text if len(text) <= room else text[: room - 1] + "…"
 
 
-# ---------------------------------------------------------------- axes
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """Positions of values between two ends of an axis, which may run downwards."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    least: ClassVar[float] = 0.01  # half of the smallest span that is drawn
-    possible: ClassVar[tuple[float, float]] = (0.0, 1.0)  # outside lie no values, so no ticks
-
-    @classmethod
-    def around(cls, values: Sequence[float], start: float, end: float) -> _Linear:
-        low, high = min(values), max(values)
-        margin = max(0.12 * (high - low), cls.least - (high - low) / 2)
-        return cls(low - margin, high + margin, start, end)
-
-    def place(self, value: float) -> float:
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-    def ticks(self) -> list[tuple[float, str]]:
-        step = _step((self.high - self.low) / 4)
-        first = math.ceil(self.low / step)
-        values = [number * step for number in range(first, first + 9)]
-        least, greatest = self.possible
-        return [(value, self._written(value, step)) for value in values if least <= value <= greatest + step / 1000]
-
-    @staticmethod
-    def _written(value: float, step: float) -> str:
-        return f"{100 * value:.{_decimals(100 * step)}f} %"
-
-
-class _Decibels(_Linear):
-    least: ClassVar[float] = 0.5
-    possible: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
-
-    @staticmethod
-    def _written(value: float, step: float) -> str:
-        return f"{value:.{_decimals(step)}f}".replace("-", "−")
-
-
-class _Logarithmic(_Linear):
-    least: ClassVar[float] = 0.3
-
-    @classmethod
-    def around(cls, values: Sequence[float], start: float, end: float) -> _Logarithmic:
-        logs = [math.log10(max(value, 1.0)) for value in values]
-        margin = max(0.12 * (max(logs) - min(logs)), cls.least - (max(logs) - min(logs)) / 2)
-        return cls(max(min(logs) - margin, -0.15), max(logs) + margin, start, end)
-
-    def place(self, value: float) -> float:
-        return super().place(math.log10(max(value, 1.0)))
-
-    def ticks(self) -> list[tuple[float, str]]:
-        mantissas = (1,) if self.high - self.low > 2.2 else (1, 2, 5)
-        found = [m * 10**power for power in range(13) for m in mantissas]
-        return [(value, _short(value)) for value in found if self.low <= math.log10(value) <= self.high]
-
-
-def _step(rough: float) -> float:
-    power = 10.0 ** math.floor(math.log10(rough))
-    return float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999))
-
-
-def _decimals(step: float) -> int:
-    """Return how many decimals multiples of a step need.
-
-    >>> _decimals(2.5), _decimals(10.0), _decimals(0.25), _decimals(0.1)
-    (1, 0, 2, 1)
-    """
-    return next(number for number in range(12) if math.isclose(round(step, number), step, rel_tol=1e-9))
-
-
-def _short(value: float) -> str:
-    for size, prefix in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
-        if value >= size:
-            return f"{value / size:g}{prefix}"
-    return f"{value:g}"
+_LEAKS: dict[str, tuple[str, str, type[Linear]]] = {
+    "images": ("Images", "PSNR beyond the best guess, dB", Decibels),
+    "representations": ("Recovered vectors", "error below the best guess's, of the vector's length", Shares),
+    "membership": ("Membership", "AUC beyond the best guess", Areas),
+    "property": ("Property", "AUC beyond the best guess", Areas),
+}
+"""Title, axis and scale of the panel of each sort of leakage."""
 
 
 # ---------------------------------------------------------------- one panel
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a point stands across: a value with the ends of its bar, at the right edge without one."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    known: bool
+
+    @classmethod
+    def of(cls, effect: Effect | None) -> _Place | None:
+        return None if effect is None else cls(effect.value, effect.low, effect.high, effect.known)
+
+    @property
+    def ends(self) -> list[float]:
+        return [value for value in (self.low, self.value, self.high) if value is not None]
+
+
 def _panel(
     frontier: Frontier,
     title: str,
-    scale: type[_Linear],
-    quantity: Callable[[Point], Spread],
+    axis: str,
+    scale: type[Linear],
+    places: Sequence[_Place | None],
     labels: Sequence[str],
     *,
     numbered: bool,
 ) -> Panel:
     points = frontier.points
-    right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    x = _Decibels.around([0.0, *(v for p in points for v in _ends(p.leakage))], _LEFT, right)
-    y = scale.around([v for p in points for v in _ends(quantity(p))], floor, _TOP)
-    spots = [(x.place(p.leakage.mean), y.place(quantity(p).mean)) for p in points]
-    whiskers = [_whiskers(p, quantity(p), x, y) for p in points]
-    boxes = place_labels(
-        spots,
-        whiskers,
-        labels,
-        Box(_LEFT + 2, _TOP + 2, right, floor - 2),
-        size=_TEXT,
-        radius=_RADIUS,
-        anywhere=numbered,
-    )
-    parts = [_backdrop(title, x, y)]
+    shown = [(i, place) for i, place in enumerate(places) if place is not None]
+    outright = any(place.value is None for _, place in shown)
+    right, floor = _WIDTH - _RIGHT - outright * _OUTRIGHT, _HEIGHT - _BOTTOM
+    origin = [] if scale is Logarithmic else [0.0]
+    x = scale.around([*origin, *(value for _, place in shown for value in place.ends)], _LEFT, right)
+    heights = [v for p in points for spread in (p.trained, p.received) if spread is not None for v in spread.ends]
+    y = Linear.around([*heights, *frontier.locals], floor, _TOP)
+    edge = _WIDTH - _RIGHT - _RADIUS - 4
+    across = [edge if place.value is None else x.place(place.value) for _, place in shown]
+    spots = [(a, y.place(points[i].trained.mean)) for a, (i, _) in zip(across, shown, strict=True)]
+    bars = [_bars(points[i], place, spot, x, y) for spot, (i, place) in zip(spots, shown, strict=True)]
+    area = Box(_LEFT + 2, _TOP + 2, _WIDTH - _RIGHT, floor - 2)
+    own = [labels[i] for i, _ in shown]
+    lines = [[*bar, *_stem(points[i], spot, y)] for bar, spot, (i, _) in zip(bars, spots, shown, strict=True)]
+    boxes = place_labels(spots, lines, own, area, size=_TEXT, radius=_RADIUS, anywhere=numbered)
+    parts = [_backdrop(title, axis, x, y, frontier.locals, outright=outright)]
     # Those of the set come last, so that they lie on top.
-    for i in sorted(range(len(points)), key=lambda i: frontier.best[i]):
-        best = frontier.best[i]
-        for bar in whiskers[i]:
-            parts.append(_stroke("w" if best else "v", bar.left, bar.top, bar.right, bar.bottom))
-        (a, b), box = spots[i], boxes[i]
-        parts.append("" if box is None else _leader(a, b, box))
-        parts.append(f'<circle class="{"b" if best else "d"}" cx="{a:.1f}" cy="{b:.1f}" r="{_RADIUS:g}"/>')
-        if box is None:
-            continue
-        weight = ' class="n" font-weight="650"' if best else ' class="n s"'
-        parts.append(
-            f'<text{weight} x="{box.left + 1:.1f}" y="{box.bottom - 3.5:.1f}" font-size="{_TEXT:g}">'
-            f"{escape(labels[i])}</text>"
-        )
+    for n in sorted(range(len(shown)), key=lambda n: frontier.best[shown[n][0]]):
+        i, place = shown[n]
+        known = place.known and points[i].kind != "untested"
+        mark = "u" if not known else "b" if frontier.best[i] else "d"
+        parts.append(_mark(points[i], mark, spots[n], bars[n], y))
+        box = boxes[n]
+        if box is not None:
+            weight = ' class="n" font-weight="650"' if mark == "b" else ' class="n s"'
+            parts.append(
+                f'{_leader(*spots[n], box)}<text{weight} x="{box.left + 1:.1f}" y="{box.bottom - 3.5:.1f}" '
+                f'font-size="{_TEXT:g}">{escape(own[n])}</text>'
+            )
     return Panel("".join(parts), _WIDTH, _HEIGHT, title, tuple(boxes), numbered)
 
 
-def _ends(spread: Spread) -> list[float]:
-    return [value for value in (spread.low, spread.mean, spread.high) if value is not None]
-
-
-def _whiskers(point: Point, other: Spread, x: _Linear, y: _Linear) -> list[Box]:
-    a, b = x.place(point.leakage.mean), y.place(other.mean)
+def _bars(point: Point, place: _Place, spot: tuple[float, float], x: Linear, y: Linear) -> list[Box]:
+    a, b = spot
     found = []
-    if point.leakage.low is not None and point.leakage.high is not None:
-        found.append(Box(x.place(point.leakage.low), b, x.place(point.leakage.high), b))
-    if other.low is not None and other.high is not None:
-        found.append(Box(a, y.place(other.high), a, y.place(other.low)))
+    if place.low is not None and place.high is not None:
+        found.append(Box(x.place(place.low), b, x.place(place.high), b))
+    if point.trained.sd is not None:
+        low, high = point.trained.ends
+        found.append(Box(a, y.place(high), a, y.place(low)))
     return found
 
 
-def _backdrop(title: str, x: _Linear, y: _Linear) -> str:
+def _stem(point: Point, spot: tuple[float, float], y: Linear) -> list[Box]:
+    """Return the line to the accuracy after the broadcast, where that is known."""
+    if point.received is None:
+        return []
+    a, b = spot
+    after = y.place(point.received.mean)
+    return [Box(a, min(b, after), a, max(b, after))]
+
+
+def _mark(point: Point, mark: str, spot: tuple[float, float], bars: Sequence[Box], y: Linear) -> str:
+    """Return a point with its bars, and the line to the accuracy after the broadcast."""
+    a, b = spot
+    parts = [_stroke("w" if mark == "b" else "v", bar.left, bar.top, bar.right, bar.bottom) for bar in bars]
+    for line in _stem(point, spot, y):
+        after = y.place(point.received.mean) if point.received else b
+        parts += [_stroke("r", a, line.top, a, line.bottom), _stroke("r", a - 4, after, a + 4, after)]
+    dashed = " q" if point.unadapted else ""
+    parts.append(f'<circle class="{mark}{dashed}" cx="{a:.1f}" cy="{b:.1f}" r="{_RADIUS:g}"/>')
+    return "".join(parts)
+
+
+def _backdrop(title: str, axis: str, x: Linear, y: Linear, alone: Sequence[float], *, outright: bool) -> str:
     right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    zero = x.place(0.0)
-    parts = [f'<rect class="z" x="{_LEFT:g}" y="{_TOP:g}" width="{zero - _LEFT:.1f}" height="{floor - _TOP:g}"/>']
+    parts = []
+    leaks = not isinstance(x, Logarithmic)
+    if leaks:
+        shaded = x.place(0.0) - _LEFT
+        parts.append(f'<rect class="z" x="{_LEFT:g}" y="{_TOP:g}" width="{shaded:.1f}" height="{floor - _TOP:g}"/>')
+        parts.append(_stroke("o", x.place(0.0), _TOP, x.place(0.0), floor))
     for value, text in y.ticks():
         place = y.place(value)
         if _TOP - 0.1 <= place <= floor + 0.1:
@@ -321,14 +318,22 @@ def _backdrop(title: str, x: _Linear, y: _Linear) -> str:
             parts.append(_words(_LEFT - 6, place + 4, text, "end"))
     for value, text in x.ticks():
         place = x.place(value)
-        if _LEFT - 0.1 <= place <= right + 0.1:
+        if _LEFT - 0.1 <= place <= x.end + 0.1:
             parts.append(_stroke("g", place, floor, place, floor + 4))
             parts.append(_words(place, floor + 17, text, "middle"))
-    parts.append(_stroke("o", zero, _TOP, zero, floor))
+    if outright:
+        parts.append(_words(right, floor + 17, "outright", "end"))
+    for value in alone:
+        parts.append(_stroke("a", _LEFT, y.place(value), right, y.place(value)))
+    if alone:
+        parts.append(_words(_LEFT + 4, y.place(max(alone)) - 4, f"local {100 * max(alone):.1f} %", "start"))
+    else:
+        parts.append(_words(right, _TOP - 5, _fitting(WITHOUT_LOCAL, right - _LEFT, _SMALL), "end"))
+    name = f"{axis} (dashed: 0)" if leaks else axis
+    parts.append(_words((_LEFT + right) / 2, _HEIGHT - 8, name, "middle"))
     parts.append(
-        _words((_LEFT + right) / 2, _HEIGHT - 8, "leakage: advantage over the floor, dB (dashed: 0)", "middle")
+        f'<text x="6" y="14" font-size="{_TEXT:g}" font-weight="650">{escape(title)} (upwards: accuracy)</text>'
     )
-    parts.append(f'<text x="6" y="14" font-size="{_TEXT:g}" font-weight="650">{escape(title)}</text>')
     return "".join(parts)
 
 

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 from fedpriv.pages import membership_report, property_report
 from fedpriv.pages.alike import Verdicts, by_folder, judge_results
+from fedpriv.pages.baselines import Baselines
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
-from fedpriv.pages.csv_table import csv_text
+from fedpriv.pages.csv_table import csv_text, frontier_csv
 from fedpriv.pages.defense_table import defenses
 from fedpriv.pages.findings import findings
 from fedpriv.pages.frontier import frontiers
-from fedpriv.pages.frontier_plot import chart_style, frontier_svg
+from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, chart_style, effect_words, frontier_svg
 from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.page import environment
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
@@ -96,8 +97,9 @@ def write_report(
     *,
     runs: str | None = None,
     study: StudyFacts | None = None,
+    alone: Baselines | None = None,
 ) -> None:
-    """Write ``report.html``, ``report.md``, ``results.csv``, ``frontier.svg`` and budget curves into the folder ``out``.
+    """Write ``report.html``, ``report.md``, ``results.csv``, the frontier and budget curves into the folder ``out``.
 
     Args:
         directories: attack directories that have been scored.
@@ -105,6 +107,7 @@ def write_report(
         membership: folders that hold a ``membership.json`` or a ``property.json``.
         runs: file name of the page about runs beside this one, or None.
         study: the study that the results are of, or None.
+        alone: accuracies of clients that exchange nothing.
 
     Raises:
         UserError: when there are none, or one is damaged or was not scored.
@@ -118,7 +121,8 @@ def write_report(
     pictures = [curve_svg(curve) for curve in curves]
     files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
     verdicts = judge_results(by_folder(found, scores))
-    points = frontiers(found, lambda attack: verdicts[attack.directory,])
+    largest = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
+    points = frontiers(by_folder(largest, scores), verdicts, alone)
     values = {
         **_values(found, scores, study, verdicts),
         "frontiers": frontier_views(points),
@@ -131,8 +135,8 @@ def write_report(
     written = {
         "report.html": _page({**values, "scores": as_html}),
         "report.md": _render("report.md.j2", {**values, "scores": as_markdown}, autoescape=False),
-        "results.csv": csv_text(found, verdicts),
-        **({"frontier.svg": frontier_svg(points)} if points else {}),
+        "results.csv": csv_text(found, verdicts, alone),
+        **({"frontier.svg": frontier_svg(points), "frontier.csv": frontier_csv(points)} if points else {}),
         **dict(zip(files, pictures, strict=True)),
     }
     for file, text in written.items():  # only once all of them could be made
@@ -193,7 +197,6 @@ def _values(
         "together": TOGETHER,
         "federations": federations(shown, said),
         "groups": groups_of(shown, verdicts),
-        "beyond": {kind: BADGES[kind] if kind in ("some", "vectors", "classes") else "" for kind in BADGES},
         "stages": stage_tables(in_order(shown, scored)),
         "defenses": defenses(shown),
         "claims": {
@@ -204,7 +207,7 @@ def _values(
         "study": study,
         "commands": made_by,
         "versions": versions(shown),
-        "words": {"floor": FLOOR, "control": CONTROL},
+        "words": {"floor": FLOOR, "control": CONTROL, "without_local": WITHOUT_LOCAL},
     }
 
 
@@ -257,5 +260,6 @@ def _render(template: str, values: Mapping[str, Any], *, autoescape: bool) -> st
         "gain_span": gain_span,
         "label": lambda name: LABELS.get(name, name),
         "objective": objective,
+        "effect": effect_words,
     }
     return home.get_template(template).render(values)

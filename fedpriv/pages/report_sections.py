@@ -107,7 +107,7 @@ class FrontierView:
     Attributes:
         frontier: the points.
         card: lines of the knowledge card.
-        charts: two SVG elements.
+        charts: SVG elements, the last one on communication.
         numbered: whether the charts label points by their number in the table.
     """
 
@@ -124,7 +124,7 @@ def frontier_views(found: Sequence[Frontier]) -> tuple[FrontierView, ...]:
         if len(frontier.points) > 1:
             drawn = panels(frontier)
             charts = tuple(panel.svg(describe(frontier)) for panel in drawn)
-            views.append(FrontierView(frontier, card_grants(frontier.card), charts, drawn[0].numbered))
+            views.append(FrontierView(frontier, card_grants(frontier.card), charts, drawn[-1].numbered))
     return tuple(views)
 
 

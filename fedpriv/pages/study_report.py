@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedpriv.pages.baselines import baselines
 from fedpriv.pages.guarantees import Guarantee, guarantee
 from fedpriv.pages.labels import labelled
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
@@ -32,7 +33,12 @@ def write_study_report(folder: Path, out: Path | None = None) -> None:
         UserError: when a file of the study is missing or damaged.
     """
     attacks, scores, facts = read_results(folder)
-    write_report(attacks, folder if out is None else out, scores, study=facts)
+    write_report(attacks, folder if out is None else out, scores, study=facts, alone=baselines(study_runs(folder)))
+
+
+def study_runs(folder: Path) -> list[Path]:
+    """Return the finished runs of a study."""
+    return sorted(file.parent for file in folder.glob("runs/*/summary.json"))
 
 
 def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:

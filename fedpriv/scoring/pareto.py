@@ -1,56 +1,106 @@
-"""Which of several points no other betters in all objectives, and the volume that they dominate."""
+"""Which uploads no other betters: a partial order, because leaks of different things have no common scale."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
-Values = NDArray[np.float64]
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 
-def nondominated(objectives: Values) -> NDArray[np.bool_]:
-    """Return which of n points no other betters: none is at most as large in every objective and smaller in one.
+@dataclass(frozen=True)
+class Effect:
+    """What the gravest attack on an upload reaches by one measure, beyond the strongest guess.
 
-    Args:
-        objectives: ``(n, k)``, all to be minimised. Equal points do not dominate one another.
+    Attributes:
+        attack: what tables call it.
+        value: mean over targets and seeds, in the unit of the measure, below zero where the guess is better; None for what
+            the upload says outright.
+        low, high: ends of the 95 % interval; None where there is none.
+        stands: whether a leak is claimed.
+        tested: whether it was tested so hard that the absence of a leak says something.
+        unit: which targets; values over different ones have no order.
     """
-    points = np.asarray(objectives, dtype=np.float64)
-    no_worse = (points[:, None] <= points[None]).all(axis=2)
-    better = (points[:, None] < points[None]).any(axis=2)
-    return np.asarray(~(no_worse & better).any(axis=0))
+
+    attack: str
+    value: float | None
+    low: float | None
+    high: float | None
+    stands: bool
+    tested: bool
+    unit: str
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a leak, or something can be said of there being none."""
+        return self.stands or self.tested
+
+    @property
+    def found(self) -> Literal["outright", "leak", "none", "untested"]:
+        """What is known in a word."""
+        if self.value is None:
+            return "outright"
+        return "leak" if self.stands else "none" if self.tested else "untested"
+
+    @property
+    def grade(self) -> int:
+        """0 for no leak, 1 for one, 2 for what is said outright."""
+        return 2 if self.value is None else int(self.stands)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval, or twice the value; infinite for what is said outright."""
+        if self.value is None:
+            return float("inf"), float("inf")
+        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
 
 
-def hypervolume(objectives: Values, reference: Sequence[float]) -> float:
-    """Return the exact volume that points dominate below a reference point.
+@dataclass(frozen=True)
+class Objectives:
+    """What uploads are compared by.
 
-    Source: Zitzler and Thiele 1998. Two objectives by a sweep, three by slicing along the last.
-
-    Args:
-        objectives: ``(n, 2)`` or ``(n, 3)``, all to be minimised; points beyond the reference add nothing.
-        reference: the worst corner.
-
-    Raises:
-        ValueError: for another number of objectives.
+    Attributes:
+        effects: by measure; those that were not attacked are missing.
+        costs: by name, each to be minimised; those that are not known are missing.
+        may_better: whether it may be said to better another one.
     """
-    points, corner = np.asarray(objectives, dtype=np.float64), np.asarray(reference, dtype=np.float64)
-    if points.ndim != 2 or points.shape[1] not in (2, 3) or corner.shape != points.shape[1:]:
-        raise ValueError(f"expected (n, 2) or (n, 3) objectives and as long a reference, got {points.shape}")
-    points = points[(points < corner).all(axis=1)]
-    if points.shape[1] == 2:
-        return _area(points, corner)
-    points = points[np.argsort(points[:, 2], kind="stable")]
-    ends = np.append(points[1:, 2], corner[2])
-    return float(
-        sum(_area(points[: i + 1, :2], corner[:2]) * (end - points[i, 2]) for i, end in enumerate(ends[: len(points)]))
-    )
+
+    effects: Mapping[str, Effect]
+    costs: Mapping[str, float]
+    may_better: bool = True
 
 
-def _area(points: Values, corner: Values) -> float:
-    total, height = 0.0, float(corner[1])
-    for x, y in points[np.lexsort((points[:, 1], points[:, 0]))].tolist():
-        if y < height:
-            total += (float(corner[0]) - x) * (height - y)
-            height = y
-    return total
+def betters(one: Objectives, two: Objectives) -> bool:
+    """Return whether ``one`` is at least as good in everything that is known of either, and better in something.
+
+    What was not tested hard enough, or not at all, is not known to be as good as anything.
+    """
+    if not one.may_better or one.costs.keys() != two.costs.keys():
+        return False
+    measures = one.effects.keys() | two.effects.keys()
+    orders = [_order(one.effects.get(name), two.effects.get(name)) for name in measures]
+    orders += [_sign(one.costs[name], two.costs[name]) for name in one.costs]
+    return all(order is not None and order <= 0 for order in orders) and any((order or 0) < 0 for order in orders)
+
+
+def undominated(points: Sequence[Objectives]) -> list[bool]:
+    """Return for each point whether none of the others betters it."""
+    return [not any(betters(other, point) for other in points) for point in points]
+
+
+def _order(one: Effect | None, two: Effect | None) -> int | None:
+    """Return -1, 0 or 1 as ``one`` leaks less, as much or more; None where that is not known to be at most as much."""
+    if one is None or not one.known:
+        return None
+    if two is None or not two.known:
+        return None if one.grade else 0
+    if one.grade != two.grade:
+        return _sign(one.grade, two.grade)
+    if one.value is None or two.value is None:
+        return 0
+    if one.unit != two.unit:
+        return None if one.grade else 0
+    return _sign(one.value, two.value)
+
+
+def _sign(one: float, two: float) -> int:
+    return (one > two) - (one < two)

@@ -1,158 +1,293 @@
-"""The frontier: hand-computed cases, pymoo as an oracle, and which results may be compared at all."""
+"""The frontier: what betters what, by hand and by a property; one point an upload; what may be compared; the picture."""
 
+import csv
 import dataclasses
+import io
+from pathlib import Path
+from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from eval_cases import ABOUT, but, result
+from eval_cases import ABOUT, asked, but, federated, result
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.run_directory import DefenseChoice, RunConfig
-from fedpriv.pages.frontier import frontiers as all_frontiers
-from fedpriv.pages.frontier import point_labels
-from fedpriv.pages.frontier_plot import _Decibels, _Linear, describe, frontier_svg, panels
+from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
+from fedpriv.pages.alike import about_of, over_seeds
+from fedpriv.pages.baselines import baselines, local_accuracy
+from fedpriv.pages.chart_axes import Decibels, Linear
+from fedpriv.pages.csv_table import frontier_csv
+from fedpriv.pages.frontier import frontiers, point_labels
+from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, describe, frontier_svg, panels
 from fedpriv.pages.upload_size import upload_size
-from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.pareto import hypervolume, nondominated
+from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
+from fedpriv.scoring.records import JudgedComparison, Reason, Verdict
 from fedpriv.scoring.records.made import Communication, Total, Traffic
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Entry, count
 
-few = st.integers(2, 3).flatmap(
-    lambda k: st.integers(1, 12).flatmap(
-        lambda n: arrays(np.float64, (n, k), elements=st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 1.0, 1.2]))
+
+def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):
+    return Effect("dip", value, low, high, stands, tested, unit)
+
+
+LEAK, MORE, NONE, UNTESTED = effect(2.0, stands=True), effect(4.0, stands=True), effect(-1.0), effect(tested=False)
+OUTRIGHT, OTHER = effect(None, stands=True), effect(3.0, stands=True, unit="entangled")
+
+
+def objectives(found, cost=1.0, **more):
+    return Objectives({} if found is None else {"images": found, **more}, {"error": cost})
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "better"),
+    [
+        (NONE, LEAK, True),
+        (LEAK, MORE, True),
+        (MORE, LEAK, False),
+        (LEAK, OUTRIGHT, True),
+        (effect(-4.0), NONE, True),  # nothing is clipped at zero
+        (effect(-4.0), UNTESTED, False),  # no better in what is known
+        (UNTESTED, LEAK, False),
+        (None, LEAK, False),
+        (LEAK, OTHER, False),  # other targets: no order
+        (OTHER, MORE, False),
+        (effect(-1.0, unit="entangled"), LEAK, True),
+    ],
+)
+def test_what_leaks_less(one, two, better):
+    assert betters(objectives(one), objectives(two)) is better
+    assert not betters(objectives(two), objectives(one)) or not better
+
+
+def test_all_sorts_of_leakage_count_together():
+    member = effect(0.2, stands=True, unit="")
+    assert betters(objectives(NONE, membership=member), objectives(LEAK, membership=member))
+    assert not betters(
+        objectives(NONE, membership=member), objectives(LEAK, membership=effect(0.1, stands=True, unit=""))
     )
+    assert not betters(objectives(NONE), objectives(LEAK, membership=member))  # not asked is not known
+    assert betters(objectives(NONE, 0.5), objectives(NONE, 1.0))
+    assert not betters(dataclasses.replace(objectives(NONE, 0.5), may_better=False), objectives(NONE, 1.0))
+    assert undominated([objectives(NONE, 0.5), objectives(NONE, 1.0), objectives(LEAK, 0.1)]) == [True, False, True]
+
+
+kinds = st.sampled_from([None, LEAK, MORE, NONE, UNTESTED, OUTRIGHT, OTHER, effect(-4.0)])
+points = st.builds(
+    lambda own, more, cost: objectives(own, cost, **({} if own is None or more is None else {"membership": more})),
+    kinds,
+    kinds,
+    st.sampled_from([0.0, 1.0]),
 )
 
 
-def frontiers(attacks):
-    """Each attack judged by itself."""
-    return all_frontiers(attacks, judge)
-
-
-def test_what_is_undominated_by_hand():
-    points = np.array([[1, 2], [2, 1], [2, 2], [1, 2], [3, 0]], dtype=float)
-    assert nondominated(points).tolist() == [True, True, False, True, True]
-
-
-@given(few)
-def test_the_set_agrees_with_pymoo(points):
-    sorting = pytest.importorskip("pymoo.util.nds.non_dominated_sorting")
-    front = sorting.NonDominatedSorting().do(points, only_non_dominated_front=True)
-    assert set(np.flatnonzero(nondominated(points))) == set(front.tolist())
-
-
-def test_volumes_by_hand():
-    assert hypervolume(np.array([[0.5, 0.5]]), (1, 1)) == pytest.approx(0.25)
-    # Two boxes of 0.2 x 0.6 and 0.6 x 0.2 share 0.2 x 0.2.
-    assert hypervolume(np.array([[0.8, 0.4], [0.4, 0.8]]), (1, 1)) == pytest.approx(0.12 + 0.12 - 0.04)
-    assert hypervolume(np.array([[0.5, 0.5, 0.5], [0.5, 0.5, 0.9]]), (1, 1, 1)) == pytest.approx(0.125)
-    assert hypervolume(np.array([[0.0, 2.0]]), (1, 1)) == 0
-    assert hypervolume(np.zeros((0, 3)), (1, 1, 1)) == 0
-
-
-@pytest.mark.parametrize("points", [np.zeros((2, 4)), np.zeros(3)])
-def test_other_shapes_are_refused(points):
-    with pytest.raises(ValueError, match="expected"):
-        hypervolume(points, (1.0,) * points.shape[-1])
-
-
-@given(few)
-def test_the_volume_agrees_with_pymoo(points):
-    indicator = pytest.importorskip("pymoo.indicators.hv")
-    corner = np.ones(points.shape[1])
-    expected = indicator.HV(ref_point=corner)(points)
-    assert hypervolume(points, corner) == pytest.approx(float(expected), abs=1e-12)
-
-
-@given(few)
-def test_the_undominated_points_alone_hold_the_volume(points):
-    corner = np.full(points.shape[1], 1.1)
-    assert hypervolume(points[nondominated(points)], corner) == pytest.approx(hypervolume(points, corner))
+@given(points, points, points)
+def test_bettering_is_an_order(one, two, three):
+    assert not betters(one, one)
+    assert not (betters(one, two) and betters(two, one))
+    if betters(one, two) and betters(two, three):
+        assert betters(one, three)
 
 
 # ---------------------------------------------------------------- points
 
+
+def judged(measure="images", mean=1.0, *, stands=False, p_value=0.5):
+    return JudgedComparison(
+        **{"measure": measure, "stratum": "all", "against": "noise", "n": 20, "n_clients": 10, "least": 0.5},
+        **{"mean": mean, "ci95": (mean - 0.5, mean + 0.5), "p_value": p_value},
+        **{"value": mean, "adjusted": p_value, "stands": stands},
+    )
+
+
+LOOSE = (Reason(name="not_converged", value=0.1, beside=0.5),)
+
+
+def page(*told, known=None):
+    """Frontiers of results, each with its comparisons and the reasons against them."""
+    results = {Path(str(place)): one for place, (one, *_) in enumerate(told)}
+    verdicts = {}
+    for folders in over_seeds(results):
+        one, compared, reasons = told[int(str(folders[0]))]
+        verdicts[folders] = verdict(about_of(one), compared, reasons)
+    return frontiers(results, verdicts, known)
+
+
+KINDS = {
+    "images": "leaks",
+    "identified": "some",
+    "vectors": "vectors",
+    "membership": "membership",
+    "property": "property",
+}
+
+
+def verdict(about, compared, reasons=()):
+    standing = [KINDS[one.measure] for one in compared if one.stands]
+    kind = next(iter(standing), "untested" if reasons else "none")
+    own = {
+        "attack": about.attack,
+        "target": about.target,
+        "subject": "class prototypes",
+        "kind": kind,
+        "reasons": reasons,
+    }
+    counts = {"n_targets": 20, "n_clients": 10, "n_compared": 9, "n_seeds": 1, "converged": 1.0, "question": ""}
+    fields = {**own, **counts, "compared": tuple(compared)}
+    return Verdict(**{name: value for name, value in fields.items() if name in Verdict.model_fields})
+
+
+def image(gain=1.0, stands=False, reasons=(), method="fedgh", **changed):
+    """A result whose images gain so much."""
+    return result(method, gain, **changed), (judged(mean=gain, stands=stands),), reasons
+
+
+def member(gain=0.2, stands=True, method="fedgh", seed=0, **changed):
+    """A record of membership inference on the same upload."""
+    own = federated(method, seed)
+    record = asked(
+        run=own["run"], method=method, dataset=own["run"].dataset, upload=result(method).about.upload, **changed
+    )
+    return record, (judged("membership", gain, stands=stands),), ()
+
+
 QUANTISED = (DefenseChoice("quantise", {"bits": 4}),)
 
 
-def test_a_point_is_the_strongest_attack_on_an_upload():
-    (found,) = frontiers([result(gain=-2.0, attack="pixels"), result(gain=1.5), result("fedgh", 3.0, scalars=640)])
-    first, second = found.points
-    assert (first.label, first.attack, first.leakage.mean) == ("fedre", "dip", 1.5)
-    assert (first.leakage.low, first.leakage.high) == (1.0, 2.0)
-    assert second.scalars.mean == 640
-    assert found.best == (True, False)
+def test_one_point_an_upload_with_the_gravest_of_all_its_attacks():
+    vectors = (judged(mean=-5.0), judged("vectors", 0.3, stands=True))
+    unmixed = (result("fedre", attack="unmix", target="entangled", rounds_seen=30), vectors, ())
+    (found,) = page(image(9.0, method="fedre", target="entangled"), unmixed, member(method="fedre", target="entangled"))
+    (point,) = found.points
+    assert point.kind == "vectors"  # not that of the attack with the largest gain, which proves nothing
+    assert found.measured == ("images", "representations", "membership")
+    assert (point.effects["representations"].value, point.effects["representations"].attack) == (0.3, "unmix")
+    assert point.effects["membership"].stands
+    assert found.card.rounds_seen == 30
 
 
-def test_a_failing_attack_is_no_better_than_a_guess():
-    (found,) = frontiers([result("fedre", -4.0, scalars=50), result("fedgh", -1.0, scalars=40)])
-    assert dict(zip((p.label for p in found.points), found.best, strict=True)) == {"fedgh": True, "fedre": False}
+def test_of_attacks_on_different_targets_the_one_that_comes_nearest_to_a_claim_is_drawn():
+    whole = (result("fedre", 9.0, target="entangled"), (judged(mean=9.0, p_value=0.4),), ())
+    apart = (judged(mean=-2.0, p_value=0.01), judged("vectors", 0.1, p_value=0.9))
+    (found,) = page(whole, (result("fedre", attack="unmix", target="entangled"), apart, ()))
+    assert found.points[0].effects["images"].attack == "unmix"
+    claimed = (judged(mean=-2.0, p_value=0.4), judged("identified", 0.4, stands=True))
+    (found,) = page(image(9.0), (result("fedgh", attack="joint"), claimed, ()))
+    point = found.points[0]
+    assert (point.kind, point.effects["images"].attack, point.effects["images"].value) == ("some", "joint", -2.0)
+    assert point.effects["images"].found == "leak"
+
+
+def test_what_is_sent_one_by_one_needs_no_recovery():
+    (found,) = page(image())
+    assert found.points[0].effects["representations"].found == "outright"
+    (found,) = page(image(defenses=NOISE))
+    assert "representations" not in found.points[0].effects
+
+
+def test_untested_points_are_never_better():
+    cheap = image(-9.0, reasons=LOOSE, method="fedre", scalars=1, accuracy=0.99)
+    (found,) = page(cheap, image(3.0, stands=True))
+    assert {point.label: point.kind for point in found.points} == {"fedre": "untested", "fedgh": "leaks"}
+    assert found.best == (True, True)
+    assert next(p for p in found.points if p.label == "fedre").effects["images"].found == "untested"
+    (found,) = page(image(-9.0, method="fedre", scalars=1, accuracy=0.99), image(3.0, stands=True))
+    assert {p.label: b for p, b in zip(found.points, found.best, strict=True)} == {"fedre": True, "fedgh": False}
+    assert found.settled == (True, True)
+
+
+NOISE = (DefenseChoice("noise", {"scale": 0.3}),)
+
+
+def test_a_point_whose_adapted_attack_was_not_run_betters_nothing():
+    plainly = image(3.0, stands=True)
+    (found,) = page(plainly, image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1))
+    noisy = next(p for p in found.points if p.defense != "none")
+    assert noisy.unadapted == "average"
+    assert found.best == (True, True)
+    (found,) = page(
+        plainly,
+        image(-3.0, defenses=NOISE, accuracy=0.99, scalars=1),
+        image(-2.0, defenses=NOISE, accuracy=0.99, scalars=1, attack="average", rounds_seen=5),
+    )
+    assert next(p for p in found.points if p.defense != "none").unadapted == ""
+    assert "‡" in frontier_svg(page(plainly, image(-3.0, defenses=NOISE)))
+
+
+def test_a_lost_broadcast_is_a_loss_and_the_gain_is_over_clients_that_exchange_nothing():
+    def at(one, received):
+        record, compared, reasons = one
+        reached = record.about.run_accuracy
+        worse = {"after_broadcast": but(reached["after_broadcast"], pooled=received)}
+        return (
+            dataclasses.replace(record, about=but(record.about, run_accuracy={**reached, **worse})),
+            compared,
+            reasons,
+        )
+
+    first, second = at(image(1.0, method="fedgh"), 0.9), at(image(1.0, method="fedre"), 0.2)
+    (found,) = page(first, second)
+    assert {p.label: b for p, b in zip(found.points, found.best, strict=True)} == {"fedgh": True, "fedre": False}
+    (point, _) = found.points
+    assert (point.local, point.gain, found.locals) == (None, None, ())
+    assert WITHOUT_LOCAL[:30] in frontier_svg((found,))
+
+
+def test_baselines_are_runs_of_the_same_clients_without_exchange():
+    import fedpriv
+
+    settings = {"dataset": "digits", "per_class": 12, "clients": 2, "partition": "iid", "rounds": 1, "epochs": 1}
+    alone = [fedpriv.train("local", **settings, seed=seed) for seed in (0, 1)]
+    federation = fedpriv.train("fedgh", **settings)
+    known = baselines([run.path for run in (*alone, federation)])
+    config = RunDirectory.open(federation.path).config
+    about = but(ABOUT, run=config)
+    mean = local_accuracy(about, known)
+    assert 0 < mean <= 1
+    assert mean == pytest.approx(sum(next(iter(known.values()))) / 2)
+    other = dataclasses.replace(config, rounds=2)
+    assert local_accuracy(but(about, run=other), known) is None
 
 
 def test_one_step_is_never_compared_with_epochs():
     one_step = LocalTraining(max_steps=1, batch_size=1)
-    found = frontiers(
-        [result("fedavg", 40.0, target="model", training=one_step), result("fedavg", 0.1, target="model")]
-    )
+    found = page(image(40.0, target="model", training=one_step), image(0.1, target="model"))
     assert sorted(frontier.task["local work"] for frontier in found) == ["", "one local step on one image a round"]
 
 
-def test_cards_and_tasks_never_share_a_set():
-    attacks = [result(), result("fedgh"), result("fedgh", rounds_seen=5), result(dataset="mnist"), result(clients=20)]
-    found = frontiers(attacks)
-    assert [len(one.points) for one in found] == [2, 1, 1, 1]
-    assert [one.card.rounds_seen for one in found] == [1, 5, 1, 1]
+def test_other_grants_and_tasks_never_share_a_set_and_rounds_are_taken_as_needed():
+    found = page(
+        image(), image(method="fedre"), image(method="fedre", rounds_seen=5, attack="unmix"), image(dataset="mnist")
+    )
+    assert [len(one.points) for one in found] == [2, 1]
+    assert [one.card.rounds_seen for one in found] == [5, 1]
+    (found, _) = page(image(), image(clients=20))
+    assert len(found.points) == 1
 
 
 def test_what_lies_within_the_spread_is_said_to():
-    def settled(*attacks):
-        (found,) = frontiers(attacks)
+    def settled(*told):
+        (found,) = page(*told)
         return {p.label: (b, s) for p, b, s in zip(found.points, found.best, found.settled, strict=True)}["fedgh"]
 
     # Leakage 1.0 +- 0.5 against 1.2 and against 3.0; equal scalars and accuracy.
-    assert settled(result(gain=1.0), result("fedgh", 1.2)) == (False, False)
-    assert settled(result(gain=1.0), result("fedgh", 3.0)) == (False, True)
-    # Both below zero: no order between them, whatever their intervals; accuracy of one seed settles nothing.
-    assert settled(result(gain=-3.0), result("fedgh", -1.0)) == (True, True)
-    assert settled(result(gain=-3.0, accuracy=0.95), result("fedgh", -1.0, accuracy=0.8)) == (False, False)
-    assert settled(result(gain=-3.0, scalars=10), result("fedgh", -1.0, scalars=20)) == (False, True)
-    # Less than 1 % of what is sent decides nothing.
-    assert settled(result(gain=-3.0, scalars=22603), result("fedgh", -1.0, scalars=22611)) == (False, False)
-    assert settled(result(gain=-3.0, scalars=1000), result("fedgh", -1.0, scalars=1020)) == (False, True)
-    seeds = [result("fedgh", -1.0, accuracy=0.8, seed=s) for s in (0, 1)]
-    assert settled(*(result(gain=-3.0, accuracy=0.95, seed=s) for s in (0, 1)), *seeds) == (False, True)
+    assert settled(image(1.0, method="fedre"), image(1.2)) == (False, False)
+    assert settled(image(1.0, method="fedre"), image(3.0)) == (False, True)
+    assert settled(image(-3.0, method="fedre"), image(-1.0)) == (False, True)
+    # Accuracy of one seed settles nothing, nor does less than 1 % of what is sent.
+    assert settled(image(-1.0, method="fedre", accuracy=0.95), image(-1.0, accuracy=0.8)) == (False, False)
+    assert settled(image(-1.0, method="fedre", scalars=22603), image(-1.0, scalars=22611)) == (False, False)
+    assert settled(image(-1.0, method="fedre", scalars=1000), image(-1.0, scalars=1020)) == (False, True)
 
 
 def test_seeds_of_an_upload_are_one_point():
-    attacks = [result(gain=g, seed=s, accuracy=a) for s, (g, a) in enumerate([(1.0, 0.8), (2.0, 0.9), (3.0, 1.0)])]
-    (found,) = frontiers([*attacks, result(gain=1.9, attack="weaker")])
+    (found,) = page(*(image(1.0, seed=seed, accuracy=a) for seed, a in enumerate([0.8, 0.9, 1.0])))
     (point,) = found.points
-    assert (point.attack, point.seeds, point.attacked) == ("dip", (0, 1, 2), 3)
-    assert point.leakage.mean == 2.0
-    assert point.leakage.sd == pytest.approx(1.0)
-    assert (point.leakage.low, point.leakage.high) == (1.0, 3.0)
-    assert point.accuracy.mean == pytest.approx(0.9)
-
-
-def test_a_failed_seed_does_not_hide_the_strongest_attack():
-    attacks = [result(gain=-1.0, seed=s, accuracy=0.8 + 0.1 * s) for s in (0, 1)]
-    (found,) = frontiers([*attacks, result(gain=9.0, attack="joint", seed=1, accuracy=0.9)])
-    (point,) = found.points
-    assert (point.attack, point.leakage.mean, point.seeds, point.attacked) == ("joint", 9.0, (1,), 2)
-    assert point.accuracy.mean == 0.9
-    assert "strongest attack at 1 of 2 seeds" in describe(found)
-
-
-def test_of_several_budgets_the_largest_stands():
-    (found,) = frontiers([result(gain=2.0, budget=3), result(gain=-1.0, budget=60)])
-    (point,) = found.points
-    assert (point.attack, point.leakage.mean) == ("dip, budget 60", -1.0)
+    assert point.seeds == (0, 1, 2)
+    assert point.trained.mean == pytest.approx(0.9)
+    assert point.trained.ends == (0.8, 1.0)
 
 
 # ---------------------------------------------------------------- what is sent
@@ -169,7 +304,7 @@ def sent(choices, shape=(10, 64), clients=2):
     return upload_size(
         but(
             ABOUT,
-            run=RunConfig(dataset="digits", strangers=0, clients=clients),
+            run=RunConfig(clients=clients),
             communication=Communication(
                 **{kind: Traffic(**own, total=Total(**plain(totals[kind]))) for kind, own in per_round.items()}
             ),
@@ -197,27 +332,29 @@ def test_encoders_count_by_their_bits(choice, words):
 
 def test_an_encoder_can_win():
     # As the encoder sends them: as many entries and eight scales, in four bits each.
-    (found,) = frontiers([result("fedavg", scalars=22603), result("fedavg", scalars=22611, bits=4, defenses=QUANTISED)])
-    assert [(p.defense, b) for p, b in zip(found.points, found.best, strict=True)] == [
-        ("quantise bits=4", True),
-        ("none", False),
-    ]
-    first = found.points[0]
+    (found,) = page(
+        image(method="fedavg", scalars=22603),
+        image(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED),
+    )
+    first = next(p for p in found.points if p.defense != "none")
     assert (first.scalars.mean, first.bytes.mean) == (pytest.approx(22611 / 8), pytest.approx(22611 / 2))
-    assert found.settled == (True, True)
 
 
 def test_what_another_card_gives_away_is_told():
-    leak = result(gain=4.0, attack="unmix", rounds_seen=30)
-    first, second = frontiers([result(gain=-4.0), leak])
-    assert first.points[0].elsewhere == "gives away images to unmix with 30 rounds seen"
+    leak, compared, _ = image(4.0, stands=True, attack="joint")
+    card = dataclasses.replace(leak.about.knowledge, labels="inferred")
+    other = dataclasses.replace(leak, about=but(leak.about, knowledge=card))
+    first, second = page(image(-4.0), (other, compared, ()))
+    assert first.points[0].elsewhere == "images leak under another card, to joint"
     assert second.points[0].elsewhere == ""
+    assert "†" in frontier_svg((first,))
 
 
 def test_results_without_accuracy_have_no_point():
-    bare = result()
+    bare, compared, _ = image()
     bare = dataclasses.replace(bare, about=but(bare.about, run_accuracy={}))
-    assert frontiers([bare]) == ()
+    assert page((bare, compared, ())) == ()
+    assert page(member()) == ()
 
 
 def test_labels_tell_what_differs():
@@ -233,23 +370,36 @@ def test_labels_tell_what_differs():
 
 
 def crowd(n):
-    return [result(f"method-{i}", 0.5 + 0.01 * i, accuracy=0.8 + 0.001 * i, scalars=100 + i) for i in range(n)]
+    return page(
+        *(image(0.5 + 0.01 * i, method=f"method-{i}", accuracy=0.8 + 0.001 * i, scalars=100 + i) for i in range(n))
+    )
 
 
 def test_the_picture_is_the_same_every_time_and_well_formed():
-    from xml.etree import ElementTree
-
-    found = frontiers([result(), result("fedgh", 3.0, scalars=640), result("fedgh", 3.0, rounds_seen=5)])
+    found = page(image(), image(3.0, method="fedre", scalars=640), member())
     picture = frontier_svg(found)
     assert picture == frontier_svg(found)
     ElementTree.fromstring(picture)
-    assert "fedgh" in picture
+    assert [panel.title for panel in panels(found[0])] == ["Images", "Membership", "Communication"]
     assert "prefers-color-scheme:dark" in picture
+    assert "not run" not in describe(found[0])
+
+
+def test_the_table_has_a_line_for_each_point():
+    found = page(image(2.0, stands=True), image(-3.0, method="fedre", reasons=LOOSE), member(0.1))
+    rows = {row["upload"]: row for row in csv.DictReader(io.StringIO(frontier_csv(found)))}
+    assert (rows["fedgh"]["images"], rows["fedgh"]["images_found"], rows["fedgh"]["membership"]) == (
+        "2.0",
+        "leak",
+        "0.1",
+    )
+    assert (rows["fedre"]["verdict_kind"], rows["fedre"]["images_found"]) == ("untested", "untested")
+    assert rows["fedre"]["accuracy_after_broadcast"] == "0.9"
 
 
 @given(low=st.floats(-30, 30), span=st.floats(1.0, 60))
 def test_ticks_of_leakage_say_where_they_are(low, span):
-    ticks = _Decibels(low, low + span, 0, 100).ticks()
+    ticks = Decibels(low, low + span, 0, 100).ticks()
     assert len(ticks) >= 3
     for value, text in ticks:
         assert float(text.replace("−", "-")) == pytest.approx(value, abs=1e-9)
@@ -257,26 +407,19 @@ def test_ticks_of_leakage_say_where_they_are(low, span):
 
 @given(low=st.floats(-0.1, 0.9), span=st.floats(0.02, 1.1))
 def test_ticks_of_accuracy_say_where_they_are(low, span):
-    for value, text in _Linear(low, low + span, 0, 100).ticks():
+    for value, text in Linear(low, low + span, 0, 100).ticks():
         assert float(text.removesuffix(" %")) == pytest.approx(100 * value, abs=1e-9)
         assert 0 <= value <= 1 + 1e-9
 
 
 def test_half_steps_are_written_in_full():
-    assert [text for _, text in _Decibels(-8, 1, 0, 100).ticks()][:3] == ["−7.5", "−5.0", "−2.5"]
-    assert "92.5 %" in [text for _, text in _Linear(0.9, 0.99, 0, 100).ticks()]
-
-
-def test_the_dagger_is_explained_where_it_stands_only():
-    alone = frontiers([result(gain=-4.0)])
-    leak = result(gain=4.0, attack="unmix", rounds_seen=30)
-    assert "†" not in frontier_svg(alone)
-    assert frontier_svg(frontiers([result(gain=-4.0), leak])).count("†") > 1
+    assert [text for _, text in Decibels(-8, 1, 0, 100).ticks()][:3] == ["−7.5", "−5.0", "−2.5"]
+    assert "92.5 %" in [text for _, text in Linear(0.9, 0.99, 0, 100).ticks()]
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 25])
 def test_labels_do_not_overlap(n):
-    (found,) = frontiers(crowd(n))
+    (found,) = crowd(n)
     for panel in panels(found):
         boxes = panel.label_boxes
         assert len(boxes) == n

@@ -10,9 +10,10 @@ from fedpriv.experiment.result_folders import each_once, finished_runs, result_d
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
+from fedpriv.pages.baselines import baselines
 from fedpriv.pages.report import write_report
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
-from fedpriv.pages.study_report import read_results, together
+from fedpriv.pages.study_report import read_results, study_runs, together
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -105,7 +106,8 @@ def report(
             write_runs_report(runs, folder, target_accuracy=target, attacks="report.html" if leaks else None)
         if leaks:
             study = together({path: facts for path, (_, _, facts) in studies.items()})
-            write_report(attacks, folder, members, runs=PAGE if runs else None, study=study)
+            alone = baselines([*runs, *(run for path in studies for run in study_runs(path))])
+            write_report(attacks, folder, members, runs=PAGE if runs else None, study=study, alone=alone)
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *members), tuple(runs), tuple(complaints), scratch)
 
