@@ -68,7 +68,7 @@ SENSITIVE = (
 
 # Extras that the tests need; ruff, mypy and coverage change no result.
 EXTRAS = ("test", "dp")
-BESIDE = ("pymoo", "selenium")
+BESIDE = ("selenium",)
 
 
 @dataclass(frozen=True)
