@@ -430,3 +430,36 @@ def test_labels_do_not_overlap(n):
             assert one.right <= panel.width
             for two in boxes[:i]:
                 assert not one.overlaps(two)
+
+
+def test_noise_three_times_the_signal_is_visibly_dear(tmp_path):
+    import fedpriv
+
+    settings = {
+        "dataset": "digits",
+        "per_class": 60,
+        "clients": 6,
+        "partition": "iid",
+        "models": "small-cnn",
+        "seed": 0,
+    }
+    settings |= {"rounds": 6, "epochs": 2, "lr": 0.2, "strangers": 0.2}
+    runs = [fedpriv.train("fedavg", **settings, defense=defense) for defense in ([], ["noise:scale=3"])]
+    alone = fedpriv.train("local", **settings)
+    quick = {
+        "target": "model",
+        "attacks": "linear-layer",
+        "iterations": 1,
+        "restarts": 1,
+        "targets": 5,
+        "control": False,
+    }
+    attacks = [fedpriv.attack(run, **quick) for run in runs]
+    page = fedpriv.report([*attacks, alone], out=tmp_path / "page").path
+    rows = list(csv.DictReader((page / "frontier.csv").read_text().splitlines()))
+    bare, noisy = sorted(rows, key=lambda row: row["defense"] != "none")
+    gains = [float(row["accuracy_gain_over_local"]) for row in (bare, noisy)]
+    assert gains[0] > 0 > gains[1]  # whoever takes part under the noise is worse off than alone
+    assert gains[0] - gains[1] > 0.04
+    assert {row["bettered"] for row in rows} == {"False"}
+    assert "long dashes: without exchange" in (page / "report.html").read_text()
