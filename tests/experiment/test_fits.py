@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import fedpriv
+from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.fits import STRANGERS, strangers
 from fedpriv.scoring.convergence import SPECIFIC, convergence, is_specific
@@ -91,7 +92,8 @@ def test_specific_is_far_below_both_others(own, permuted, lowest, specific):
 
 def test_strangers_are_of_the_classes_that_are_told():
     pool, classes = smooth(40, 4), torch.arange(40) % 4
-    truth = Truth.equal(smooth(2, 5), torch.tensor([1, 2]), pool, classes)
+    known = Pool(pool, classes, pool[:0], classes[:0])
+    truth = Truth.equal(smooth(2, 5), torch.tensor([1, 2]), known)
 
     def classes_of(images):
         flat = images.flatten(0, 1)
