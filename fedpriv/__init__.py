@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import BatchFacts as BatchFacts
     from fedpriv.attacks.observation import KnowledgeCard as KnowledgeCard
+    from fedpriv.calibration.own import Calibration as Calibration
+    from fedpriv.calibration.own import calibrate as calibrate
     from fedpriv.experiment.study.run import StudyResult as StudyResult
     from fedpriv.experiment.uploads.given import Gradient as Gradient
     from fedpriv.experiment.uploads.given import Update as Update
@@ -63,6 +65,7 @@ _PLACES = {
     "catalogue": _VERBS + "cataloguing",
     "cost": _VERBS + "counting",
     "data": _VERBS + "dividing",
+    "calibrate": "fedpriv.calibration.own",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
     "Report": _VERBS + "reporting",
@@ -71,6 +74,7 @@ _PLACES = {
     "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
     "Holdings": _VERBS + "dividing",
+    "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",
     "Gradient": "fedpriv.experiment.uploads.given",
     "BatchFacts": "fedpriv.attacks.observation",

@@ -13,14 +13,17 @@ from federations import QUICK_DATA
 import fedpriv
 from fedpriv.cli.main import run as command
 
-VERBS = ("train", "attack", "audit", "attack_uploads", "score", "report", "estimate", "catalogue", "cost", "data")
+VERBS = (
+    *("train", "attack", "audit", "attack_uploads", "score", "report", "estimate", "catalogue", "cost", "data"),
+    "calibrate",
+)
 PAYLOADS = (
     *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
     *("Model", "Payload", "Prototypes", "Representations", "SampleCount", "SmallModel"),
 )
 OTHERS = (
-    *("AttackResult", "BatchFacts", "Catalogue", "Gradient", "Holdings", "KnowledgeCard", "Listener", "Report", "Run"),
-    *("StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
+    *("AttackResult", "BatchFacts", "Calibration", "Catalogue", "Gradient", "Holdings", "KnowledgeCard", "Listener"),
+    *("Report", "Run", "StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 

@@ -73,6 +73,14 @@ class Pool:
         }
 
     @cached_property
+    def _decoys(self) -> dict[int, Tensor]:
+        return {label: self.decoys[self.decoy_labels == label] for label in self.decoy_labels.unique().tolist()}
+
+    def decoys_of(self, label: int) -> Tensor:
+        """Return the decoys of a class ``(n, c, h, w)``; there may be none."""
+        return self._decoys.get(label, self.decoys[:0])
+
+    @cached_property
     def optimal(self) -> Tensor:
         """The image of the highest mean PSNR over the guesses ``(c, h, w)``, float64."""
         return psnr_optimal(self.guesses)

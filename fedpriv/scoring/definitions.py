@@ -55,6 +55,8 @@ class TargetScore:
 def squared_errors(guesses: Tensor, images: Tensor) -> Tensor:
     """Return the mean squared error between each guess ``(M, c, h, w)`` and each image ``(m, c, h, w)``: ``(M, m)``."""
     left, right = guesses.double().flatten(1), images.double().flatten(1)
+    if len(left) == 1:
+        return (left - right).square().mean(dim=1)[None]
     return torch.stack([(guess - right).square().mean(dim=1) for guess in left])
 
 
@@ -127,15 +129,14 @@ def score_guesses(guesses: Tensor, truth: Truth, others: Tensor | None) -> Targe
     pairs = errors[assigned, torch.arange(truth.n_c)]
     weights = truth.weights.double() / truth.weights.double().sum()
     mean_error = (guesses.double().mean(dim=0) - truth.mean_image()).square().mean()
-    beside = None
-    if others is not None:
-        beside = float(psnr_of_mse(squared_errors(guesses, truth.pool.guesses[others]).min()))
+    nearest = [] if others is None else [squared_errors(guesses, truth.pool.guesses[others]).min()]
+    t2, t3, *beside = psnr_of_mse(torch.stack([errors.min(), mean_error, *nearest])).tolist()
     return TargetScore(
-        t1=float((weights * psnr_of_mse(pairs)).sum()),
-        t2=float(psnr_of_mse(errors.min())),
-        t3=float(psnr_of_mse(mean_error)),
-        t5=one_to_one(errors),
-        t2_nonmembers=beside,
-        mse=float((weights * pairs).sum()),
+        t1=float(weights @ psnr_of_mse(pairs)),
+        t2=t2,
+        t3=t3,
+        t5=t2 if len(guesses) == 1 else one_to_one(errors),
+        t2_nonmembers=beside[0] if beside else None,
+        mse=float(weights @ pairs),
         assigned=assigned,
     )

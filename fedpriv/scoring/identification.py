@@ -63,19 +63,26 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
     top1 = rank = total = 0.0
     counts = []
     for label in truth.label_weights():
-        decoys = truth.pool.decoys[truth.pool.decoy_labels == label]
+        decoys = truth.pool.decoys_of(label)
         if len(decoys) < ENOUGH_DECOYS:
             continue
         counts.append(len(decoys))
         members = (truth.labels == label).nonzero().squeeze(1)
-        used, place = assigned[members].unique(return_inverse=True)
-        against = squared_errors(guesses[used], decoys)[place]
+        against = _errors_of_used(guesses, assigned[members], decoys)
         nearer = (against < own[members, None]).sum(1)
         tied = (against == own[members, None]).sum(1).double()
         top1 += float((weights[members] * (nearer == 0) / (1 + tied)).sum())
         rank += float((weights[members] * (1 + nearer + tied / 2)).sum())
         total += float(weights[members].sum())
     return Identification(top1 / total, rank / total, min(counts)) if total > 0 else None
+
+
+def _errors_of_used(guesses: Tensor, used: Tensor, decoys: Tensor) -> Tensor:
+    """Return the errors between the guess used for each member and each decoy ``(m, q)``; no guess is compared twice."""
+    if len(guesses) == 1:
+        return squared_errors(guesses, decoys).expand(len(used), -1)
+    different, place = used.unique(return_inverse=True)
+    return squared_errors(guesses[different], decoys)[place]
 
 
 @dataclass(frozen=True)

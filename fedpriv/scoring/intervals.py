@@ -53,12 +53,19 @@ class Clustered:
         position: ``(n,)`` the cluster of each, counted from 0.
         weights: ``(n,)`` summing to one.
         kind: what the values are.
+        guess: of differences, the guess's share where it is the same for all values; None where it differs.
     """
 
     values: Values
     position: NDArray[np.int64]
     weights: Values
     kind: Kind
+    guess: float | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest that a difference can be."""
+        return (-1.0, 1.0) if self.guess is None else (-self.guess, 1 - self.guess)
 
     @cached_property
     def mean(self) -> float:
@@ -119,18 +126,17 @@ class Clustered:
         from scipy.special import stdtrit  # type: ignore[import-untyped]  # takes half a second to import
 
         if self.kind == "share":
-            return _clopper_pearson(self.mean, self.number)
+            return clopper_pearson(self.mean, self.number)
         half = float(stdtrit(self.degrees, (1 + LEVEL) / 2)) * self.error
         low, high = self.mean - half, self.mean + half
         if self.kind == "mean":
             return low, high
         if self.nearly_saturated:
-            most = _clopper_pearson(self.deviating.mean, self.deviating.number)[
-                1
-            ]  # share that may deviate, by all there is
-            low = min(low, self.commonest - most * (self.commonest + 1))
-            high = max(high, self.commonest + most * (1 - self.commonest))
-        return max(low, -1.0), min(high, 1.0)
+            # Of the share that may deviate, all by as much as there is.
+            most = clopper_pearson(self.deviating.mean, self.deviating.number)[1]
+            low = min(low, self.commonest - most * (self.commonest - self.bounds[0]))
+            high = max(high, self.commonest + most * (self.bounds[1] - self.commonest))
+        return max(low, self.bounds[0]), min(high, self.bounds[1])
 
     def p_value(self, least: float) -> float | None:
         """One-sided p-value of a mean no larger than ``least``, of values that are no shares; None for one cluster."""
@@ -146,7 +152,7 @@ class Clustered:
         if self.commonest <= least:
             return 1.0
         # So large a share would have to deviate, by all there is, for the mean to be ``least``.
-        share, number = (self.commonest - least) / (self.commonest + 1), self.deviating.number
+        share, number = (self.commonest - least) / (self.commonest - self.bounds[0]), self.deviating.number
         hits = self.deviating.mean * number
         return max(found, float(betainc(max(number - hits, 1e-9), hits + 1, 1 - share)))
 
@@ -163,7 +169,7 @@ class Clustered:
         return max(number, least)
 
 
-def _clopper_pearson(mean: float, number: float) -> tuple[float, float]:
+def clopper_pearson(mean: float, number: float) -> tuple[float, float]:
     """Return the interval of a share of ``number`` values, which need not be whole."""
     from scipy.special import betaincinv
 
@@ -174,7 +180,11 @@ def _clopper_pearson(mean: float, number: float) -> tuple[float, float]:
 
 
 def clustered(
-    values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean", weights: Values | None = None
+    values: Sequence[float] | Values,
+    clusters: Sequence[int],
+    kind: Kind = "mean",
+    weights: Values | None = None,
+    guess: float | None = None,
 ) -> Clustered:
     """Take values together with who they stem from.
 
@@ -183,6 +193,7 @@ def clustered(
         clusters: n cluster numbers (clients).
         kind: what the values are.
         weights: n numbers > 0, by which the mean weighs; None for equal ones.
+        guess: of differences, the guess's share where it is the same for all values.
 
     Raises:
         ValueError: where there are not as many of each.
@@ -192,7 +203,7 @@ def clustered(
         raise ValueError(f"{len(data)} values but {len(clusters)} cluster numbers")
     position = np.unique(np.asarray(clusters), return_inverse=True)[1]
     even = np.full(len(data), 1 / len(data)) if weights is None else weights / weights.sum()
-    return Clustered(data, position, even, kind)
+    return Clustered(data, position, even, kind, guess)
 
 
 KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean"}
@@ -208,6 +219,7 @@ def compare(
     least: float,
     stratum: str = "all",
     weights: Values | None = None,
+    guess: float | None = None,
 ) -> Comparison:
     """Paired differences between an attack and the strongest guess, summed up.
 
@@ -219,8 +231,9 @@ def compare(
         least: the least effect that counts.
         stratum: the targets compared.
         weights: see :func:`clustered`.
+        guess: see :func:`clustered`.
     """
-    found = clustered(values, clusters, KINDS.get(measure, "difference"), weights)
+    found = clustered(values, clusters, KINDS.get(measure, "difference"), weights, guess)
     return Comparison(
         mean=found.mean,
         ci95=found.interval(),

@@ -107,6 +107,7 @@ class Ranked:
                 against=best,
                 least=least - chance,
                 weights=self.weights,
+                guess=chance if best == CHANCE else None,
             )
             found.append(difference)
         return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -224,6 +225,7 @@ def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Per
     return Perceptual(**dict(means.summary(values)), backbone=lpips_backbone())
 
 
+@cache
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in ("fedpriv", "torch", "torchmetrics", "numpy", "scipy"):

@@ -70,3 +70,11 @@ def test_the_strongest_guess_is_compared_answer_by_answer():
     low, high = own.rates().auc.ci95
     assert found.ci95[1] - found.ci95[0] < 0.2 * (high - low)  # what both share cancels
     assert found.p_value > 0.9
+
+
+def test_a_perfect_area_is_bounded_by_the_lowest_that_it_could_be():
+    told = [np.array([True, True, False, False])] * 10
+    found = Ranked.of([one.astype(float) for one in told], told, range(10)).against({}, {"property": "auc"})[0]
+    assert found.mean == pytest.approx(0.5)
+    assert found.p_value == pytest.approx(0.55**16)  # of 16 values that say as much, none below one; the lowest is 0
+    assert found.ci95[1] == pytest.approx(0.5)

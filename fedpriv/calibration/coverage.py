@@ -1,0 +1,121 @@
+"""How often 95 % intervals hold the truth, for 2 to 20 clients whose targets are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
+
+from fedpriv.calibration.rates import Rate, counted, table
+from fedpriv.scoring.intervals import Values, clustered, combine, compare
+from fedpriv.scoring.roc import Ranked
+from fedpriv.util.seeds import derive_seed
+
+CLIENTS = (2, 3, 4, 5, 6, 8, 10, 15, 20)
+TARGETS = 5
+"""Of each client, on average."""
+
+SHARES = (0.5, 0.2, 0.1, 0.02)
+PAIRS = ((0.5, 0.5), (0.9, 0.5), (0.1, 0.05), (0.98, 0.03))
+"""Shares of an attack and of its guess, for paired differences."""
+
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Covered:
+    """How often intervals of one quantity held the truth.
+
+    Attributes:
+        what: the quantity.
+        skewed: whether sizes of clients fall as one over their rank.
+        rates: by number of clients.
+    """
+
+    what: str
+    skewed: bool
+    rates: dict[int, Rate]
+
+
+def sizes(clients: int, skewed: bool) -> NDArray[np.int64]:
+    """Targets of each client: :data:`TARGETS`, or falling as one over the rank with at least one."""
+    if not skewed:
+        return np.full(clients, TARGETS)
+    ranks = 1 / np.arange(1, clients + 1)
+    return np.asarray(np.maximum(1, np.round(ranks / ranks.sum() * TARGETS * clients)), dtype=np.int64)
+
+
+def coverage(repetitions: int, seed: int, clients: Sequence[int] = CLIENTS) -> list[Covered]:
+    """Coverage of means, shares, saturated shares, paired differences, areas, rates at 1 % and combined seeds.
+
+    Values of a client have a correlation of 0.5: normal ones, and 0 or 1 with a chance that differs between clients as a
+    beta distribution.
+
+    Args:
+        repetitions: of each.
+        seed: of everything drawn.
+        clients: numbers of clients.
+    """
+    found = []
+    for skewed in (False, True):
+        whats = ["mean", "mean of 3 seeds", *(f"share of {p}" for p in SHARES)]
+        whats += [f"difference of shares {a} and {b}" for a, b in PAIRS] + ["AUC", "found at 1 %"]
+        drawn: dict[str, dict[int, list[bool]]] = {what: {} for what in whats}
+        for number in clients:
+            rng = np.random.default_rng(derive_seed(seed, "coverage", number, int(skewed)))
+            of_each = sizes(number, skewed)
+            for _ in range(repetitions):
+                for what, held in _trial(rng, of_each).items():
+                    drawn[what].setdefault(number, []).append(held)
+        found += [Covered(what, skewed, {k: counted(hits) for k, hits in own.items()}) for what, own in drawn.items()]
+    return found
+
+
+def _trial(rng: np.random.Generator, of_each: NDArray[np.int64]) -> dict[str, bool]:
+    """Draw once, and say of each quantity whether its interval holds the truth."""
+    client = np.repeat(np.arange(len(of_each)), of_each)
+    units = client.tolist()
+
+    def normal() -> Values:
+        spread: Values = (rng.normal(size=len(of_each))[client] + rng.normal(size=len(client))) / 2**0.5
+        return spread
+
+    def told(share: float) -> Values:
+        own = rng.beta(share, 1 - share, size=len(of_each))  # variance s (1 - s) / 2: a correlation of one half
+        return (rng.random(len(client)) < own[client]).astype(np.float64)
+
+    shared = rng.normal(size=len(of_each))[client]  # clients stay, and what is drawn of them differs between seeds
+    drawn = [(shared + rng.normal(size=len(client))) / 2**0.5 for _ in range(SEEDS)]
+    seeds = [compare(one, units, measure="images", against="guess", least=0.0) for one in drawn]
+    held = {"mean": _holds(clustered(normal(), units).interval(), 0), "mean of 3 seeds": _holds(combine(seeds).ci95, 0)}
+    for share in SHARES:
+        held[f"share of {share}"] = _holds(clustered(told(share), units, "share").interval(), share)
+    for one, other in PAIRS:
+        interval = clustered(told(one) - told(other), units, "difference").interval()
+        held[f"difference of shares {one} and {other}"] = _holds(interval, one - other)
+    shift = 1 + 0.5 * rng.normal(size=len(of_each))
+    scores = [
+        np.concatenate([move + rng.normal(size=4 * n), rng.normal(size=4 * n)])
+        for move, n in zip(shift, of_each, strict=True)
+    ]
+    found = Ranked.of(scores, [np.arange(8 * n) < 4 * n for n in of_each], range(len(of_each))).rates()
+    wide = 1.25**0.5  # of members' scores
+    held["AUC"] = _holds(found.auc.ci95, float(ndtr(1 / (1 + wide**2) ** 0.5)))
+    held["found at 1 %"] = _holds(found.tpr_at_1_percent.ci95, float(ndtr((1 - ndtri(0.99)) / wide)))
+    return held
+
+
+def _holds(interval: tuple[float, float] | None, truth: float) -> bool:
+    return interval is not None and interval[0] <= truth <= interval[1]
+
+
+def coverage_table(covered: Sequence[Covered]) -> str:
+    """Coverage in per cent, a row a quantity, a column a number of clients."""
+    rows = []
+    for one in covered:
+        row = {"95 % interval of": one.what, "sizes": "skewed" if one.skewed else "equal"}
+        rows.append(row | {f"{k} clients": f"{100 * rate.share:.1f}" for k, rate in one.rates.items()})
+    return table(rows)

@@ -1,0 +1,255 @@
+"""A small simulated federation whose truth is known: images by class and client, an extractor, uploads that may be null.
+
+Images are so small that a thousand pages run in minutes. Those of a client are alike, as in a real federation, and a class
+is told from the others by an image of its own, so that a guess that knows the class is worth something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.guesses import with_guesses
+from fedpriv.evidence.held import HeldImages
+from fedpriv.evidence.pool import Pool
+from fedpriv.evidence.truth import Truth
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Prototypes, Representations
+
+Kind = Literal["representation", "prototype"]
+"""Of upload: one vector an image, or one a class."""
+
+SHAPE = (1, 6, 6)
+CLASSES, WIDTH = 4, 40
+COUNTS = (1, 3, 8, 12)
+"""Images of the classes of a client, in an order of its own: one in each stratum."""
+
+STRANGERS = 60
+"""Images of each class that no client holds."""
+
+ROUND = 1
+
+
+@dataclass(frozen=True)
+class World:
+    """A federation.
+
+    Attributes:
+        seed: of everything drawn.
+        sizes: how many representations of each client are attacked; a client's prototypes are attacked alternately.
+        kind: of upload.
+    """
+
+    seed: int
+    sizes: tuple[int, ...]
+    kind: Kind
+
+    @cached_property
+    def patterns(self) -> Tensor:
+        """The image of each class ``(C, c, h, w)``, about zero."""
+        return self.smooth(CLASSES, "patterns")
+
+    def smooth(self, number: int, *parts: int | str) -> Tensor:
+        """Draw smooth images ``(number, c, h, w)`` of mean 0 and standard deviation near 1."""
+        channels, height, width = SHAPE
+        coarse = torch.randn(number, channels, height // 2, width // 2, generator=generator(self.seed, *parts))
+        return torch.nn.functional.interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False) * 1.4
+
+    def draw(self, labels: Tensor, *parts: int | str, patterns: Tensor | None = None) -> Tensor:
+        """Draw images ``(n, c, h, w)`` in [0, 1] of classes ``(n,)``, of somebody whom ``parts`` name."""
+        mean = (self.patterns if patterns is None else patterns)[labels]
+        somebody, own = self.smooth(1, "somebody", *parts), self.smooth(len(labels), "images", *parts)
+        return (0.5 + 0.13 * mean + 0.07 * somebody + 0.13 * own).clamp(0, 1)
+
+    @property
+    def clients(self) -> range:
+        """Client numbers."""
+        return range(len(self.sizes))
+
+    def own_labels(self, client: int) -> Tensor:
+        """Classes ``(n,)`` of a client's images."""
+        order = torch.randperm(CLASSES, generator=generator(self.seed, "counts", client))
+        return torch.arange(CLASSES).repeat_interleave(torch.tensor(COUNTS)[order])
+
+    @cached_property
+    def images(self) -> tuple[Tensor, ...]:
+        """Each client's images ``(n, c, h, w)``."""
+        return tuple(self.draw(self.own_labels(client), "client", client) for client in self.clients)
+
+    @cached_property
+    def strangers(self) -> tuple[Tensor, Tensor]:
+        """Images ``(n, c, h, w)`` that no client holds, each of somebody else, and their classes ``(n,)``."""
+        labels = torch.arange(CLASSES).repeat_interleave(STRANGERS)
+        somebody = 0.07 * self.smooth(len(labels), "somebody", "strangers")
+        plain = self.draw(labels, "strangers")
+        shared = 0.07 * self.smooth(1, "somebody", "strangers")
+        return (plain - shared + somebody).clamp(0, 1), labels
+
+    @cached_property
+    def pool(self) -> Pool:
+        """Strangers, in two parts."""
+        return Pool.divided(*self.strangers, self.seed, "strangers")
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """The extractor's ``(c * h * w, d)``."""
+        rng = generator(self.seed, "extractor")
+        return torch.randn(SHAPE[0] * SHAPE[1] * SHAPE[2], WIDTH, generator=rng) / SHAPE[1]
+
+    def represent(self, images: Tensor) -> Tensor:
+        """The extractor: images ``(n, c, h, w)`` to representations ``(n, d)``."""
+        return torch.tanh((images - 0.5).flatten(1) @ self.weight) + 0.1
+
+    @cached_property
+    def targets(self) -> tuple[TargetId, ...]:
+        """What is attacked: so many rows of each client's upload, spread over its classes."""
+        found = []
+        for client, number in zip(self.clients, self.sizes, strict=True):
+            labels = self.own_labels(client)
+            rows = len(labels) if self.kind == "representation" else CLASSES
+            order = torch.randperm(rows, generator=generator(self.seed, "targets", client))[:number].sort().values
+            found += [
+                TargetId(ROUND, client, row, int(labels[row]) if self.kind == "representation" else row)
+                for row in order.tolist()
+            ]
+        return tuple(found)
+
+    def behind(self, target: TargetId) -> Tensor:
+        """The images ``(m, c, h, w)`` behind a target."""
+        own = self.images[target.client]
+        if self.kind == "representation":
+            return own[target.index : target.index + 1]
+        return own[self.own_labels(target.client) == target.label]
+
+    def uploads(self, images: tuple[Tensor, ...] | None = None) -> tuple[Observation, ...]:
+        """What the server sees of images like the clients' own, client by client; of their own without any."""
+        return self.seen([self.represent(own) for own in images or self.images])
+
+    def seen(self, features: list[Tensor]) -> tuple[Observation, ...]:
+        """What the server sees where each client's images have these representations ``(n, d)``."""
+        found = []
+        for client, own in zip(self.clients, features, strict=True):
+            labels = self.own_labels(client)
+            if self.kind == "representation":
+                upload: Representations | Prototypes = Representations(own, labels)
+            else:
+                means = torch.stack([own[labels == label].mean(0) for label in range(CLASSES)])
+                counts = torch.bincount(labels, minlength=CLASSES)
+                upload = Prototypes(means, torch.arange(CLASSES), counts)
+            found.append(Observation(ROUND, client, (upload,), ()))
+        return tuple(found)
+
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """White-box extractors, and classes, which uploads tell."""
+        return Knowledge(KnowledgeCard(), SHAPE, CLASSES, extractors=dict.fromkeys(self.clients, self.represent))
+
+    def evidence(self, observations: tuple[Observation, ...]) -> Evidence:
+        """What an attacker holds, and the same with the next client's upload in each client's place."""
+        turned = observations[1:] + observations[:1]
+        permuted = tuple(
+            Observation(own.round, own.client, _as_labelled(own, other), own.broadcast)
+            for own, other in zip(observations, turned, strict=True)
+        )
+        return Evidence(observations, permuted, self.knowledge, self.targets)
+
+    def truths(self, evidence: Evidence) -> tuple[Truth, ...]:
+        """What is behind the targets, and what could be guessed at them without their upload."""
+        unit: Literal["upload", "class"] = "upload" if self.kind == "representation" else "class"
+        found = []
+        for target in self.targets:
+            members = self.behind(target)
+            feature = self.represent(members).mean(0) if unit == "class" else None
+            found.append(Truth.equal(members, torch.full((len(members),), target.label), self.pool, feature))
+        return with_guesses(found, evidence, self.kind, unit, device=torch.device("cpu"))
+
+    @cached_property
+    def held(self) -> HeldImages:
+        """All images, and who holds which."""
+        strange, strange_labels = self.strangers
+        images = torch.cat([*self.images, strange])
+        labels = torch.cat([*(self.own_labels(client) for client in self.clients), strange_labels])
+        ends = np.cumsum([0, *(len(own) for own in self.images)])
+        held: Mapping[int, NDArray[np.int64]] = {k: np.arange(ends[k], ends[k + 1]) for k in self.clients}
+        return HeldImages(Samples(images, labels), held)
+
+
+def _as_labelled(own: Observation, other: Observation) -> tuple[Representations | Prototypes, ...]:
+    """Another client's vectors under a client's own labels: for each of its rows one of the same class."""
+    mine, theirs = own.upload[0], other.upload[0]
+    if isinstance(mine, Prototypes) and isinstance(theirs, Prototypes):
+        return (Prototypes(theirs.features, mine.classes, mine.counts),)
+    assert isinstance(mine, Representations)
+    assert isinstance(theirs, Representations)
+    return (Representations(theirs.features[same_class(mine.labels, theirs.labels)], mine.labels),)
+
+
+def same_class(wanted: Tensor, labels: Tensor) -> Tensor:
+    """Positions ``(n,)`` in ``labels`` of things of the wanted classes ``(n,)``, distinct while they last."""
+    used = dict.fromkeys(wanted.unique().tolist(), 0)
+    found = []
+    for label in wanted.tolist():
+        places = (labels == label).nonzero().squeeze(1)
+        found.append(int(places[used[label] % len(places)]))
+        used[label] += 1
+    return torch.tensor(found)
+
+
+Upload = Callable[[World, int], tuple[Observation, ...]]
+"""World and a number of the draw -> what the server sees."""
+
+
+def same_moments(world: World, draw: int = 0) -> tuple[Observation, ...]:
+    """Uploads of the mean and covariance that representations of a class have, which carry nothing of the client."""
+    strange, labels = world.strangers
+    features = world.represent(strange)
+    means = torch.stack([features[labels == label].mean(0) for label in range(CLASSES)])
+    root = torch.linalg.cholesky(torch.cov((features - means[labels]).T) + 1e-6 * torch.eye(WIDTH))
+    found = []
+    for client in world.clients:
+        own = world.own_labels(client)
+        noise = torch.randn(len(own), WIDTH, generator=generator(world.seed, "moments", client, draw))
+        found.append(means[own] + noise @ root.T)
+    return world.seen(found)
+
+
+def another_client(world: World, draw: int = 0) -> tuple[Observation, ...]:
+    """Uploads of clients that nobody attacks, whose images are of the same classes."""
+    return world.uploads(tuple(world.draw(world.own_labels(k), "elsewhere", k, draw) for k in world.clients))
+
+
+def another_data_set(world: World, draw: int = 0) -> tuple[Observation, ...]:
+    """Uploads made of another data set's images, under the clients' labels."""
+    other = world.smooth(CLASSES, "foreign patterns", draw)
+    images = (world.draw(world.own_labels(k), "foreign", k, draw, patterns=other) for k in world.clients)
+    return world.uploads(tuple(images))
+
+
+def class_alone(world: World, draw: int = 0) -> tuple[Observation, ...]:
+    """Uploads that say the class and nothing else: each row is the class's representation in general."""
+    general = world.represent((0.5 + 0.13 * world.patterns).clamp(0, 1))
+    return world.seen([general[world.own_labels(k)] for k in world.clients])
+
+
+def raw(world: World, draw: int = 0) -> tuple[Observation, ...]:
+    """Uploads as they are."""
+    return world.uploads()
+
+
+NULLS: dict[str, Upload] = {
+    "same mean and covariance": same_moments,
+    "another client's": another_client,
+    "another data set's": another_data_set,
+    "the class alone": class_alone,
+}
+"""Uploads that carry nothing of the client, by name."""
