@@ -92,7 +92,7 @@ def test_queries_are_enough_for_the_decoder_alone(capsys):
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_trained(capsys, tmp_path, arguments, complaint):
-    code, _, err = call(capsys, "attack", "--target", "representation", *arguments, "--out", "r")
+    code, _, err = call(capsys, "attack", "--target", "representation", *DIGITS, *arguments, "--out", "r")
     assert code == 2
     assert complaint in err
     assert len(err.strip().splitlines()) == 1
