@@ -16,7 +16,16 @@ from typing import Any, ClassVar, Literal, TypedDict, Unpack, final, get_args
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation, Progress, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import (
+    Knowledge,
+    Needs,
+    Observation,
+    Progress,
+    Reconstruction,
+    RequirementsByKind,
+    TargetId,
+    Unit,
+)
 from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import Kinds
@@ -36,7 +45,7 @@ class Declared(ABC):
         targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.wire.kinds`), or names.
         only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find.
         needs: what the card must grant.
-        needs_on: the same for kinds of payload where it differs.
+        requirements_by_kind: the same for kinds of payload where it differs.
         needs_in_words: what lists say where ``needs`` is empty.
         most_targets: how many targets it takes where nobody says how many: few, where each is a long search of its own.
         budget: the hyperparameter that says how long it may search, in a unit of its own (steps of Adam, calls of L-BFGS);
@@ -50,7 +59,7 @@ class Declared(ABC):
     targets: ClassVar[Kinds | tuple[str, ...]]
     only_by_name: ClassVar[bool] = False
     needs: ClassVar[Needs] = Needs()
-    needs_on: ClassVar[NeedsOn] = ()
+    requirements_by_kind: ClassVar[RequirementsByKind] = ()
     needs_in_words: ClassVar[str] = "nothing"
     most_targets: ClassVar[int] = 48
     budget: ClassVar[str | None] = None
@@ -63,7 +72,7 @@ class Declared(ABC):
 
     def requirements_for(self, kind: str | None) -> Needs:
         """Return the grants that an attack on one kind of upload takes; None for whichever."""
-        special = (needs for kinds, needs in self.needs_on if kind is not None and kind in kinds)
+        special = (needs for kinds, needs in self.requirements_by_kind if kind is not None and kind in kinds)
         return next(special, self.needs)
 
 

@@ -186,7 +186,7 @@ class Needs:
             )
 
 
-NeedsOn = tuple[tuple[Container[str], Needs], ...]
+RequirementsByKind = tuple[tuple[Container[str], Needs], ...]
 """Kinds of payload on which an attack needs something else, and what."""
 
 

@@ -1,4 +1,4 @@
-"""What ``fedpriv attack`` and ``fedpriv score`` print of records: tables strongest first, and verdicts."""
+"""The output of ``fedpriv attack`` and ``fedpriv score``: tables strongest first, and verdicts."""
 
 from __future__ import annotations
 

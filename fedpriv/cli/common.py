@@ -23,7 +23,7 @@ from fedpriv.util.listener import Listener, Report
 F = TypeVar("F", bound=Callable[..., Any])
 
 hint: dict[str, str] = {}
-"""What to tell somebody who interrupts: ``resume`` is the command that goes on."""
+"""Advice to somebody who interrupts: ``resume`` is the command that goes on."""
 
 
 # ---------------------------------------------------------------- flags

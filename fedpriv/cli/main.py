@@ -48,7 +48,7 @@ class LazyGroup(click.RichGroup):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="fedpriv")
 def main() -> None:
-    """What does a semi-honest server learn from what federated-learning clients upload?
+    """Measure what a semi-honest server learns from the uploads of federated-learning clients.
 
     Start with: fedpriv attack --target entangled
     """

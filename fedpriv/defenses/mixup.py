@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedpriv.defenses.soteria import refuse_private_gradients
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 
@@ -53,7 +54,8 @@ class Mixup(Defense):
         """Refuse batches of one image, and gradients that are private already."""
         refuse_private_gradients(self.name, plan)
         if plan.batch_size < 2:
-            raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs --batch-size 2 or more")
+            least = argument("batch_size", 2)
+            raise UserError(f"defense {self.name!r} mixes the images of a batch, which needs {least} or more")
 
     def after(self, plan: ProtectionPlan) -> ProtectionPlan:
         """Tell the defenses behind this one that images are mixed."""

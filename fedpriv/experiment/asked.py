@@ -1,4 +1,4 @@
-"""What settings of a verb say of attacks, made into attacks and a plan; runs and uploads from elsewhere share it."""
+"""Attacks and their plan, made of a verb's settings; runs and uploads from elsewhere share it."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def described(
     *,
     command: str,
 ) -> Provenance:
-    """Return what every record says of how it was made.
+    """Return the part of a record that says how it was made.
 
     Args:
         attacked: the run, and its federation prepared again.
@@ -200,7 +200,7 @@ def described(
 
 
 def upload_facts(target: str, *, defended: bool = False) -> Upload:
-    """Return what records say of a kind of upload."""
+    """Return the facts of a kind of upload that records hold."""
     from fedpriv.scoring.records.made import Upload
 
     separate = target in SEPARATE and not defended
@@ -212,7 +212,7 @@ def upload_facts(target: str, *, defended: bool = False) -> Upload:
 
 
 def _training(run: RunDirectory, federation: Federation, number: int | None) -> Training:
-    """Return how far a run had come in a round, or at its end, and what guessing each client's commonest class gives."""
+    """Return the accuracy of a run in a round, or at its end, and that of guessing each client's commonest class."""
     from fedpriv.scoring.records.made import Training
 
     lines = run.lines("metrics")
@@ -225,7 +225,7 @@ def _training(run: RunDirectory, federation: Federation, number: int | None) -> 
 
 
 def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> StageFacts | None:
-    """Return what records say of a stage: its name, its round of how many, and the pooled accuracy at that round."""
+    """Return the facts of a stage for records: its name, its round of how many, and the pooled accuracy at that round."""
     if stage is None or number is None:
         return None
     from fedpriv.scoring.records.made import Stage as StageFacts

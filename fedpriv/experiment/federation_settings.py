@@ -111,7 +111,7 @@ def refuse_small(settings: Mapping[str, Any], names: Collection[str], least: int
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return what may be one text or several as several.
+    """Return one text or several as a tuple.
 
     Raises:
         UserError: naming the argument, for anything else.

@@ -1,4 +1,4 @@
-"""How well an attack's images explain the uploads that they were found from, beside images that were not."""
+"""Fit of an attack's images to the uploads that they were found from, beside images that were not."""
 
 from __future__ import annotations
 

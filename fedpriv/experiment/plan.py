@@ -1,4 +1,4 @@
-"""What to attack, with what, under which knowledge: read from arguments, checked, and laid out as jobs. Prints nothing."""
+"""The plan of an attack: target, attacks and knowledge, read from arguments, checked, laid out as jobs. Prints nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def folder_name(name: str, stage: str | None) -> str:
 
 @dataclass(frozen=True)
 class AttackPlan:
-    """What to attack, with what, under which knowledge, and how to run it.
+    """A target, the attacks on it, the knowledge they have, and the conduct of the suite.
 
     Attributes:
         target: kind of upload.

@@ -1,4 +1,4 @@
-"""Where ``fedpriv attack`` writes: a folder made once, found again by what was asked for, and given back when unused."""
+"""The folder of ``fedpriv attack``: made once, found again by what was asked for, and given back when unused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def results_folder(
 
 
 def _unused(folder: Path) -> bool:
-    """Whether a folder holds nothing but the request, and a finished run at most."""
+    """True for a folder that holds nothing but the request, and a finished run at most."""
     files = [path for path in folder.rglob("*") if not path.is_dir() and not path.name.startswith(".fedpriv")]
     beside = [path for path in files if path != folder / REQUEST]
     trained = (folder / "run" / "summary.json").is_file()

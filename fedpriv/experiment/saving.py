@@ -1,4 +1,4 @@
-"""What results have in common: they are copied to a folder that stays, and become a pandas frame where pandas is."""
+"""Behaviour that all results share: they are copied to a folder that stays, and become a pandas frame where pandas is."""
 
 from __future__ import annotations
 

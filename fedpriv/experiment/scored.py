@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answers:
-    """What an attack is scored against, and what its record says of how it was made.
+    """The truths that an attack is scored against, and the part of its record that says how it was made.
 
     Attributes:
         truths: one a target.

@@ -23,7 +23,7 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True)
 class Execution:
-    """How attacks are run; nothing here changes what they return beyond the last digits.
+    """Circumstances of the attacks; nothing here changes results beyond the last digits.
 
     Attributes:
         seed: the attacks' seed.

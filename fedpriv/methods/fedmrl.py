@@ -43,6 +43,7 @@ from fedpriv.methods.shared.small_model import (
 )
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 from fedpriv.wire.payloads import Message, SampleCount, SmallModel, get_payload
@@ -171,9 +172,10 @@ def check(plan: Plan) -> None:
     """Refuse a small model that is wider than the private ones, does not exist or does not fit the images."""
     width = plan.blueprints[0].width
     if plan.options.small_width > width:
+        fitting = argument("option", {"small_width": width})
         raise UserError(
             f"method 'fedmrl': small_width is {plan.options.small_width}, but the first entries of a representation of "
-            f"width {width} go to the small head; pass --option small_width=N with N <= {width}, or a larger --width"
+            f"width {width} go to the small head; pass {fitting} or less, or a larger {argument('width')}"
         )
     check_small(plan, plan.options.small_model, _small_width(width, plan.options))
 

@@ -38,6 +38,7 @@ from fedpriv.federation.states import put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import personal_model
 from fedpriv.models.build import build_model
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import AngleMatrix, Message, SampleCount, get_payload
@@ -151,7 +152,7 @@ def check(plan: Plan) -> None:
         try:
             check_divides(n_blocks, plan.blueprints[0].width)
         except UserError as error:
-            raise UserError(f"method 'fedral', option blocks: {error}; or change --width") from None
+            raise UserError(f"method 'fedral', option blocks: {error}; or change {argument('width')}") from None
 
 
 def sizes(facts: FederationSizes) -> Scalars:

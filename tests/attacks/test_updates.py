@@ -114,7 +114,7 @@ def test_an_extractor_needs_its_head_to_be_matched():
     model = network()
     before, after, _ = one_step(model, only_extractor=True)
     seen = Observation(2, 1, (Extractor(after),), (Extractor(before),))
-    with pytest.raises(UserError, match=r"client 1 in round 2.*--knowledge extractor=white_box") as caught:
+    with pytest.raises(UserError, match=r"client 1 in round 2.*pass knowledge={'extractor': 'white_box'}") as caught:
         local_step(seen, model, RATE, CPU)
     assert "\n" not in str(caught.value)
     head = (torch.ones(10, 128), torch.zeros(10))

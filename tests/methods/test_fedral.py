@@ -134,7 +134,7 @@ def test_the_broadcast_matrix_replaces_the_clients_own():
 def test_block_numbers_that_do_not_divide_the_width_are_refused():
     blueprint = Blueprint("small-cnn", SHAPE, CLASSES, WIDTH)
     options = fedral.Options(blocks=(4, 3))
-    with pytest.raises(UserError, match=r"option blocks: 3 diagonal blocks.*width 16.*--width"):
+    with pytest.raises(UserError, match=r"option blocks: 3 diagonal blocks.*width 16.*or change width$"):
         fedral.METHOD.check(Plan((blueprint,) * 3, options, False, SIZES, LocalTraining()))
     fedral.METHOD.check(Plan((blueprint,) * 3, fedral.Options(blocks=(4, 16)), False, SIZES, LocalTraining()))
     with pytest.raises(UserError, match="blocks"):

@@ -14,6 +14,7 @@ from torch.nn import functional
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Observation
 from fedpriv.attacks.read.updates import HEAD, Weights, read_update, require_facts
 from fedpriv.models.bottleneck import VariationalBottleneck
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 RANDOM = (nn.modules.dropout._DropoutNd, VariationalBottleneck)
@@ -74,7 +75,7 @@ def local_step(
         if head is None:
             raise UserError(
                 f"client {seen.client} in round {seen.round}: an extractor is trained through a private head; matching "
-                "its gradient needs that head; pass --knowledge extractor=white_box"
+                f"its gradient needs that head; pass {argument('knowledge', {'extractor': 'white_box'})}"
             )
         fixed = private_head(head, update.before)
     return LocalStep(update.before, update.gradient(learning_rate), fixed, update.project)

@@ -18,11 +18,20 @@ from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_th
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
 from fedpriv.attacks.gradients.layer_inputs import last_readable, readable_layers
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
-from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, NeedsOn, Reconstruction, Statistics, TargetId
+from fedpriv.attacks.observation import (
+    BatchFacts,
+    Knowledge,
+    Needs,
+    Reconstruction,
+    RequirementsByKind,
+    Statistics,
+    TargetId,
+)
 from fedpriv.attacks.optim.rows import Row, Solved, rows_of, rows_that_fit, solve_rows
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
@@ -103,7 +112,7 @@ class GradientMatching(Attack):
     unit = "upload"
     needs = Needs(batch=True)
     # An extractor was trained through a head, which stayed private.
-    needs_on: ClassVar[NeedsOn] = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
+    requirements_by_kind: ClassVar[RequirementsByKind] = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True)),)
 
     @property
     def labels_known(self) -> bool:
@@ -328,7 +337,7 @@ def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Know
     if given is None:
         raise UserError(
             f"attack {attack!r}: the knowledge card gives labels, but none were handed over for {where}; "
-            "pass --knowledge labels=inferred"
+            f"pass {argument('knowledge', {'labels': 'inferred'})}"
         )
     if not 0 < len(given) <= most + facts.steps:  # a step may have taken a tail of one image along
         raise UserError(

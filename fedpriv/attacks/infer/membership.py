@@ -29,10 +29,11 @@ from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Scores
 from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_scores
-from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import upload_holds
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, TRAINED, VECTORS, WHOLE
 from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
@@ -63,7 +64,7 @@ class MembershipInference(Inference):
     asks = "images"
     targets = COMPARED | KERNELS | TRAINED
     needs = Needs(extractor=("white_box", "query"))
-    needs_on: ClassVar[NeedsOn] = (
+    requirements_by_kind: ClassVar[RequirementsByKind] = (
         (KERNELS | WHOLE, Needs()),
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
@@ -108,7 +109,8 @@ class MembershipInference(Inference):
             return _by_nearness(features, candidates.labels, rows, classes, self.score)
         if candidates.client not in knowledge.heads:
             raise UserError(
-                "attack 'membership' on class outputs needs the client's head too; pass --knowledge extractor=white_box"
+                "attack 'membership' on class outputs needs the client's head too; pass "
+                f"{argument('knowledge', {'extractor': 'white_box'})}"
             )
         weight, bias = (value.double().cpu() for value in knowledge.heads[candidates.client])
         return _by_divergence((features @ weight.T + bias).log_softmax(1), candidates.labels, rows, classes)

@@ -34,6 +34,7 @@ from fedpriv.attacks.observation import Knowledge, Observation
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.attacks.read.updates import Weights, read_update
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import TRAINED
 from fedpriv.wire.payloads import AngleMatrix, Classifier, Payload, find_payload, get_payload
@@ -125,7 +126,9 @@ def _training(seen: Observation, client: int, images: Tensor, knowledge: Knowled
 
 def _head(client: int, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     if client not in knowledge.heads:
-        raise UserError(f"no head of client {client} was handed over; pass --knowledge extractor=white_box")
+        raise UserError(
+            f"no head of client {client} was handed over; pass {argument('knowledge', {'extractor': 'white_box'})}"
+        )
     return knowledge.heads[client]
 
 

@@ -27,9 +27,10 @@ from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, S
 from fedpriv.attacks.infer.kernel_classes import compare
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.infer.shadow_clients import LEAST_IMAGES, KnownClient, shadow_clients
-from fedpriv.attacks.observation import Knowledge, Needs, NeedsOn, Observation
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_OUTPUTS, HEADS, KERNELS, VECTORS
 from fedpriv.wire.payloads import Kernel, find_payload
@@ -38,7 +39,7 @@ Property = Literal["holds", "majority", "share"]
 
 
 IN_CLEAR = ("the upload itself", "the uploads of all rounds themselves")
-"""Where answers were read off: the attacked round, or any up to it."""
+"""Origins of answers that are read off: the attacked round, or any up to it."""
 
 QUESTIONS: dict[str, str] = {
     "holds": "has the client any image of the class?",
@@ -115,7 +116,7 @@ class PropertyInference(Inference):
     reads_every_round = True
     extractor_free = True
     targets = VECTORS | CLASS_OUTPUTS | HEADS | KERNELS
-    needs_on: ClassVar[NeedsOn] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
+    requirements_by_kind: ClassVar[RequirementsByKind] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
         "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"
     )
@@ -252,9 +253,8 @@ class PropertyInference(Inference):
                 f"property: {len(uploads)} client(s), so too few kernels to compare; expected at least {LEAST_CLIENTS}"
             )
         if knowledge.public_images is None or knowledge.public_labels is None:
-            raise UserError(
-                "property: classes of the public images are not known; pass --knowledge attacker_data=same_domain"
-            )
+            granted = argument("knowledge", {"attacker_data": "same_domain"})
+            raise UserError(f"property: classes of the public images are not known; pass {granted}")
         return compare(uploads, knowledge.public_images, knowledge.public_labels, knowledge.n_classes)
 
     def _refuse_teachers(self, knowledge: Knowledge, n_clients: int, some_certain: bool, question: Property) -> None:
@@ -264,19 +264,19 @@ class PropertyInference(Inference):
             if n_clients < LEAST_CLIENTS:
                 raise UserError(
                     f"property: {n_clients} client(s), so too few others to learn from; expected at least "
-                    f"{LEAST_CLIENTS}, or --knowledge attacker_data=same_domain and --public N to make clients up"
+                    f"{LEAST_CLIENTS}, or {_own_images()} to make clients up"
                 )
         elif public is not None:
             if len(public) < LEAST_IMAGES:
                 raise UserError(
                     f"property: {len(public)} images to make clients of; expected at least {LEAST_IMAGES}; train with "
-                    "--public N"
+                    f"{argument('public')} N"
                 )
         elif not some_certain:
             raise UserError(
                 f"property: no stored upload says in clear what is asked ({QUESTIONS[question]}), and the attacker knows "
-                "nobody to learn it from; pass --knowledge attacker_data=same_domain and --public N, or, for an attacker "
-                "in league with all other clients, --attack-option property.known=others"
+                f"nobody to learn it from; pass {_own_images()}, or, for an attacker in league with all other clients, "
+                f"{argument('attack_option', {'property.known': 'others'})}"
             )
 
     def _learned(self, problem: InferenceProblem, asked: Inquiry) -> tuple[dict[int, Learned | None], str]:
@@ -314,3 +314,8 @@ class PropertyInference(Inference):
         )
         fitted = self.learn(known, asked.question, n_classes)
         return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"
+
+
+def _own_images() -> str:
+    """Return the arguments that give the attacker images to make clients of."""
+    return f"{argument('knowledge', {'attacker_data': 'same_domain'})} and {argument('public')} N"

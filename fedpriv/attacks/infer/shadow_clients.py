@@ -22,6 +22,7 @@ from fedpriv.attacks.read.class_outputs import is_distribution, output_distance
 from fedpriv.attacks.read.target_features import kinds_in
 from fedpriv.datasets.types import Samples
 from fedpriv.models.split import SplitModel
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECTORS
@@ -70,7 +71,7 @@ def shadow_clients(
     if len(own) < LEAST_IMAGES:
         raise UserError(
             f"attack 'property' got {len(own)} images to make clients of; expected at least {LEAST_IMAGES} (train the "
-            "run with --public N)"
+            f"run with {argument('public')} N)"
         )
     template = _Template(like, n_classes, ShadowTraining(None, epochs, _BATCH, _RATE), mechanism, batch)
     made = []

@@ -28,6 +28,7 @@ from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator
 from fedpriv.wire.kinds import SEPARATE
@@ -83,7 +84,7 @@ class DecoderInversion(Attack):
         if own is None or len(own) < LEAST_IMAGES:
             raise UserError(
                 f"attack {self.name!r} got {0 if own is None else len(own)} images to train on; expected at least "
-                f"{LEAST_IMAGES} (train the run with --strangers 0.5, or name a larger foreign data set)"
+                f"{LEAST_IMAGES} (train the run with {argument('strangers', 0.5)}, or name a larger foreign data set)"
             )
         if self.refine and knowledge.card.extractor == "query":
             raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")
@@ -159,7 +160,7 @@ class DecoderInversion(Attack):
 
 
 def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int) -> tuple[Pairs, Pairs]:
-    """Return what a decoder is trained on, and what is held out of it.
+    """Return the pairs that a decoder is trained on, and those held out of them.
 
     Args:
         extractors: from images ``(n, c, h, w)`` to representations ``(n, d)``.

@@ -31,7 +31,7 @@ _PENALTIES = tuple(10.0**power for power in (-4, -3, -2, -1, 0, 1))
 
 @dataclass(frozen=True)
 class DecoderTraining:
-    """How a decoder is trained: Adam on the mean squared error of pixels.
+    """The training of a decoder: Adam on the mean squared error of pixels.
 
     Attributes:
         iterations: most steps.
@@ -73,7 +73,7 @@ class _Network(nn.Module):
             nn.init.zeros_(value)
 
     def forward(self, scaled: Tensor, which: slice) -> Tensor:
-        """Return what to add ``(K, n, pixels)`` for representations ``(K, n, d)`` of the extractors ``which``."""
+        """Return the correction ``(K, n, pixels)`` for representations ``(K, n, d)`` of the extractors ``which``."""
         found: Tensor = self.body(torch.baddbmm(self.shift[which], scaled, self.entry[which]).relu())
         return found
 

@@ -49,7 +49,7 @@ class LbfgsSettings:
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where N rows ended.
+    """Ends of N rows.
 
     Attributes:
         last: ``(N, D)`` the last iterate.

@@ -36,7 +36,7 @@ _Search = Generator[float, tuple[float, float, int], _Trial]
 
 @dataclass(frozen=True)
 class Found:
-    """Where the searches of R rows ended: step lengths ``(R,)``, losses ``(R,)`` and gradients ``(R, D)`` there."""
+    """Ends of the searches of R rows: step lengths ``(R,)``, losses ``(R,)`` and gradients ``(R, D)`` there."""
 
     lengths: Tensor
     losses: Tensor

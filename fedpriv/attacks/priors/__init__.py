@@ -1,1 +1,1 @@
-"""What images are allowed to look like."""
+"""Priors: the form in which an image is searched for, and the penalties on it."""

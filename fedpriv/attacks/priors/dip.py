@@ -27,7 +27,7 @@ _SLOPE = 0.2
 
 
 def odd(number: int) -> bool:
-    """Whether a number is odd: only then a kernel has a middle."""
+    """True for an odd number: only then a kernel has a middle."""
     return number % 2 == 1
 
 
@@ -54,7 +54,7 @@ class Hourglass:
 
 
 def levels_that_fit(height: int, width: int) -> int:
-    """Return how many halvings (rounding up) leave at least 2 x 2 positions.
+    """Return the number of halvings (rounding up) that leave at least 2 x 2 positions.
 
     Raises:
         UserError: when not even one does.

@@ -18,7 +18,7 @@ _LARGE_MAP = 256
 
 
 def is_small(height: int, width: int) -> bool:
-    """Whether maps of this size are convolved by matrix products."""
+    """True where maps of this size are convolved by matrix products."""
     return height * width <= _SMALL_MAP
 
 

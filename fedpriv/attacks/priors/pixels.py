@@ -41,7 +41,7 @@ def total_variation(images: Tensor, beta: float = 2.0) -> Tensor:
 
 @dataclass(frozen=True)
 class PixelSettings:
-    """What holds pixels back.
+    """Penalties and schedule of a search over pixels.
 
     Attributes:
         total_variation: weight of :func:`total_variation`.

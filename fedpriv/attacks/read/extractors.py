@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, TargetId
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 _PASS = 256
@@ -26,7 +27,9 @@ def require_extractors(knowledge: Knowledge, targets: Sequence[TargetId]) -> Non
 def represent(knowledge: Knowledge, client: int, images: Tensor) -> Tensor:
     """Return the representations ``(n, d)`` of images by a client's extractor, in passes of 256, on the CPU."""
     if client not in knowledge.extractors:
-        raise UserError(f"no extractor of client {client} was handed over; pass --knowledge extractor=white_box")
+        raise UserError(
+            f"no extractor of client {client} was handed over; pass {argument('knowledge', {'extractor': 'white_box'})}"
+        )
     extractor = knowledge.extractors[client]
     return torch.cat([extractor(part).cpu() for part in images.split(_PASS)])
 

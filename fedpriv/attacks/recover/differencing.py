@@ -30,6 +30,7 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Needs, Observation, TargetId
 from fedpriv.attacks.read.target_features import list_targets, observation_of, rounds_of
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES
 from fedpriv.wire.payloads import Entangled, Prototypes, find_payload
@@ -141,7 +142,8 @@ def _nothing(observations: Sequence[Observation], target: TargetId) -> str:
     )
     means = find_payload(before.upload, Prototypes)
     if means is not None and means.counts is None:
-        return text + ", which carries no counts; where prototypes are running means, pass --attack-option momentum=M"
+        where = argument("attack_option")
+        return text + f", which carries no counts; where prototypes are running means, pass {where} momentum=M"
     return (
         text + "; clients of fedpriv train keep the data they start with, so their uploads hold nothing to difference"
     )

@@ -31,6 +31,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
 from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
@@ -103,8 +104,8 @@ class PriorUnmixing(RecoverThenInvert):
         images, labels = knowledge.public_images, knowledge.public_labels
         if self.source == "images" and (images is None or labels is None):
             raise UserError(
-                "attack 'unmix-prior' with source=images needs images of the attacker's own; pass --knowledge "
-                "attacker_data=same_domain and --public N"
+                "attack 'unmix-prior' with source=images needs images of the attacker's own; pass "
+                f"{argument('knowledge', {'attacker_data': 'same_domain'})} and {argument('public')} N"
             )
         if self.source != "uploads" and images is not None and labels is not None:
             features = represent(knowledge, target.client, images)

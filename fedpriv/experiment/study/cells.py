@@ -61,7 +61,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a study is carried out; none of it changes a result beyond the last digits.
+    """Circumstances of carrying a study out; none of it changes a result beyond the last digits.
 
     Attributes:
         device: a name of ``--device``.
@@ -274,7 +274,7 @@ def _fitting(study: Study, method: MethodEntry, target: str) -> tuple[tuple[Atta
 
 
 def _is_of_use(study: Study, attack: str) -> bool:
-    """Whether some method of a study may upload what an attack is on."""
+    """True where some method of a study may upload a kind that an attack is on."""
     from fedpriv.attacks import targets_of
     from fedpriv.methods import METHODS
 

@@ -116,7 +116,7 @@ class _Member(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is set beside the fields."""
+        """Settings beside the fields."""
         return dict(self.__pydantic_extra__ or {})
 
 
@@ -194,7 +194,7 @@ def read_written(origin: Origin) -> WrittenStudy:
 
 
 def unknown_key(kind: str, key: str, known: Iterable[str]) -> str:
-    """Return what is said of a key that is not known."""
+    """Return the message about a key that is not known."""
     names = sorted(set(known))
     close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""

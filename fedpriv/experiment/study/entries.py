@@ -1,4 +1,4 @@
-"""What a study consists of, its grids expanded."""
+"""The entries of a study, its grids expanded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MethodEntry:
     places: Mapping[str, Keys] = field(default_factory=dict, compare=False)
 
     def place_of(self, keys: Keys) -> Keys:
-        """Return where a setting of the federation was written, for this method or for all."""
+        """Return the place of a setting of the federation, for this method or for all."""
         setting = str(keys[0])
         return (*self.places.get(setting, ("federation", setting)), *keys[1:])
 

@@ -1,4 +1,4 @@
-"""What a study will send and how long it may take, from a rehearsal: two clients, few rounds, few iterations.
+"""Expected traffic and time of a study's cells, from a rehearsal: two clients, few rounds, few iterations.
 
 Of each method under each defense two clients of middling size train for two rounds (or until they have sent as many uploads
 as an attack needs) in a temporary folder; of each method each attack runs on what they sent, with two small budgets. Then
@@ -39,7 +39,7 @@ REHEARSED_TARGETS = 8
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one cell is expected to send and to take.
+    """Expected traffic and time of one cell.
 
     Attributes:
         cell: its name.
@@ -71,7 +71,7 @@ class Estimate:
 
     @property
     def complete(self) -> bool:
-        """Whether training and all attacks are known."""
+        """True where the times of training and of all attacks are known."""
         return self.train is not None and None not in self.attacks.values()
 
 
@@ -236,7 +236,7 @@ def _attack(cell: Cell, plan: AttackPlan, run: _Rehearsal, folder: Path) -> dict
 
 
 def _trial(run: _Rehearsal, plan: AttackPlan, folder: Path) -> tuple[float, int]:
-    """Return how long an attack took with its scoring, and how many targets it had."""
+    """Return the seconds of an attack with its scoring, and its number of targets."""
     from fedpriv.experiment.execution import attack_all, prepare_ground
 
     ground = prepare_ground(run.run, plan)

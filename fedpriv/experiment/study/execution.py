@@ -42,7 +42,7 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch) -
 
 
 class _Board:
-    """What is known of every cell, and the processes that are at work; each thread attends to one of them."""
+    """Rows of all cells, and the processes that are at work; each thread attends to one of them."""
 
     def __init__(self, path: Path, rows: list[Row], watch: Watch) -> None:
         self._path, self._rows, self._watch = path, rows, watch

@@ -29,7 +29,7 @@ FORMAT = 2
 MADE_BY = ("format", "source", "command", "written")
 """Fields of study.json that say how it was made, not what it is."""
 OVER = ("done", "left out")
-"""What an attack says that need not be run again."""
+"""States of an attack that need not be run again."""
 
 
 def described(study: Study) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
 
 
 def _entry(path: Path, one: Result, kept: CellAttack | None) -> CellAttack:
-    """Return what is on disk of a result, with what is known of it from before."""
+    """Return the row of a result by what is on disk, with what is known of it from before."""
     left_out = kept is not None and kept.status == "left out"
     return CellAttack(
         attack=one.attack,
@@ -251,14 +251,14 @@ def _named(changed: Sequence[str]) -> str:
 
 
 def _about(place: Path) -> Provenance:
-    """Return what a result says of how it was made."""
+    """Return the provenance of a result."""
     from fedpriv.scoring.storage import holds_scores, load_about, load_scores
 
     return load_scores(place) if holds_scores(place) else load_about(place)
 
 
 def is_result(path: Path) -> bool:
-    """Whether a folder holds a result that came to its end."""
+    """True for a folder that holds a result that came to its end."""
     from fedpriv.scoring.storage import holds_scores, is_attack_directory
 
     return is_attack_directory(path) or holds_scores(path)

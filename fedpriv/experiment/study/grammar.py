@@ -1,4 +1,4 @@
-"""How methods, defenses and attacks are written in one word: ``NAME:KEY=VALUE,KEY=VALUE``, with commas between entries.
+"""Spelling of methods, defenses and attacks in one word: ``NAME:KEY=VALUE,KEY=VALUE``, with commas between entries.
 
 ``A+B`` puts defense B behind defense A; ``scale=0.1/1`` gives a list of values, which a defense expands to a grid and an
 attack takes as its budgets.

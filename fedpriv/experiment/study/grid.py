@@ -86,7 +86,7 @@ def _card(origin: Origin, table: Mapping[str, Any], federations: Sequence[Mappin
 
 
 def _names(written: WrittenStudy) -> dict[str, list[str]]:
-    """Return what the members of a study are called."""
+    """Return the names and labels of a study's members."""
     chains = [*written.defenses, *(chain for method in written.methods for chain in method.defenses or ())]
     attacks = [*(written.attacks or ()), *(one for method in written.methods for one in method.attacks or ())]
     return {

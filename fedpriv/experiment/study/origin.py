@@ -1,4 +1,4 @@
-"""Where a study was written, so that whatever is wrong with it is said with the path of its key."""
+"""The places where a study was written, so that whatever is wrong with it is said with the path of its key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Origin:
     moved: dict[Keys, Keys] = field(default_factory=dict)
 
     def place(self, keys: Keys) -> str:
-        """Return where a setting stands: ``study.toml: methods[2].lr``, or ``--methods[2].lr``."""
+        """Return the place of a setting: ``study.toml: methods[2].lr``, or ``--methods[2].lr``."""
         prefixes = [keys[:end] for end in range(len(keys), 0, -1)]
         moved = next((prefix for prefix in prefixes if prefix in self.moved), None)
         if moved is not None:

@@ -1,4 +1,4 @@
-"""What is told of a study while it runs: how many cells are done, what is going on, how long it may take."""
+"""News of a study while it runs: the cells that are done, the steps at work, the time that is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Watch = Callable[[Sequence[Row], Mapping[str, str]], None]
 """Called with (all rows, cell -> what is being done with it) whenever something changed."""
 
 _Step = tuple[str, ...]
-"""What kind of step it is, from the general to the particular."""
+"""The kind of a step, from the general to the particular."""
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def following(listener: Listener, n_workers: int) -> Iterator[Watch]:
 
 
 def seconds_left(rows: Sequence[Row], n_workers: int) -> float | None:
-    """Return how long the pending steps of a study may take, from those that were done; None before the first.
+    """Return the seconds that the pending steps of a study may take, from those that were done; None before the first.
 
     A step that has not been seen yet (a training of a method, an attack on it) takes as long as the same step of other
     cells, else as long as the mean of its kind.
@@ -83,7 +83,7 @@ def duration(seconds: float) -> str:
 
 
 def outcome(row: Row) -> str:
-    """Return what became of a cell in one line."""
+    """Return the outcome of a cell in one line."""
     if row.status == "failed":
         return f"{row.cell}: failed: {row.error}"
     parts = [f"{name} {duration(value)}" for name, value in row.seconds if value is not None]

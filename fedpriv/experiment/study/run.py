@@ -29,7 +29,7 @@ STUDY_PAGE = "report.html"
 
 @dataclass(frozen=True)
 class StudyResult(Tabular):
-    """What became of a study.
+    """The outcome of a study.
 
     Attributes:
         folder: of the study.

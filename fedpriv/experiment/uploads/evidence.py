@@ -63,16 +63,16 @@ class Handed:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are; the last one is attacked."""
+        """The number of rounds; the last one is attacked."""
         return max(seen.round for seen in self.observations)
 
     @property
     def newest(self) -> tuple[Observation, ...]:
-        """What was seen in the last round."""
+        """The observations of the last round."""
         return self.seen(1)
 
     def seen(self, number: int) -> tuple[Observation, ...]:
-        """Return what was seen in the last so many rounds."""
+        """Return the observations of the last so many rounds."""
         return tuple(one for one in self.observations if one.round > self.rounds - number)
 
 
@@ -113,7 +113,7 @@ def derive_card(handed: Handed, wanted: Mapping[str, Any]) -> KnowledgeCard:
 def make_evidence(
     handed: Handed, card: KnowledgeCard, attack: Declared, number: int, seed: int, trained: Trained
 ) -> Evidence:
-    """Return what one attack is handed: of the last round, or of the last ``card.rounds_seen`` rounds.
+    """Return the evidence of one attack: of the last round, or of the last ``card.rounds_seen`` rounds.
 
     Args:
         handed: what was handed in.
@@ -191,7 +191,7 @@ def _extractor(
 
 
 def _protocol(facts: Sequence[BatchFacts]) -> BatchFacts | None:
-    """Return what holds of every client: the largest batch and the largest number of steps."""
+    """Return the batch facts that hold of every client: the largest batch and the largest number of steps."""
     if not facts:
         return None
     return BatchFacts(max(one.batch_size for one in facts), facts[0].learning_rate, max(one.steps for one in facts))

@@ -1,4 +1,4 @@
-"""What may be handed in for one client or for several, and the checks of images and labels at the door."""
+"""Forms of what is handed in for one client or for several, and the checks of images and labels at the door."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PrivateImages:
 
 
 def is_one_upload(given: object) -> bool:
-    """Whether what was handed in is one upload, not one a client."""
+    """True for one upload, not one a client."""
     if isinstance(given, (Payload, Tensor, Update, Gradient)):
         return True
     if isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""What scorers hold against attacks on uploads from elsewhere: the images behind each target, and strangers."""
+"""The truth of uploads from elsewhere, for scorers: the images behind each target, and strangers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _feature(handed: Handed, target: TargetId, images: Tensor) -> Tensor | None:
 
 
 def own_case(handed: Handed, evidence: Evidence, strangers: Samples, seed: int) -> InferenceCase:
-    """Return what an inference is tried on; non-members are strangers and other clients' images of the members' classes."""
+    """Return the case of an inference; non-members are strangers and other clients' images of the members' classes."""
     places: dict[bytes, int] = {}
     images: list[Tensor] = []
     labels: list[Tensor] = []

@@ -60,7 +60,7 @@ Grants: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
 class AttackSettings(FederationSettings, total=False):
-    """What may be said of an attack beside its target; and, where a run is trained first, of the federation.
+    """Keyword arguments of an attack beside its target; and, where a run is trained first, of the federation.
 
     Attributes:
         method: method to train when there is no run (default: the usual one for the target).
@@ -184,7 +184,7 @@ def attack(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked for, checked as far as that needs no run; its plan has no rounds of stages yet."""
+    """A request, checked as far as that needs no run; its plan has no rounds of stages yet."""
 
     plan: AttackPlan
     named: tuple[str, ...]
@@ -302,7 +302,7 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notic
 
 
 def _request(plan: AttackPlan, path: Path | None) -> dict[str, Any]:
-    """Return what is asked for, by which an interrupted suite knows its own continuation."""
+    """Return the request, by which an interrupted suite knows its own continuation."""
     return {
         "target": plan.target,
         "attacks": {name: plain(made) for name, made in plan.attacks.items()},

@@ -105,7 +105,7 @@ _UNITS = {
     "row": "a row of an upload, cleaned first",
     None: "a candidate image or a class, which gets a score",
 }
-"""What one target of an attack is, by its unit; attacks without one return no images."""
+"""One target of an attack in words, by its unit; attacks without one return no images."""
 
 
 def _needs(needs: Needs, otherwise: str) -> str:

@@ -65,7 +65,7 @@ class CostSettings(FederationSettings, total=False):
 
 @dataclass(frozen=True)
 class Traffic(Tabular):
-    """What methods upload and broadcast in a settled round, all clients together.
+    """Uploads and broadcasts of methods in a settled round, all clients together.
 
     Attributes:
         sizes: what was counted with: clients, classes, width, and so on.

@@ -19,7 +19,9 @@ from fedpriv.util.files import write_json
 
 @dataclass(frozen=True)
 class Holdings(Tabular):
-    """What each client holds. A temporary folder (no ``out``) is removed when nothing refers to this object any more.
+    """The images of each client, counted.
+
+    A temporary folder (no ``out``) is removed when nothing refers to this object any more.
 
     Attributes:
         path: folder with the picture ``holdings.png`` and the table ``about.json``.
@@ -38,7 +40,7 @@ class Holdings(Tabular):
         return self.path / "holdings.png"
 
     def table(self) -> Sequence[Mapping[str, Any]]:
-        """Return what each client holds, one row a client."""
+        """Return the counts of each client's images, one row a client."""
         return self.clients
 
     def save(self, out: str | Path, *, force: bool = False) -> Holdings:

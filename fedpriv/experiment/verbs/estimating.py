@@ -17,7 +17,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 @dataclass(frozen=True)
 class StudyEstimate(Tabular):
-    """What a study is expected to send and to take.
+    """Expected traffic and time of a study.
 
     Attributes:
         cells: one a run with its attacks: labels, uploaded scalars and bytes a round, seconds, and what is not known.
@@ -36,7 +36,7 @@ class StudyEstimate(Tabular):
 
     @property
     def complete(self) -> bool:
-        """Whether everything is known."""
+        """True where the figures of every cell are known."""
         return all(one.complete for one in self.cells)
 
     @property

@@ -1,4 +1,4 @@
-"""What attacking returns: typed records, verdicts, images, and how to show and keep them."""
+"""The result of attacking: typed records, verdicts, images, and how to show and keep them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackResult(Tabular):
-    """What attacks reached, scored beside blind guesses and the negative control.
+    """Results of attacks, scored beside blind guesses and the negative control.
 
     A temporary result (no ``out``) is removed when nothing refers to this object any more; :meth:`save` keeps it. A
     notebook shows it by itself.
@@ -53,7 +53,7 @@ class AttackResult(Tabular):
 
     @property
     def verdict(self) -> str:
-        """What leaked, one line an attack: the strongest first, then the inferences."""
+        """Verdicts in words, one line an attack: the strongest first, then the inferences."""
         from fedpriv.scoring.verdict import words
 
         verdicts = self.verdicts

@@ -48,7 +48,7 @@ from fedpriv.util.pairs import mapping
 
 
 class UploadSettings(TypedDict, total=False):
-    """What may be handed in beside uploads, extractor, images, labels and strangers; and how attacks are run.
+    """Keyword arguments beside uploads, extractor, images, labels and strangers: more evidence, and circumstances.
 
     Attributes:
         model: architecture of uploaded weights or gradients, a ``torch.nn.Module`` from images ``(n, c, h, w)`` to logits
@@ -213,7 +213,7 @@ def _provenance(handed: Handed, made: Declared, card: KnowledgeCard, settings: M
 def _cases(
     plan: AttackPlan, named: Sequence[str], handed: Handed, strangers: Samples, trained: Trained
 ) -> tuple[dict[str, InferenceCase], list[str]]:
-    """Return what each inference is tried on, and a line for each that has nothing to ask or to tell apart."""
+    """Return the case that each inference is tried on, and a line for each that has nothing to ask or to tell apart."""
     found: dict[str, InferenceCase] = {}
     lines: list[str] = []
     for name, inference in plan.inferences.items():
@@ -237,7 +237,7 @@ def _cases(
 def _plan(
     target: str, named: tuple[str, ...], handed: Handed, settings: Mapping[str, Any]
 ) -> tuple[AttackPlan, list[str]]:
-    """Return what is attacked with what, and a line for each thing that is left out."""
+    """Return the plan of attacks, and a line for each thing that is left out."""
     card = derive_card(handed, mapping("knowledge", settings.get("knowledge", ())))
     names = attack_names(target, named)
     rounds_seen = settings.get("rounds_seen")

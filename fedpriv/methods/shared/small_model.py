@@ -26,6 +26,7 @@ from fedpriv.methods.shared.personal_model import draw_seed
 from fedpriv.models.build import build_model, extractor_parameters
 from fedpriv.models.cnn import LEAST_SIDE
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.payloads import Message, SmallModel, get_payload
@@ -111,6 +112,6 @@ def check_small(plan: Plan, name: str, width: int | None = None) -> None:
     if min(plan.train_sizes) < 2 and has_batch_norm(build_model(blueprint, 0)):
         raise UserError(
             f"client {plan.train_sizes.index(min(plan.train_sizes))} holds one training image, but the small model "
-            f"{blueprint.name} has batch normalisation, which needs two; pass --option small_model=small-cnn, "
-            "fewer clients or more data"
+            f"{blueprint.name} has batch normalisation, which needs two; pass "
+            f"{argument('option', {'small_model': 'small-cnn'})}, fewer clients or more data"
         )
