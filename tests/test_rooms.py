@@ -194,16 +194,11 @@ def test_no_file_and_no_function_is_too_large():
         warnings.warn(f"{name} is small enough now: take it off the list of what may be larger", stacklevel=1)
 
 
-NOT_YET = ("scoring", "pages")
-"""Rooms whose docstrings may still ask instead of naming what there is; the list only ever shrinks."""
-
-
 def test_docstrings_say_the_thing():
     asking = ("What ", "How ", "Whether ", "Return what ", "Return how ", "Return whether ")
     wrong = [
         f"{module}: {told.splitlines()[0]}"
         for module, tree in trees().items()
-        if room(module) not in NOT_YET
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and (told := ast.get_docstring(node) or "").startswith(asking)

@@ -21,7 +21,7 @@ Verdicts = Mapping[tuple[Path, ...], Verdict]
 
 
 def upload_key(about: Provenance) -> str:
-    """Return what is the same for all attacks and seeds on one upload."""
+    """Return the key that all attacks and seeds on one upload share."""
     run = plain(about.run) or {}
     own = {
         "target": about.target,
@@ -33,12 +33,12 @@ def upload_key(about: Provenance) -> str:
 
 
 def variant_key(about: Provenance) -> str:
-    """Return what is the same for an attack with the same options at the same stage, on whatever upload."""
+    """Return the key that is the same for an attack with the same options at the same stage, on whatever upload."""
     return json.dumps([about.attack, plain(about.options), stage_name(about)], sort_keys=True, default=str)
 
 
 def about_of(result: Result) -> Provenance:
-    """Return how a result was made."""
+    """Return the provenance of a result."""
     return result.about if isinstance(result, AttackRecord) else result
 
 

@@ -1,4 +1,4 @@
-"""How an attack's leak grows with its budget: one curve an attack, as picture and as table, from saved records alone.
+"""Growth of an attack's leak with its budget: one curve an attack, as picture and as table, from saved records alone.
 
 A single number says how far one budget came. A curve that still rises says that more can be had; one that is flat says
 that the attack, not its budget, is what limits it.
@@ -71,7 +71,7 @@ class BudgetCurve:
 
     @property
     def description(self) -> str:
-        """What the picture shows, in words."""
+        """The picture in words."""
         told = "; ".join(f"{point.advantage:+.2f} dB at {point.budget:,}" for point in self.points)
         return f"Chart of {self.name}: PSNR above the floor ({self.floor}) by {self.unit} and by seconds: {told}"
 

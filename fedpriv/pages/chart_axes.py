@@ -99,7 +99,7 @@ def _step(rough: float) -> float:
 
 
 def _decimals(step: float) -> int:
-    """Return how many decimals multiples of a step need.
+    """Return the number of decimals that multiples of a step need.
 
     >>> _decimals(2.5), _decimals(10.0), _decimals(0.25), _decimals(0.1)
     (1, 0, 2, 1)

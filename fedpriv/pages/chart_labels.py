@@ -20,7 +20,7 @@ class Box:
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Whether the two share more than an edge."""
+        """True where the two share more than an edge."""
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
@@ -80,7 +80,7 @@ def nearest(a: float, b: float, box: Box) -> tuple[float, float]:
 
 
 def _crosses(line: tuple[float, float, float, float], box: Box) -> bool:
-    """Whether a line enters a box; tried at points along it, closer than a letter is wide."""
+    """True for a line that enters a box; tried at points along it, closer than a letter is wide."""
     x1, y1, x2, y2 = line
     steps = max(1, math.ceil(math.hypot(x2 - x1, y2 - y1) / 4))
     along = ((x1 + (x2 - x1) * k / steps, y1 + (y2 - y1) * k / steps) for k in range(1, steps))

@@ -76,7 +76,7 @@ def accuracy_by_scalars(lines: Sequence[Line], title: str) -> str:
 
 
 def logarithmic(xs: Sequence[np.ndarray]) -> bool:
-    """Whether the largest totals differ by more than a factor of ten."""
+    """True where the largest totals differ by more than a factor of ten."""
     ends = [float(x[-1]) for x in xs if x[-1] > 0]
     return len(ends) > 1 and max(ends) > 10 * min(ends)
 

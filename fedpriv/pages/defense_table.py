@@ -38,7 +38,7 @@ class DefenseFacts:
 
     @property
     def evaluated(self) -> str:
-        """Whether the attack adapted to the defense was run on these uploads, in words."""
+        """The state of the attack adapted to the defense on these uploads, in words: run or not."""
         if not self.ways:
             return f"{NOT_EVALUATED}: no attack of this package is adapted to it on {self.target} uploads"
         wanted = "; ".join(way.words for way in self.ways)

@@ -15,12 +15,12 @@ from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import BADGES, gain, headline, inferred, untested
 
 IMAGES: tuple[Kind, ...] = ("leaks", "some", "vectors", "classes")
-"""What attacks that make images can find, the gravest first."""
+"""Findings of attacks that make images, the gravest first."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of one upload.
+    """The knowledge about one upload.
 
     Attributes:
         key: what :func:`fedpriv.pages.alike.upload_key` calls it.
@@ -43,7 +43,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """What the upload is called in a heading."""
+        """The upload's name in a heading."""
         return f"{self.upload}, {self.where}"
 
 
@@ -130,7 +130,7 @@ def _gravity(finding: Finding) -> tuple[int, str, str]:
 
 
 def _question(one: Told, asked: Sequence[Told]) -> str:
-    """Return what is said of an inference, with its stage where it was asked at several."""
+    """Return the sentence on an inference, with its stage where it was asked at several."""
     text = inferred(one.verdict)
     names = {other.verdict.attack for other in asked if other.verdict.question == one.verdict.question}
     return f"{one.verdict.attack}: {text}" if len(names) > 1 else text
@@ -147,7 +147,7 @@ def _sentence(gravest: Kind | None, images: Sequence[Told]) -> str:
 
 
 def _nothing(images: Sequence[Told]) -> str:
-    """Return what is said where nothing stands: the attacks that were not tested hard enough speak first."""
+    """Return the sentence where nothing stands: the attacks that were not tested hard enough speak first."""
     loose = [one for one in images if one.verdict.kind == "untested"]
     if not loose:
         return f"Nothing is found beyond a guess, though tested hard enough: {_nearest(images)}."

@@ -34,7 +34,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
 """Panels, and the measures whose claims count in each; the first is the one that is drawn."""
 
 _CLEARLY_LESS = 0.99
-"""What is sent settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
+"""Traffic settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
 
 _TASK = ("dataset", "per_class", "image_size", "partition", "clients", "public", "strangers")
 """Settings under which alone accuracy and leakage compare."""
@@ -107,13 +107,13 @@ class Point:
 
     @property
     def notes(self) -> str:
-        """What the figures do not tell."""
+        """Facts that the figures do not tell."""
         missing = f"adapted attack not run: {self.unadapted}" if self.unadapted else ""
         return "; ".join(filter(None, (missing, self.elsewhere)))
 
     @property
     def objectives(self) -> Objectives:
-        """What it is compared by."""
+        """The figures that it is compared by."""
         costs = {"trained": -self.trained.mean, "scalars": self.scalars.mean}
         costs |= {} if self.received is None else {"received": -self.received.mean}
         return Objectives(self.effects, costs, may_better=not self.unadapted and self.kind != "untested")
@@ -195,7 +195,7 @@ def run_figures(about: About) -> tuple[float | None, float | None, float | None]
 
 
 def _setting(made: Provenance, everything: Sequence[_Told]) -> str:
-    """Return what attacks of one frontier have in common: task and grants, however many rounds each needs.
+    """Return the key that attacks of one frontier share: task and grants, however many rounds each needs.
 
     An attack that takes no extractor stands with those on the same upload that take one and have all other grants.
     """
@@ -243,7 +243,7 @@ def _frontier(
 
 
 def _clearly(one: Point, two: Point) -> bool:
-    """Whether ``one`` betters ``two``, in some objective by more than both spreads.
+    """True where ``one`` betters ``two``, in some objective by more than both spreads.
 
     Accuracy of a single seed has no spread, so a difference in it alone settles nothing; nor does less than 1 % of what
     is sent.
@@ -258,7 +258,7 @@ def _clearly(one: Point, two: Point) -> bool:
 
 
 def _elsewhere(own: Sequence[_Told], everything: Sequence[_Told]) -> str:
-    """Return what attacks on the same upload under other cards found, where that is graver than what is found here."""
+    """Return the findings of attacks on the same upload under other cards, where those are graver than the ones here."""
     upload = upload_key(own[0].made)
     others = [one for one in everything if upload_key(one.made) == upload and one not in own]
     worst = min(others, key=lambda one: one.gravity, default=None)
@@ -291,7 +291,7 @@ def _point(label: str, own: Sequence[_Told], runs: Sequence[About], elsewhere: s
 
 
 def _unadapted(own: Sequence[_Told]) -> str:
-    """Return what is adapted to the defenses of an upload and was not run on it, in words."""
+    """Return the attacks that are adapted to the defenses of an upload and were not run on it, in words."""
     missing = []
     for defense in own[0].made.defenses:
         ways = answers_for(defense.answers, own[0].made.target, defense.options)
@@ -303,7 +303,7 @@ def _unadapted(own: Sequence[_Told]) -> str:
 
 
 def _effect(name: str, own: Sequence[_Told]) -> Effect | None:
-    """Return what the gravest attack reaches by a measure: one whose leak stands, then the one nearest to a claim.
+    """Return the reach of the gravest attack by a measure: one whose leak stands, then the one nearest to a claim.
 
     Nearness is that of p-values: values over different targets have no order.
     """
@@ -319,7 +319,7 @@ def _effect(name: str, own: Sequence[_Told]) -> Effect | None:
 
 
 def _of_attack(name: str, verdict: Verdict, *, tested: bool) -> tuple[tuple[bool, float], Effect]:
-    """Return how near an attack comes to a claim by a measure, and what it reaches."""
+    """Return an attack's nearness to a claim by a measure, and its value."""
     compared = [one for one in verdict.compared if one.measure in MEASURES[name]]
     drawn = verdict.overall(MEASURES[name][0])
     assert drawn is not None

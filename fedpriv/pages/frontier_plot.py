@@ -27,7 +27,7 @@ _ELSEWHERE, _UNADAPTED = " †", " ‡"
 _OUTRIGHT = 34.0  # room at the right for what is said outright
 
 WITHOUT_LOCAL = "no run without exchange: give the report one of fedpriv train --method local"
-"""What a chart says that has no baseline."""
+"""The line on a chart that has no baseline."""
 
 _LIGHT = {
     "ink": "#1c2430",
@@ -111,7 +111,7 @@ def _panels(frontier: Frontier, labels: Sequence[str], *, numbered: bool) -> tup
 
 
 def describe(frontier: Frontier) -> str:
-    """Return what the charts show in words, for those who cannot see them."""
+    """Return the charts in words, for those who cannot see them."""
     told = []
     for point, best in zip(frontier.points, frontier.best, strict=True):
         leaks = [f"{name} {effect_words(name, effect)}" for name, effect in point.effects.items()]
@@ -125,7 +125,7 @@ def describe(frontier: Frontier) -> str:
 
 
 def effect_words(name: str, effect: Effect) -> str:
-    """Return what an attack reaches by the measure of a panel beyond the best guess, with its unit."""
+    """Return an attack's value by the measure of a panel beyond the best guess, with its unit."""
     if effect.value is None:
         return effect.attack
     if name == "images":

@@ -28,7 +28,7 @@ _FIGURE = ("defense", "epsilon", "epsilon_of_weights", "delta", "releases")
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What is accounted over a whole run.
+    """A guarantee accounted over a whole run.
 
     Attributes:
         told: of which upload, by which defense, epsilon and delta over how many releases.

@@ -1,4 +1,4 @@
-"""What the methods and defenses of a study are called: by the label that the study gave them, beside the registry name."""
+"""Names of the methods and defenses of a study: by the label that the study gave them, beside the registry name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from fedpriv.scoring.records import Labels, Provenance
 
 
 def method_label(about: Provenance) -> str:
-    """Return what tables call the method of a result."""
+    """Return the name of a result's method in tables."""
     called = about.labels or Labels()
     return labelled(called.method, called.method_title, about.method)
 
 
 def defense_label(about: Provenance) -> str:
-    """Return what tables call the defenses of a result; ``none`` where there are none."""
+    """Return the name of a result's defenses in tables; ``none`` where there are none."""
     called = about.labels or Labels()
     return labelled(called.defense, called.defense_title, about.defense)
 
@@ -25,7 +25,7 @@ def upload_title(about: Provenance) -> str:
 
 
 def labelled(label: str, title: str, name: str) -> str:
-    """Return what tables call a method or a defense.
+    """Return the name of a method or a defense in tables.
 
     Args:
         label: what its study calls it; empty outside a study.

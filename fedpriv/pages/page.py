@@ -1,4 +1,4 @@
-"""How pages are made from templates, and numbers are written in them."""
+"""Making pages from templates, and writing numbers in them."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.util.arguments import argument
 from fedpriv.wire.payloads import Prototypes, find_payload
 
 MOST_POINTS = 2000  # the plane is full before that
@@ -56,7 +57,7 @@ def prototype_map(run: RunDirectory) -> PrototypeMap | str:
         if payload is not None:
             found.append((client, payload))
     if not found:
-        return "prototypes were uploaded, but no round's uploads were stored (--capture none)"
+        return f"prototypes were uploaded, but no round's uploads were stored ({argument('capture', 'none')})"
     widths = sorted({int(payload.features.shape[1]) for _, payload in found})
     if len(widths) > 1:
         return f"the clients' prototypes differ in width ({', '.join(map(str, widths))}) and share no plane"

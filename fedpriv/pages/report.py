@@ -66,7 +66,7 @@ class UnfinishedCell:
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """What a study adds to the results of its attacks.
+    """Additions of a study to the results of its attacks.
 
     Attributes:
         cells: how many it has.
@@ -86,7 +86,7 @@ class StudyFacts:
 
     @property
     def done(self) -> int:
-        """How many cells came to their end."""
+        """The number of cells that came to their end."""
         return self.cells - len(self.failed)
 
 

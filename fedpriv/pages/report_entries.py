@@ -188,7 +188,7 @@ def _place(value: float, low: float, high: float) -> float:
 
 
 def _called(members: Sequence[AttackRecord]) -> list[str]:
-    """Return what tables call each attack: with the options that differ from those of its namesakes on the upload."""
+    """Return the name of each attack in tables: with the options that differ from those of its namesakes on the upload."""
 
     def key(attack: AttackRecord) -> tuple[object, ...]:
         about = attack.about
@@ -244,7 +244,7 @@ def _measure_row(key: str, value: Summary, record: ReconstructionRecord) -> tupl
 
 
 def _remark(key: str, value: Summary, record: ReconstructionRecord) -> str:
-    """Return how to read a measure, with chance and the control where it has them."""
+    """Return the reading of a measure, with chance and the control where it has them."""
     remark = ""
     if key in METRICS.builtins:
         remark = "higher leaks more" if METRICS.load(key).higher_is_better else "lower leaks more"
@@ -270,7 +270,7 @@ def _remark(key: str, value: Summary, record: ReconstructionRecord) -> str:
 
 
 def _by(name: str | None) -> str:
-    """Return what reaches a rate without the upload, as a reader sees it."""
+    """Return the guess that reaches a rate without the upload, as a reader sees it."""
     return "chance" if name is None or name == "vectors" else LABELS.get(name, name)
 
 

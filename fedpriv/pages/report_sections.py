@@ -1,4 +1,4 @@
-"""What a report says beside its attacks: the runs, their defenses, the frontier, claims of papers, how to reproduce it."""
+"""Sections of a report beside its attacks: the runs, their defenses, the frontier, claims of papers, how to reproduce it."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _our_accuracy(attack: AttackRecord) -> list[str]:
 
 
 def _own_label(attack: AttackRecord) -> str:
-    """Return what the study calls the method, in front of a figure; nothing where that is what the row is called."""
+    """Return the study's label of the method, in front of a figure; nothing where that is the name of the row."""
     label = method_label(attack.about)
     return "" if label == attack.about.method else f"{label}: "
 

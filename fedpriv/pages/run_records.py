@@ -52,7 +52,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Reached:
-    """What it took to reach a target accuracy.
+    """The cost of reaching a target accuracy.
 
     Attributes:
         round: the first round whose accuracy is at least the target.
@@ -108,7 +108,7 @@ class RunRecord:
         return np.asarray(np.cumsum(self.traffic[count, unit]))
 
     def reach(self, target: float, moment: str, predictor: str = "") -> Reached | None:
-        """Return what it took until the pooled accuracy first was at least ``target``, or None if it never was."""
+        """Return the cost until the pooled accuracy first was at least ``target``, or None if it never was."""
         there = np.flatnonzero(self.at(moment, predictor).pooled >= target)
         if not len(there):
             return None
@@ -189,7 +189,7 @@ def _accuracy(pairs: Sequence[Sequence[Sequence[int]]]) -> Accuracy:
 
 
 def settings(config: RunConfig) -> dict[str, str]:
-    """Return what was chosen for a run, in words; what was left at nothing is left out."""
+    """Return the choices made for a run, in words; those left at nothing are left out."""
     partition, training = config.partition, config.training
     detail = {
         "dirichlet": f", alpha {partition.alpha:g}",

@@ -23,6 +23,7 @@ from fedpriv.pages.run_records import (
     settings,
     shared_settings,
 )
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
 
@@ -73,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of one run alone.
+    """The part of the page on one run alone.
 
     Attributes:
         anchor: link within the page.
@@ -142,7 +143,7 @@ def check_target(target_accuracy: float) -> None:
         UserError: unless it lies above 0 and at most at 1.
     """
     if not 0 < target_accuracy <= 1:
-        raise UserError(f"--target-accuracy {target_accuracy:g}: expected above 0 and at most 1")
+        raise UserError(f"{argument('target_accuracy', target_accuracy)}: expected above 0 and at most 1")
 
 
 def _row(run: RunRecord, predictor: str, target: float) -> Row:

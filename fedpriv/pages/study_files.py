@@ -123,7 +123,7 @@ T = TypeVar("T", bound=_Part)
 
 
 def read_study(folder: Path) -> StudyFile:
-    """Return what ``study.json`` holds.
+    """Return the contents of ``study.json``.
 
     Raises:
         UserError: when it is missing or damaged, naming the field.

@@ -18,7 +18,7 @@ from fedpriv.util.errors import UserError
 
 
 def is_study(folder: Path) -> bool:
-    """Whether a folder says of itself that it holds a study."""
+    """True for a folder that says of itself that it holds a study."""
     return (folder / STUDY).is_file() and (folder / CELLS).is_file()
 
 
@@ -68,7 +68,7 @@ def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
 
 
 def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
-    """Return what several studies add to one page, cells named by their study; None without any.
+    """Return the additions of several studies to one page, cells named by their study; None without any.
 
     Args:
         studies: facts by the folder of the study.
@@ -132,7 +132,7 @@ def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:
 
 
 def _privacy(folder: Path, cells: Sequence[Cell]) -> tuple[Guarantee, ...]:
-    """Return what is accounted of the runs' defenses; what is the same once."""
+    """Return the accounts of the runs' defenses; equal ones once."""
     found: dict[Guarantee, None] = {}
     for cell in cells:
         summary = folder / cell.run / "summary.json"

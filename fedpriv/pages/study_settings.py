@@ -16,7 +16,7 @@ _MADE_BY = ("format", "source", "command", "written")
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What a study asked for.
+    """The request of a study.
 
     Attributes:
         title: the file that it was written in, or how else; beside other studies its folder.

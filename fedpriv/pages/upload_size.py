@@ -1,4 +1,4 @@
-"""How much one client uploads in a round, from an attack's ``about.json``: in scalars, numbers of 32 bits, and bytes."""
+"""Size of one client's upload in a round, from an attack's ``about.json``: in scalars, numbers of 32 bits, and bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedpriv.scoring.records import About
 
 @dataclass(frozen=True)
 class UploadSize:
-    """What one client uploads in a round.
+    """Size of one client's upload in a round.
 
     Attributes:
         scalars: everything counted.
@@ -25,7 +25,7 @@ class UploadSize:
 
 
 def upload_size(about: About) -> UploadSize | None:
-    """Return what one client uploads in a round; None where no run or no communication is known."""
+    """Return the size of one client's upload in a round; None where no run or no communication is known."""
     if about.run is None or about.communication is None:
         return None
     clients = max(1, round(about.run.clients * about.run.participation))

@@ -1,4 +1,4 @@
-"""How far an attack got by its own measure: without it, a failed attack and a failed search look the same."""
+"""Progress of an attack by its own measure: without it, a failed attack and a failed search look the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ One step from the same start already leads below the objective of other images, 
 
 
 def is_specific(fit: Fit | None) -> bool | None:
-    """Return whether images explain their own upload far better than images that were found without it.
+    """Return, target by target, whether images explain their own upload far better than images that were found without it.
 
     A network that tells no images apart lets any image explain any upload. Then a search converges at once, and neither its
     success nor its failure says anything.
@@ -32,7 +32,7 @@ def is_specific(fit: Fit | None) -> bool | None:
 
 @dataclass(frozen=True)
 class Convergence:
-    """What an attack's own objective says.
+    """The readings of an attack's own objective.
 
     Attributes:
         share: of targets that met the attack's own convergence rule with a specific fit, in [0, 1].

@@ -1,4 +1,4 @@
-"""What counts as recovering a target that several images went into. One rule, for attacks and floors alike.
+"""The definition of recovering a target that several images went into. One rule, for attacks and floors alike.
 
 T1  expected: mean over the members, by their weights, of the PSNR between each and the guess assigned to it.
 T2  best of own: the highest PSNR between any guess and any member; read only beside the same maximum over equally many

@@ -15,7 +15,7 @@ from fedpriv.util.seeds import generator
 PERMUTED = "permuted"
 
 NEAREST = "nearest_stranger"
-"""What the upload picks among strangers: beside the floor and no part of it, for it is not blind."""
+"""The choice of the upload among strangers: beside the floor and no part of it, for it is not blind."""
 
 
 def mean_colour(truth: Truth, n_guesses: int, rng: torch.Generator) -> Tensor:
@@ -150,11 +150,11 @@ LABELS = {
 """Guesses as a reader sees them: at images, and below the control at recovered vectors (:mod:`fedpriv.evidence.guesses`)."""
 
 FLOOR, CONTROL = "floor (best blind guess)", "permuted uploads (negative control)"
-"""What tables call the strongest guess made without the upload, and the attack itself on other clients' uploads."""
+"""Names in tables of the strongest guess made without the upload, and the attack itself on other clients' uploads."""
 
 
 def floor_words(name: str) -> str:
-    """Return what the floor of an attack is: a blind guess, unless its negative control scores higher than all of them.
+    """Return the kind of an attack's floor: a blind guess, unless its negative control scores higher than all of them.
 
     >>> floor_words("mean_image")
     'the floor (best blind guess: mean image)'

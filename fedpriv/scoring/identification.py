@@ -31,7 +31,7 @@ NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} strangers of its class
 
 @dataclass(frozen=True)
 class Identification:
-    """How well one target's images are told from decoys.
+    """Identification of one target's images among decoys.
 
     Attributes:
         top1: share of members, by weight, to which the assigned guess is nearer than to every decoy; in [0, 1]. A tie
@@ -156,7 +156,7 @@ def identification(
 
 
 def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:
-    """Return what the control scores, and the paired difference to it where all values are finite.
+    """Return the control's score, and the paired difference to it where all values are finite.
 
     Args:
         own: the attack's values.

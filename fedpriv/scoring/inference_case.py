@@ -1,4 +1,4 @@
-"""What an inference is tried on: the evidence, and the truth, of which it is handed candidates and colluders alone."""
+"""The case that an inference is tried on: the evidence, and the truth, of which it gets candidates and colluders alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InferenceCase:
         return max(seen.round for seen in self.evidence.observations)
 
     def problem(self, inference: Inference, candidates: Mapping[int, Candidates] | None = None) -> InferenceProblem:
-        """Return what an inference is handed.
+        """Return the problem that an inference is handed.
 
         Args:
             inference: which; clients' class counts are handed over only to one that colludes.
@@ -51,6 +51,6 @@ class InferenceCase:
         return replace(asked, colluders=self.counts(asked)) if inference.colludes else asked
 
     def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:
-        """Return how many images of each class ``(C,)`` each client has that uploaded."""
+        """Return the counts of images by class ``(C,)`` of each client that uploaded."""
         n_classes = self.evidence.knowledge.n_classes
         return {k: torch.bincount(self.truth.labels(k), minlength=n_classes) for k in problem.uploads}

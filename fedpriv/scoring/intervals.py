@@ -116,7 +116,7 @@ class Clustered:
 
     @cached_property
     def nearly_saturated(self) -> bool:
-        """Whether values of so few clusters deviate from the commonest that the error cannot be trusted."""
+        """True where values of so few clusters deviate from the commonest that the error cannot be trusted."""
         return len(np.unique(self.position[self.deviating.values > 0])) <= FEW_DEVIATE
 
     def interval(self) -> tuple[float, float] | None:
@@ -207,7 +207,7 @@ def clustered(
 
 
 KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean"}
-"""What differences in a measure are; in the others, differences of shares."""
+"""Kinds of difference by measure; in the others, differences of shares."""
 
 
 def compare(

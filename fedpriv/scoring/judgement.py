@@ -110,7 +110,7 @@ def _of_all(told: Sequence[tuple[Reason, ...]]) -> tuple[Reason, ...]:
 
 
 def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]]:
-    """Return what is tested, over all seeds, with what the attack reaches, mean over them."""
+    """Return the tests, over all seeds, with the attack's values, mean over them."""
     own = [{(one.measure, one.stratum): one for one in _comparisons(record)} for record in records]
     found = []
     for what in own[0]:
@@ -123,7 +123,7 @@ def _compared(records: Sequence[Record]) -> list[tuple[Comparison, float | None]
 
 
 def _comparisons(record: Record) -> tuple[Comparison, ...]:
-    """Return what is tested: of vectors that an upload sends one by one there is nothing to recover."""
+    """Return the comparisons that are tested: of vectors that an upload sends one by one there is nothing to recover."""
     if isinstance(record, ReconstructionRecord) and record.upload.separate:
         return tuple(one for one in record.comparisons if one.measure not in _OF_VECTORS)
     return record.comparisons
@@ -135,7 +135,7 @@ def _judged(one: Comparison, value: float | None, adjusted: float | None) -> Jud
 
 
 def _reached(record: Record, one: Comparison) -> float | None:
-    """Return what an attack reaches over the targets of a comparison; None where that is not known."""
+    """Return an attack's value over the targets of a comparison; None where that is not known."""
     if not isinstance(record, ReconstructionRecord):
         return (record.tpr_at_1_percent if one.measure == "members_found" else record.auc).value
     metrics = record.metrics
@@ -194,7 +194,7 @@ def _question(record: PropertyRecord) -> str:
 
 
 def _clear(record: Record) -> str:
-    """Return what an upload says outright."""
+    """Return the facts that an upload says outright."""
     if record.kind == "property" and record.learned_from in IN_CLEAR and record.auc.value == 1:
         return _question(record)
     if record.kind == "membership" and record.classes is not None:

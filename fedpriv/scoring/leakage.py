@@ -1,4 +1,4 @@
-"""How alike two images are, one number an image.
+"""Likeness of two images, one number an image.
 
 Every image measure takes ``(images (n, c, h, w), truth (n, c, h, w))`` in [0, 1] and gives ``(n,)``; images are clamped
 to [0, 1] first. Means come last, and elsewhere.

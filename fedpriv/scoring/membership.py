@@ -1,4 +1,4 @@
-"""How well an attacker tells members from non-members, and reads off which classes a client holds.
+"""Scores of membership inference: members told from non-members, and the classes that a client holds read off.
 
 Candidates are balanced: for each member drawn there is one non-member of the same class, so that knowing which classes a
 client holds is worth nothing. Scores of a client are put on a common scale by the median and spread of all its candidates,
@@ -28,7 +28,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
 MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_percent"}
-"""What is compared with a guess, by the rate that it is."""
+"""Quantities compared with a guess, by the rate that each is."""
 
 Values = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Effect:
-    """What the gravest attack on an upload reaches by one measure, beyond the strongest guess.
+    """The reach of the gravest attack on an upload by one measure, beyond the strongest guess.
 
     Attributes:
         attack: what tables call it.
@@ -31,12 +31,12 @@ class Effect:
 
     @property
     def known(self) -> bool:
-        """Whether there is a leak, or something can be said of there being none."""
+        """True where there is a leak, or something can be said of there being none."""
         return self.stands or self.tested
 
     @property
     def found(self) -> Literal["outright", "leak", "none", "untested"]:
-        """What is known in a word."""
+        """The state of knowledge in a word."""
         if self.value is None:
             return "outright"
         return "leak" if self.stands else "none" if self.tested else "untested"
@@ -56,7 +56,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Objectives:
-    """What uploads are compared by.
+    """The figures that uploads are compared by.
 
     Attributes:
         effects: by measure; those that were not attacked are missing.
@@ -70,7 +70,7 @@ class Objectives:
 
 
 def betters(one: Objectives, two: Objectives) -> bool:
-    """Return whether ``one`` is at least as good in everything that is known of either, and better in something.
+    """Return true where ``one`` is at least as good in everything that is known of either, and better in something.
 
     What was not tested hard enough, or not at all, is not known to be as good as anything.
     """

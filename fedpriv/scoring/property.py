@@ -1,4 +1,4 @@
-"""How well an attacker tells what a client holds: which classes, which most of.
+"""Scores of property inference: which classes a client holds, and which most of.
 
 Every (client, class) pair that the upload leaves open is a question. Scores are compared over all pairs: area under the ROC
 curve and the true-positive rate at 1 % and 0.1 % false positives, with intervals over clients. Beside them stand the same
@@ -22,6 +22,7 @@ from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.records import PropertyRecord, Provenance
 from fedpriv.scoring.records.inference import Seconds
 from fedpriv.scoring.roc import Answers, Ranked
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 CLASSES_ALONE = "number of classes"
@@ -50,7 +51,7 @@ def _refuse_one_answer(told: Answers, name: str = "property") -> None:
     if told.all() or not told.any():
         raise UserError(
             f"{name}: the answer is {'yes' if told.all() else 'no'} for all {len(told)} pairs of client and class; ask "
-            "another question with --attack-option question=holds, majority or share"
+            f"another question with {argument('attack_option')} question=holds, majority or share"
         )
 
 

@@ -32,7 +32,7 @@ def strongest_first(items: Sequence[T], record: Callable[[T], ReconstructionReco
 
 
 def card_key(knowledge: KnowledgeCard) -> str:
-    """Return what is the same for all attacks under one knowledge card."""
+    """Return the key that is the same for all attacks under one knowledge card."""
     return json.dumps(plain(knowledge), sort_keys=True)
 
 
@@ -58,7 +58,7 @@ def stage_name(record: Identity) -> str | None:
 
 
 def title(record: ReconstructionRecord) -> str:
-    """Return what tables call an attack: ``dip``, ``dip, early``, ``dip, budget 300``."""
+    """Return the name of an attack in tables: ``dip``, ``dip, early``, ``dip, budget 300``."""
     stage, budget = stage_name(record), budget_value(record)
     parts = [record.attack, stage or "", "" if budget is None else f"budget {budget:,}"]
     return ", ".join(part for part in parts if part)
@@ -89,7 +89,7 @@ def largest_budgets(
 
 
 def _apart_from_budget(record: ReconstructionRecord, about: About | None) -> str:
-    """Return what attacks of one series have in common; nothing where no budget was named."""
+    """Return the key that attacks of one series share; nothing where no budget was named."""
     if record.budget is None:
         return ""
     own = [record.target, record.attack, record.method, record.dataset, plain(record.knowledge), record.seed]

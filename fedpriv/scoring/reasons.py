@@ -67,7 +67,7 @@ def _own(record: Record) -> list[Reason]:
 
 
 def _budgets(results: Mapping[K, Judged]) -> dict[K, list[Reason]]:
-    """Return what follows from other budgets of the same attack: a smaller one is not judged, one that rises may rise on."""
+    """Return reasons from other budgets of the same attack: a smaller one is not judged, one that rises may rise on."""
 
     def record(item: tuple[K, Judged]) -> ReconstructionRecord:
         found = record_of(item[1])

@@ -1,4 +1,4 @@
-"""How well scores tell yes from no: area under the ROC curve, and how many are found at few false positives.
+"""Scores that tell yes from no: area under the ROC curve, and the share found at few false positives.
 
 Both are written as means of one value an answer (placement values: DeLong, DeLong and Clarke-Pearson 1988, Biometrics 44,
 837-845; for a rate at given false positives with the slope of the curve: Hsieh and Turnbull 1996, Annals of Statistics 24,
@@ -23,7 +23,7 @@ RATES = {"tpr_at_1_percent": 0.01, "tpr_at_0_1_percent": 0.001}
 """Share found by name -> share of false positives that are allowed."""
 
 CHANCE = "chance"
-"""What a comparison is against where no other guess does better than one that knows nothing."""
+"""The guess that a comparison is against where no other guess does better than one that knows nothing."""
 
 
 @dataclass(frozen=True)

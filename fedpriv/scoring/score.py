@@ -166,7 +166,7 @@ def _check(name: str, reconstruction: Reconstruction, truths: tuple[Truth, ...])
 def _label_metrics(
     reconstruction: Reconstruction, truths: tuple[Truth, ...], means: Means, *, given: bool
 ) -> dict[str, Any]:
-    """Return how many labels were recovered; nothing where they were handed over, or none were told."""
+    """Return the count of recovered labels; nothing where they were handed over, or none were told."""
     labels = reconstruction.labels
     if given or not all(labels.shape[1] == truth.n_c for truth in truths) or bool((labels < 0).any()):
         return {}

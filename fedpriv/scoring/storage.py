@@ -132,7 +132,7 @@ def _run_part(kind: type[P], found: object, where: str) -> P:
 
 
 def holds_scores(folder: Path) -> bool:
-    """Whether a folder holds the record of an attack that returns scores."""
+    """True for a folder that holds the record of an attack that returns scores."""
     return any((folder / name).is_file() for name in (MEMBERSHIP, PROPERTY))
 
 
@@ -180,7 +180,7 @@ class AttackRecord:
 
 
 def is_attack_directory(directory: Path) -> bool:
-    """Whether ``directory`` says of itself that it holds an attack. Its files may still be damaged."""
+    """True where ``directory`` says of itself that it holds an attack. Its files may still be damaged."""
     try:
         about = json.loads((directory / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):

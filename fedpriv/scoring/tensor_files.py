@@ -87,7 +87,7 @@ _TRUTH = ("members", "weights", "labels", "feature", "nearest")
 
 
 class _Blocks:
-    """What a truth file holds: each tensor once, each image once, and images as bytes where that loses nothing."""
+    """The contents of a truth file: each tensor once, each image once, and images as bytes where that loses nothing."""
 
     def __init__(self) -> None:
         self.blocks: dict[str, Tensor] = {}

@@ -24,7 +24,7 @@ from fedpriv.scoring.sections import Means
 
 @dataclass(frozen=True)
 class VectorScores:
-    """What a record says of recovered vectors; empty where none were recovered.
+    """The part of a record on recovered vectors; empty where none were recovered.
 
     Attributes:
         metrics: ``relative_error``, ``cosine``, ``feature_identification`` and ``others``.

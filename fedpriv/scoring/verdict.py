@@ -24,7 +24,7 @@ TOGETHER = (
     "All comparisons shown here are tested together (Holm, 5 %): where attacks know nothing, at most one such page in "
     "twenty claims a leak. Intervals are of one comparison each."
 )
-"""What a page says once of its verdicts."""
+"""Said once on a page of verdicts."""
 
 
 def words(verdict: Verdict) -> str:
@@ -175,7 +175,7 @@ def _made_of(claims: Sequence[JudgedComparison]) -> str:
 
 
 def strata_words(strata: Sequence[str]) -> str:
-    """Return how many images are behind the targets of some strata; neighbours are told as one.
+    """Return the numbers of images behind the targets of some strata; neighbours are told as one.
 
     >>> strata_words(["1"]), strata_words(["1", "2-3"]), strata_words(["2-3", ">10"])
     ('1 image', '1-3 images', '2-3 images or more than 10 images')
@@ -231,7 +231,7 @@ def _difference(one: JudgedComparison) -> str:
 
 
 def _guess(one: JudgedComparison) -> str:
-    """Return what the best guess reaches by the same measure."""
+    """Return the best guess's value by the same measure."""
     rank = "next best guess" if one.measure == "beyond_3db" else "best guess"
     return f"{rank}, {_called(one)}: {percent(one.guess)}"
 

@@ -188,7 +188,7 @@ def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, cap
     for arguments, reason in (
         (["empty"], "empty: holds neither an attack result (about.json) nor a run (config.json)"),
         ([attacked / "dip", "--target-accuracy", "0.5"], "--target-accuracy: applies to runs"),
-        ([trained, "--target-accuracy", "2"], "--target-accuracy 2: expected above 0 and at most 1"),
+        ([trained, "--target-accuracy", "2"], "--target-accuracy 2.0: expected above 0 and at most 1"),
     ):
         code, _, error = call(capsys, "report", *arguments, "--out", "page")
         assert code == 2

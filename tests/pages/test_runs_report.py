@@ -258,7 +258,7 @@ def test_why_there_is_no_map(tmp_path):
         return prototype_map(RunDirectory.open(make_run(tmp_path / name, **how)))
 
     assert reason("a", upload=entangled) == "no prototypes were uploaded"
-    assert "--capture none" in reason("b", capture="none")
+    assert "capture='none'" in reason("b", capture="none")
     assert "too few" in reason("c", upload=lambda r, k: prototypes(r, k, classes=1))
     assert "differ in width" in reason("d", upload=lambda r, k: prototypes(r, k, width=5 + k))
     assert reason("e", upload=lambda r, k: prototypes(r, k, width=1)).points.shape == (6, 2)
@@ -300,7 +300,7 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
     with pytest.raises(UserError, match="no run directories"):
         write_runs_report([], tmp_path / "out")
     for wrong in (0, 1.5, float("nan")):
-        with pytest.raises(UserError, match=r"--target-accuracy .*: expected above 0 and at most 1"):
+        with pytest.raises(UserError, match=r"target_accuracy=.*: expected above 0 and at most 1"):
             write_runs_report(two, tmp_path / "out", target_accuracy=wrong)
     with pytest.raises(UserError, match=r"unfinished run .* finish it with"):
         write_runs_report([make_run(tmp_path / "half", finish=False)], tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What papers report, as data: one JSON file beside this one for each table or statement.
+"""Figures that papers report, as data: one JSON file beside this one for each table or statement.
 
 A file says which paper and table, the values, what is known and what is not known of how they were made, and what guesses
 without an upload score on the same data set where that was measured. Claims stand beside results, never in their place.
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Guess:
-    """What a guess without any upload scores: mean and standard deviation over images."""
+    """The score of a guess without any upload: mean and standard deviation over images."""
 
     name: str
     psnr_db: float
@@ -144,5 +144,5 @@ def matching(uploads: Iterable[tuple[str, str]], quantity: Quantity) -> list[tup
 
 
 def speaks_of(row: Row, method: str, target: str) -> bool:
-    """Whether a row is about uploads of this kind by this method."""
+    """True for a row about uploads of this kind by this method."""
     return row.method in (None, method) and row.target in (None, target)

@@ -1,4 +1,4 @@
-"""What attacks and scores leave behind, as frozen models: one union, told apart by ``kind``, of one version."""
+"""Records of attacks and scores, as frozen models: one union, told apart by ``kind``, of one version."""
 
 from __future__ import annotations
 

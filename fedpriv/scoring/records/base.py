@@ -1,4 +1,4 @@
-"""What all records share: frozen, closed to unknown fields, and of one version of the format."""
+"""The base of all records: frozen, closed to unknown fields, and of one version of the format."""
 
 from __future__ import annotations
 

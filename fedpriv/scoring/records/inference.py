@@ -33,7 +33,7 @@ class Seconds(Record):
 
 
 class InferenceRecord(Provenance, Rates):
-    """What records of inference share.
+    """The common part of records of inference.
 
     Attributes:
         round: that was attacked.

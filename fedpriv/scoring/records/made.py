@@ -1,4 +1,4 @@
-"""How a result was made: what was attacked, by what, with which knowledge, and what the run behind it is worth."""
+"""Provenance of a result: the attacked upload, the attack, its knowledge, and the worth of the run behind it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Budget(Record):
 
 
 class Labels(Record):
-    """What a study calls things.
+    """Labels that a study gives.
 
     Attributes:
         method, defense: the labels; empty where there are none.
@@ -51,7 +51,7 @@ class Labels(Record):
 
 
 class Upload(Record):
-    """What the attacked kind of upload was, by its traits.
+    """The attacked kind of upload, by its traits.
 
     Attributes:
         vectors: what attacks recover before they make an image of it.
@@ -63,7 +63,7 @@ class Upload(Record):
 
 
 class Training(Record):
-    """How far the attacked run had come.
+    """Accuracy that the attacked run had come to.
 
     Attributes:
         accuracy: after local training in the attacked round, over all test images, in [0, 1].
@@ -75,7 +75,7 @@ class Training(Record):
 
 
 class Identity(Record):
-    """What tells results apart, and what they are worth, in every record.
+    """Facts that tell results apart, and their worth, in every record.
 
     Attributes:
         version: of the format.
@@ -132,7 +132,7 @@ class DefenseFacts(Record):
 
 
 class Provenance(Identity):
-    """How a result was made.
+    """Provenance of a result.
 
     Attributes:
         options: of the attack.
@@ -150,7 +150,7 @@ class Provenance(Identity):
 
     @property
     def defense(self) -> str:
-        """What the defenses are called together: ``none``, or their labels."""
+        """The name of the defenses together: ``none``, or their labels."""
         return " + ".join(one.label for one in self.defenses) or "none"
 
     @property
@@ -176,7 +176,7 @@ class ReachedAccuracy(Record):
 
 
 class Total(Record):
-    """What all clients sent and received over a run."""
+    """Traffic of all clients over a run."""
 
     upload_scalars: int
     broadcast_scalars: int
@@ -185,7 +185,7 @@ class Total(Record):
 
 
 class Traffic(Record):
-    """What all clients send and receive in a round, mean over rounds, and over the run."""
+    """Traffic of all clients in a round, mean over rounds, and over the run."""
 
     upload_scalars_per_round: float
     broadcast_scalars_per_round: float

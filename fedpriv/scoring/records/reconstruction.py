@@ -13,7 +13,7 @@ from fedpriv.scoring.records.made import Budget, Identity
 
 
 class Control(Record):
-    """What the same attack scores on permuted uploads.
+    """Scores of the same attack on permuted uploads.
 
     Attributes:
         mean, median: over targets; the median is None where some value is not finite.
@@ -32,7 +32,7 @@ class FeatureMeasure(Summary):
 
 
 class FeatureIdentification(FiniteSummary):
-    """Whether a recovered vector is nearest to its own true one among the client's.
+    """Rate at which a recovered vector is nearest to its own true one among the client's.
 
     Attributes:
         chance: what the strongest guess reaches by the same rule.
@@ -110,7 +110,7 @@ class OtherMeasure(Summary):
 
 
 class ImageMeasures(Record):
-    """How alike images are; ``ssim`` and ``lpips`` may not be measured. ``others`` are other packages' measures by name."""
+    """Likeness of images; ``ssim`` and ``lpips`` may not be measured. ``others`` are other packages' measures by name."""
 
     psnr_db: FiniteSummary
     psnr_of_mean_mse_db: Summary
@@ -263,7 +263,7 @@ class Definition(FiniteSummary):
 
 
 class ControlResult(Record):
-    """Whether the attack on permuted uploads stays at the best blind floor.
+    """Judgement on whether the attack on permuted uploads stays at the best blind floor.
 
     Attributes:
         permuted: its PSNR; None where it was not run, as are the following.

@@ -1,4 +1,4 @@
-"""What pages read of a run: its summary, and a line a round. Runs hold more, which is no business of theirs."""
+"""The part of a run that pages read: its summary, and a line a round. Runs hold more, which is no business of theirs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunSummary(Part):
 
 
 class RoundTraffic(Part):
-    """What all clients sent and received in a round."""
+    """Traffic of all clients in a round."""
 
     upload_scalars: int
     broadcast_scalars: int

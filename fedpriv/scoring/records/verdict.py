@@ -1,4 +1,4 @@
-"""What a page may say of one attack: data, from which sentences, badges and columns are made."""
+"""The verdict on one attack: data, from which sentences, badges and columns are made."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class JudgedComparison(Comparison):
 
     @property
     def guess(self) -> float | None:
-        """What the strongest guess reaches over the same targets. Of an error less is better."""
+        """The strongest guess's value over the same targets. Of an error less is better."""
         if self.value is None or self.mean is None:
             return None
         return self.value + self.mean if self.measure == "vectors" else self.value - self.mean
 
 
 class Verdict(Record):
-    """What a page may say of one attack.
+    """The verdict on one attack.
 
     Attributes:
         attack: what tables call it.
@@ -105,12 +105,12 @@ class Verdict(Record):
 
     @property
     def makes_images(self) -> bool:
-        """Whether the attack makes images; else it answers questions."""
+        """True where the attack makes images; else it answers questions."""
         return self.converged is not None
 
     @property
     def claims(self) -> tuple[JudgedComparison, ...]:
-        """What the page may claim."""
+        """The claims that the page may make."""
         return tuple(one for one in self.compared if one.stands)
 
     def overall(self, measure: str) -> JudgedComparison | None:
