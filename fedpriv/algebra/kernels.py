@@ -15,7 +15,7 @@ from torch import Tensor
 KernelName = Literal["linear", "rbf"]
 
 SMALLEST = 1e-12
-"""What a vanishing norm is taken for: constant representations have alignment 0 rather than NaN."""
+"""Stands for a vanishing norm: constant representations have alignment 0 rather than NaN."""
 
 
 def linear_kernel(features: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""How often the scoring and wording code claims a leak where there is none, and finds one that is there."""
+"""Rates at which the scoring and wording code claims a leak where there is none, and finds one that is there."""

@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold the truth, for 2 to 20 clients whose targets are alike."""
+"""Coverage of 95 % intervals, for 2 to 20 clients whose targets are alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS = 3
 
 @dataclass(frozen=True)
 class Covered:
-    """How often intervals of one quantity held the truth.
+    """Coverage of the truth by intervals of one quantity.
 
     Attributes:
         what: the quantity.

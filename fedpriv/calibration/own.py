@@ -23,7 +23,7 @@ RAW = "the upload itself"
 
 @dataclass(frozen=True)
 class Calibration:
-    """How often a page claims that an attack finds a leak.
+    """Rate at which a page claims that an attack finds a leak.
 
     Attributes:
         attack, kind: what was run on which kind of upload.

@@ -22,7 +22,7 @@ LEAKS = {"members, one standard deviation": 1.0, "members, two": 2.0, "members, 
 """Leaks of membership by how far members score above others."""
 
 PROPERTY = 8.0
-"""How far a yes scores above a no where a property leaks: it is told with certainty."""
+"""Distance by which a yes scores above a no where a property leaks: it is told with certainty."""
 
 ASKED = 20
 """Clients of whom that is asked: each has but four classes."""
@@ -32,7 +32,7 @@ PAGE = "whole page"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a page said of one attack.
+    """The statement of a page on one attack.
 
     Attributes:
         attack: what it was, or :data:`PAGE`.

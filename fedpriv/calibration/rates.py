@@ -10,7 +10,7 @@ from fedpriv.scoring.intervals import clopper_pearson
 
 @dataclass(frozen=True)
 class Rate:
-    """How often something happened in independent trials.
+    """Rate of an event in independent trials.
 
     Attributes:
         hits: how often.

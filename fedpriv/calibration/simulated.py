@@ -30,7 +30,7 @@ twice that. The first is what a raw representation gives away."""
 
 
 def about(world: World, attack: str, target: str | None = None) -> About:
-    """How a simulated result was made."""
+    """Provenance of a simulated result."""
     return About(
         target=target or world.kind,
         attack=attack,

@@ -112,7 +112,7 @@ class World:
 
     @cached_property
     def targets(self) -> tuple[TargetId, ...]:
-        """What is attacked: so many rows of each client's upload, spread over its classes."""
+        """The targets: so many rows of each client's upload, spread over its classes."""
         found = []
         for client, number in zip(self.clients, self.sizes, strict=True):
             labels = self.own_labels(client)
@@ -132,11 +132,11 @@ class World:
         return own[self.own_labels(target.client) == target.label]
 
     def uploads(self, images: tuple[Tensor, ...] | None = None) -> tuple[Observation, ...]:
-        """What the server sees of images like the clients' own, client by client; of their own without any."""
+        """The server's view of images like the clients' own, client by client; of their own without any."""
         return self.seen([self.represent(own) for own in images or self.images])
 
     def seen(self, features: list[Tensor]) -> tuple[Observation, ...]:
-        """What the server sees where each client's images have these representations ``(n, d)``."""
+        """The server's view where each client's images have these representations ``(n, d)``."""
         found = []
         for client, own in zip(self.clients, features, strict=True):
             labels = self.own_labels(client)
@@ -155,7 +155,7 @@ class World:
         return Knowledge(KnowledgeCard(), SHAPE, CLASSES, extractors=dict.fromkeys(self.clients, self.represent))
 
     def evidence(self, observations: tuple[Observation, ...]) -> Evidence:
-        """What an attacker holds, and the same with the next client's upload in each client's place."""
+        """The attacker's knowledge, and the same with the next client's upload in each client's place."""
         turned = observations[1:] + observations[:1]
         permuted = tuple(
             Observation(own.round, own.client, _as_labelled(own, other), own.broadcast)
@@ -164,7 +164,7 @@ class World:
         return Evidence(observations, permuted, self.knowledge, self.targets)
 
     def truths(self, evidence: Evidence) -> tuple[Truth, ...]:
-        """What is behind the targets, and what could be guessed at them without their upload."""
+        """The truth behind the targets, and guesses at them without their upload."""
         unit: Literal["upload", "class"] = "upload" if self.kind == "representation" else "class"
         found = []
         for target in self.targets:

@@ -149,4 +149,4 @@ _DONE_BY: dict[str, Callable[[Tensor, float, int], Tensor]] = {
     "autocontrast": lambda image, share, sign: ops.autocontrast(image),
     "invert": lambda image, share, sign: ops.invert(image),
 }
-"""What an augmentation does to an image ``(c, h, w)``, with a magnitude in [0, 1] and a sign."""
+"""The effect of an augmentation on an image ``(c, h, w)``, with a magnitude in [0, 1] and a sign."""

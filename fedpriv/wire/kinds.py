@@ -99,10 +99,10 @@ HEADED = WHOLE | HEADS
 """Weights that hold the head."""
 
 BESIDE_A_HEAD = CLASS_OUTPUTS | EXTRACTORS | MAPPINGS
-"""What a head that stays private had a part in."""
+"""Kinds that a head which stays private had a part in."""
 
 TELLING = Kinds(lambda k: any(k.field_that_says(what) for what in ("classes", "weights", "histogram")))
-"""What names classes in clear."""
+"""Kinds that name classes in clear."""
 
 IN_CLEAR = Kinds(lambda k: k.values_field() is None and k.field_that_says("histogram") is not None)
 """Label histograms and nothing else: there is nothing left to infer from them."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedpriv.util.errors import UserError
 
 Origin = Literal["image", "class", "mixture", "client", "training", "public", "server"]
-"""What a row of the values was computed from: one image; the images of a class, as their mean; all of a client's images,
+"""The origin of a row of the values: one image; the images of a class, as their mean; all of a client's images,
 as a weighted sum, or otherwise (``client``); gradients of them (``training``); public inputs through a trained network;
 nothing of any client (``server``)."""
 
@@ -30,11 +30,11 @@ Network = Literal["whole", "small", "extractor", "head", "mapping", "generator"]
 matrix between the two; a generator of representations."""
 
 Aggregation = Literal["mean", "sum", "none"]
-"""What a server that sees only the sum over clients would see: the weighted mean entry by entry, the sum, or nothing that
+"""The view of a server that sees only the sum over clients: the weighted mean entry by entry, the sum, or nothing that
 is of use to it."""
 
 Says = Literal["classes", "counts", "weights", "histogram", "size"]
-"""What a private field that is no value tells: the class of each row; how many images each row is a mean of; the weight of
+"""Meaning of a private field that is no value: the class of each row; how many images each row is a mean of; the weight of
 each class in a mixture; how many images of each class there are; how many there are."""
 
 TRAITS: Mapping[str, tuple[Any, ...]] = {
@@ -43,7 +43,7 @@ TRAITS: Mapping[str, tuple[Any, ...]] = {
     "aggregation": get_args(Aggregation),
     "once": (False, True),
 }
-"""What every kind declares, and the values that there are; weights and factors declare their ``network`` besides."""
+"""Traits that every kind declares, and their values; weights and factors declare their ``network`` besides."""
 
 DECLARED: dict[str, type[Payload]] = {}
 """Every kind of payload that was defined in this process."""

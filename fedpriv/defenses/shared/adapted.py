@@ -14,4 +14,4 @@ AVERAGED = (
     Answer(("unmix",), ("entangled",), note="least squares over rounds"),
     Answer(("average",), ("representation", "prototype"), note="means over rounds"),
 )
-"""What takes noise away that is drawn anew every round."""
+"""Attacks that take noise away which is drawn anew every round."""
