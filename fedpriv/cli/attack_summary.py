@@ -131,6 +131,6 @@ def summary_row(record: ReconstructionRecord) -> dict[str, str]:
         "identified": "not measured" if told is None else f"{100 * told:.0f} %",
         "converged": f"{100 * reached.share:.0f} %",
         "objective (median)": objective(reached.objective),
-        "targets / clients": f"{record.n_targets} / {record.n_clients}",
+        "targets / clients": f"{record.n_targets} / {record.n_clients}{' groups' if record.units == 'groups' else ''}",
         "seconds": f"{record.cost.seconds:.0f}",
     }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.pages.score_section import html_table, markdown_table, upload_columns, with_interval
+from fedpriv.pages.score_section import html_table, markdown_table, over_units, upload_columns, with_interval
 from fedpriv.scoring.records import MembershipRecord
 
 TITLE = "Membership"
 INTRODUCTION = (
     "Candidates: as many training images as others of the same classes, client by client. AUC 0.5 is chance. Intervals: "
-    "95 %, over clients."
+    "95 %, over"
 )
 
 
@@ -19,7 +19,7 @@ def row(record: MembershipRecord) -> dict[str, str]:
     control, classes = record.permuted, record.classes
     return {
         **upload_columns(record),
-        "candidates": f"{record.n_candidates} of {record.n_clients} clients",
+        "candidates": f"{record.n_candidates} of {record.n_clients} {record.units}",
         "AUC [95 %]": with_interval(record.auc, 3, 1),
         "found at 1 % false": with_interval(record.tpr_at_1_percent, 1, 100) + " %",
         "found at 0.1 % false": with_interval(record.tpr_at_0_1_percent, 1, 100)
@@ -30,11 +30,15 @@ def row(record: MembershipRecord) -> dict[str, str]:
     }
 
 
+def _introduction(records: Sequence[MembershipRecord]) -> str:
+    return f"{INTRODUCTION} {over_units(records)}."
+
+
 def html_section(records: Sequence[MembershipRecord], verdicts: Sequence[str]) -> str:
     """Return an HTML section, empty without records."""
-    return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)
+    return html_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)
 
 
 def markdown_section(records: Sequence[MembershipRecord], verdicts: Sequence[str]) -> str:
     """Return a Markdown section, empty without records."""
-    return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)
+    return markdown_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.pages.score_section import html_table, markdown_table, upload_columns, with_interval
+from fedpriv.pages.score_section import html_table, markdown_table, over_units, upload_columns, with_interval
 from fedpriv.scoring.property import QUESTIONS
 from fedpriv.scoring.records import PropertyRecord
 
 TITLE = "Property"
 INTRODUCTION = (
-    "One question for each class of each client that the upload leaves open. AUC 0.5 is chance. Intervals: 95 %, "
-    "over clients."
+    "One question for each class of each client that the upload leaves open. AUC 0.5 is chance. Intervals: 95 %, over"
 )
 
 
@@ -22,7 +21,7 @@ def row(record: PropertyRecord) -> dict[str, str]:
     return {
         **upload_columns(record),
         "question": QUESTIONS.get(record.question, record.question),
-        "pairs": f"{record.n_pairs} of {record.n_clients} clients, {record.n_yes} yes",
+        "pairs": f"{record.n_pairs} of {record.n_clients} {record.units}, {record.n_yes} yes",
         "learned from": record.learned_from,
         "AUC [95 %]": with_interval(record.auc, 3, 1),
         "found at 1 % false": with_interval(record.tpr_at_1_percent, 1, 100) + " %",
@@ -32,11 +31,15 @@ def row(record: PropertyRecord) -> dict[str, str]:
     }
 
 
+def _introduction(records: Sequence[PropertyRecord]) -> str:
+    return f"{INTRODUCTION} {over_units(records)}."
+
+
 def html_section(records: Sequence[PropertyRecord], verdicts: Sequence[str]) -> str:
     """Return an HTML section, empty without records."""
-    return html_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)
+    return html_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)
 
 
 def markdown_section(records: Sequence[PropertyRecord], verdicts: Sequence[str]) -> str:
     """Return a Markdown section, empty without records."""
-    return markdown_table(TITLE, INTRODUCTION, [row(record) for record in records], records, verdicts)
+    return markdown_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)

@@ -46,6 +46,11 @@ def upload_words(record: InferenceResult) -> str:
     return f"{upload_title(record)}, {columns['upload']}, {columns['data set']}, seed {columns['seed']}"
 
 
+def over_units(records: Records) -> str:
+    """Return the independent units of some records, over which their intervals go, in words."""
+    return " or ".join(dict.fromkeys(record.units for record in records))
+
+
 def varying(rows: Rows) -> list[dict[str, str]]:
     """Return rows without the columns that say the same in all of them, of those that matter only where they differ."""
     same = [name for name in ONLY_WHERE_THEY_DIFFER if len({row.get(name) for row in rows}) < 2]

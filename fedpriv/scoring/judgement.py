@@ -182,6 +182,7 @@ def _verdict(
         reasons=reasons,
         n_targets=sum(record.n_targets for record in images),
         n_clients=min(record.n_clients for record in records),
+        units=first.units,
         n_seeds=len(records),
         n_compared=n_compared,
         converged=sum(convergence(record).share for record in images) / len(images) if images else None,

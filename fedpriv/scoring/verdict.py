@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fedpriv.evidence.truth import STRATA
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
+from fedpriv.scoring.records.made import Units
 
 BADGES: dict[Kind, str] = {
     "leaks": "images leak",
@@ -64,7 +65,7 @@ def inferred(verdict: Verdict) -> str:
         return f"Sent in clear: {verdict.clear}."
     figures = "; ".join(_score(one) for one in verdict.compared)
     if verdict.kind == "untested":
-        why = "; ".join(_reason(reason) for reason in verdict.reasons)
+        why = "; ".join(_reason(reason, verdict.units) for reason in verdict.reasons)
         text = f"Not tested hard enough to say whether {asked} leaks: {why}." + (
             f" So far {figures}." if figures else ""
         )
@@ -78,7 +79,7 @@ def inferred(verdict: Verdict) -> str:
 
 def untested(verdict: Verdict, by: str = "") -> str:
     """Return why nothing can be said, and what came back of the attacked targets all the same."""
-    why = "; ".join(_reason(reason) for reason in verdict.reasons)
+    why = "; ".join(_reason(reason, verdict.units) for reason in verdict.reasons)
     found = verdict.overall("beyond_3db")
     if any(reason.name == "few_clients" for reason in verdict.reasons) and found is not None and found.value:
         number = round(found.value * verdict.n_targets)
@@ -218,7 +219,7 @@ def gain(verdict: Verdict) -> str:
     if one.ci95 is None or one.stands or one.ci95[1] <= 0:
         return text
     if one.ci95[0] <= 0:
-        return f"{text}, not distinguishable from 0 with {verdict.n_clients} clients"
+        return f"{text}, not distinguishable from 0 with {verdict.n_clients} {verdict.units}"
     if one.ci95[0] <= one.least:
         return f"{text}, not surely above {one.least:g} dB, the least that counts"
     return f"{text}, not sure enough among the {verdict.n_compared} comparisons shown here"
@@ -288,10 +289,10 @@ def percent(share: float | None, digits: int = 0) -> str:
 # ---------------------------------------------------------------- why not
 
 
-def _reason(reason: Reason) -> str:
+def _reason(reason: Reason, units: Units) -> str:
     value, beside = reason.value or 0.0, reason.beside or 0.0
     return {
-        "few_clients": f"{value:.0f} client{'' if value == 1 else 's'}, and {beside:.0f} are the least",
+        "few_clients": f"{value:.0f} {units.removesuffix('s') if value == 1 else units}, and {beside:.0f} are the least",
         "no_control": "the attack was not run on permuted uploads",
         "not_converged": f"its search converged for {percent(value)} of the targets",
         "caveat": reason.text.rstrip("."),

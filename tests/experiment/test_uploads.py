@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import fedpriv
+from fedpriv.pages.property_report import markdown_section
 
 CLASSES = torch.arange(3)
 
@@ -168,6 +169,11 @@ def test_intervals_go_by_the_groups_that_are_declared(tmp_path):
     assert together.advantage_db.per_target == alone.advantage_db.per_target
     assert together.advantage_db.ci95 != alone.advantage_db.ci95
     kept = result.save(tmp_path / "kept")
+    page = (kept.path / "report.html").read_text()
+    assert "2 groups, and 5 are the least" in page
+    assert "/ 2 groups</td>" in page
+    assert "rests on 2 group(s)" in page
+    assert "2 clients" not in page
     (again,) = fedpriv.score(kept).values()
     assert again.advantage_db.ci95 == together.advantage_db.ci95
     one = attack(uploads, **given, groups=dict.fromkeys(range(6), 7)).records["pixels"]
@@ -202,6 +208,9 @@ def test_members_and_properties_are_told_of_uploads_from_elsewhere(asked, tmp_pa
 def test_inferences_resample_groups(asked):
     alone, together = asked().scores["property"], asked(groups=[0, 0, 0, 1, 1, 1]).scores["property"]
     assert (alone.n_clients, together.n_clients) == (6, 2)
+    pages = [markdown_section([record], ["-"]) for record in (alone, together)]
+    assert ["of 6 clients, " in page and "95 %, over clients." in page for page in pages] == [True, False]
+    assert ["of 2 groups, " in page and "95 %, over groups." in page for page in pages] == [False, True]
     assert asked(groups=[0] * 6, attacks="membership").scores["membership"].auc.ci95 is None
 
 

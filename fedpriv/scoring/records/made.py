@@ -74,6 +74,10 @@ class Training(Record):
     guess: FiniteFloat
 
 
+Units = Literal["clients", "groups"]
+"""Independent units: clients, or the groups of clients that were declared to be one each."""
+
+
 class Identity(Record):
     """Facts that tell results apart, and their worth, in every record.
 
@@ -102,6 +106,11 @@ class Identity(Record):
     upload: Upload = Upload()
     training: Training | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)
+
+    @property
+    def units(self) -> Units:
+        """The independent units in a word."""
+        return "groups" if self.groups else "clients"
 
     def unit_of(self, client: int) -> int:
         """Return the independent unit that a client belongs to: itself unless groups were declared."""

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import FiniteFloat
 
 from fedpriv.scoring.records.base import Comparison, Record
+from fedpriv.scoring.records.made import Units
 
 Kind = Literal["leaks", "some", "vectors", "classes", "membership", "property", "none", "untested"]
 """The gravest thing that stands: images leak on average; some come back; recovered vectors, or classes of images, are told
@@ -37,8 +38,8 @@ class Reason(Record):
 
     Attributes:
         name: which reason.
-        value: number of clients, share of targets that converged, dB that the last budget gained, or accuracy.
-        beside: what the value falls short of: five clients, half of the targets, the least effect, accuracy of a constant
+        value: number of independent units, share of targets that converged, dB that the last budget gained, or accuracy.
+        beside: what the value falls short of: five units, half of the targets, the least effect, accuracy of a constant
             guess or elsewhere.
         text: the attack's own words, for ``caveat``.
     """
@@ -87,6 +88,7 @@ class Verdict(Record):
         n_compared: comparisons of the whole page that were judged together.
         converged: share of targets that reached a fit of their own, in [0, 1]; None for inferences.
         clear: what the upload says outright, needing no inference; else empty.
+        units: the independent units in a word.
     """
 
     attack: str
@@ -102,6 +104,7 @@ class Verdict(Record):
     n_compared: int
     converged: FiniteFloat | None
     clear: str = ""
+    units: Units = "clients"
 
     @property
     def makes_images(self) -> bool:
