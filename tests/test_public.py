@@ -177,6 +177,7 @@ def test_a_study_of_settings_alone(tmp_path):
         methods=["fedgh"], attacks=[{"name": "pixels", "iterations": 2}], targets=2, control=False, federation=SMALL
     )
     assert not result.failed
+    assert result.failures == ()
     assert result.report.is_file()
     (row,) = result.rows
     assert (row.method, row.status, [entry.status for entry in row.attacks]) == ("fedgh", "done", ["done"])

@@ -11,6 +11,7 @@ import rich_click as click
 import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.study_flags import study_options
+from fedpriv.util.durations import duration
 
 if TYPE_CHECKING:
     from fedpriv.experiment.study.estimate import Estimate
@@ -67,8 +68,6 @@ def _resume_command(folder: Path, given: Mapping[str, Any]) -> str:
 
 def _show_estimate(found: StudyEstimate, *, as_json: bool) -> None:
     """List the cells with what they send and how long they may take."""
-    from fedpriv.experiment.study.progress import duration
-
     if as_json:
         listed = [
             {
@@ -107,8 +106,6 @@ def _show_estimate(found: StudyEstimate, *, as_json: bool) -> None:
 
 
 def _sum(one: Estimate) -> str:
-    from fedpriv.experiment.study.progress import duration
-
     if one.attack is None:
         return "?"
     return duration(one.attack) if None not in one.attacks.values() else f"at least {duration(one.attack)}"
@@ -119,16 +116,14 @@ def _count(value: float | None) -> str:
 
 
 def _finish(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
-    from fedpriv.experiment.study.progress import outcome
-
     page = None if result.report is None else str(result.report)
     if as_json:
         common.print_json(
             {"out": str(result.folder), "report": page, "cells": [row.model_dump(mode="json") for row in result.rows]}
         )
         return
-    for row in result.failed:
-        click.echo(f"fedpriv: {outcome(row)}", err=True)
+    for line in result.failures:
+        click.echo(f"fedpriv: {line}", err=True)
     done = len(result.rows) - len(result.failed)
     common.say(f"{done} of {len(result.rows)} cells done", quiet=quiet, as_json=False)
     if page is not None:

@@ -10,23 +10,30 @@ import pytest
 from fedpriv.attacks import ATTACKS
 from fedpriv.wire.payload import DECLARED
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"extending.md": ("mine", "random-search"), "own-uploads.md": ("own", "pixels: 6 of these 6 images came back")}
+HOME = Path(__file__).parents[2]
+PAGES = {
+    "docs/extending.md": ("mine", "random-search"),
+    "docs/own-uploads.md": ("own", "pixels: 6 of these 6 images came back"),
+    "README.md": ("readme", "unmix: "),
+}
 """Page -> the module that its blocks are, by which they call themselves, and what they print among other things."""
 
+SLOW = ("README.md",)
+"""Pages that train whole federations."""
 
-@pytest.mark.parametrize("page", PAGES)
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PAGES])
 def test_the_blocks_of_a_page_run_and_end_in_a_verdict(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(PAGES[page][0])
     monkeypatch.setitem(sys.modules, module.__name__, module)
     kinds = dict(DECLARED)
-    text = (DOCS / page).read_text()
+    text = (HOME / page).read_text()
     blocks = re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     try:
         for block in blocks:
             line = text.count("\n", 0, block.start(1))
-            code = compile("\n" * line + block[1], str(DOCS / page), "exec")  # errors name the page's own line
+            code = compile("\n" * line + block[1], str(HOME / page), "exec")  # errors name the page's own line
             exec(code, vars(module))
     finally:
         DECLARED.clear()

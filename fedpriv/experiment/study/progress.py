@@ -8,6 +8,7 @@ from statistics import fmean
 
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack
+from fedpriv.util.durations import duration
 from fedpriv.util.listener import Listener
 
 Watch = Callable[[Sequence[Row], Mapping[str, str]], None]
@@ -69,17 +70,6 @@ def seconds_left(rows: Sequence[Row], n_workers: int) -> float | None:
 
 def _step(row: Row, entry: CellAttack) -> _Step:
     return ("attack", entry.path.rpartition("/")[2], str(row.method_label))
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    >>> [duration(seconds) for seconds in (7.2, 200, 9000)]
-    ['7 s', '3 min', '2.5 h']
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def outcome(row: Row) -> str:

@@ -16,7 +16,7 @@ from fedpriv.experiment.study.execution import carry_out
 from fedpriv.experiment.study.folder import claim, saved_study, standing
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
-from fedpriv.experiment.study.progress import following
+from fedpriv.experiment.study.progress import following, outcome
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import ownership
 from fedpriv.util.device import pick_device
@@ -47,6 +47,11 @@ class StudyResult(Tabular):
     def failed(self) -> tuple[Row, ...]:
         """Cells whose training or some attack failed."""
         return tuple(row for row in self.rows if row.status == "failed")
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Failed cells in words, a line each: the cell and the error."""
+        return tuple(outcome(row) for row in self.failed)
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return one row a result of a cell."""
