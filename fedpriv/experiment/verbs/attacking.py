@@ -257,15 +257,16 @@ def _stage_rounds(asked: _Asked, path: Path | None, config: RunConfig | None) ->
 def quick_settings(target: str) -> dict[str, Any]:
     """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
 
-    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds.
+    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds, in
+    smaller steps, so that what the extractor makes of an image hardly moves from one round to the next.
     """
     kind = payload_kind(target)
     if kind.computed_from == "training":
         models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
         one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
         return one_step | ({"models": models} if models else {})
-    rounds = 30 if kind.computed_from == "mixture" else 10
-    return {"rounds": rounds, "lr": 0.1} | ({"public": 200} if kind.computed_from == "public" else {})
+    pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
+    return pace | ({"public": 200} if kind.computed_from == "public" else {})
 
 
 def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
