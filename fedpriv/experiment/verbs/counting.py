@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 from fedpriv.experiment.federation_settings import (
     FLAG_NAMES,
@@ -63,6 +63,20 @@ class CostSettings(FederationSettings, total=False):
     download: bool
 
 
+class MethodTraffic(TypedDict, total=False):
+    """Traffic of one method, or the size that is not known.
+
+    Attributes:
+        method: its name.
+        communication: ``paper`` and ``full`` -> scalars and bytes of a round in both directions.
+        missing: why it is not counted.
+    """
+
+    method: Required[str]
+    communication: Mapping[str, Mapping[str, int]]
+    missing: str
+
+
 @dataclass(frozen=True)
 class Traffic(Tabular):
     """Uploads and broadcasts of methods in a settled round, all clients together.
@@ -74,7 +88,7 @@ class Traffic(Tabular):
     """
 
     sizes: Mapping[str, Any]
-    methods: tuple[Mapping[str, Any], ...]
+    methods: tuple[MethodTraffic, ...]
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the counts, one row a method and way of counting."""
@@ -175,7 +189,7 @@ def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
         raise UserError(f"{stated}: {reason}, and data gives these sizes itself; {remedy}")
 
 
-def _row(method: Method, facts: FederationSizes, options: dict[str, Any], mixed: bool) -> dict[str, Any]:
+def _row(method: Method, facts: FederationSizes, options: dict[str, Any], mixed: bool) -> MethodTraffic:
     try:
         return {"method": method.name, "communication": communication(method, facts, options, mixed=mixed)}
     except UserError as error:
