@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,7 @@ def grid_columns(
     blind = best if best in FLOORS else max(blind_floors(floors), key=lambda name: floors[name].psnr_db)
     mixed = not several and any(truth.n_c > 1 for truth in truths)
     names = ["mean of the\ntrue images", "nearest true\nimage"] if mixed else ["truth"]
-    names += ["reconstruction", f"floor:\n{LABELS[blind]}"] + (
+    names += ["reconstruction", "floor:\n" + textwrap.fill(LABELS[blind], 18)] + (
         [] if control is None else ["permuted uploads\n(negative control)"]
     )
     columns = []
