@@ -38,7 +38,7 @@ def write_study_report(folder: Path, out: Path | None = None) -> None:
 
 def study_runs(folder: Path) -> list[Path]:
     """Return the finished runs of a study."""
-    return sorted(file.parent for file in folder.glob("runs/*/summary.json"))
+    return sorted(file.parent for file in folder.glob("runs/*/summary.json") if (file.parent / "config.json").is_file())
 
 
 def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:

@@ -235,7 +235,7 @@ DONE = {"attack": "dip", "path": "attacks/x/dip", "status": "done"}
         ("cells.jsonl", CELL | {"attacks": [3]}, "cells.jsonl:1: attacks.0: expected an object, got 3"),
         ("cells.jsonl", CELL | {"attacks": [{"attack": "dip"}]}, "cells.jsonl:1: field 'attacks.0.path' is missing"),
         ("cells.jsonl", CELL | {"defenses": [{}]}, "cells.jsonl:1: field 'defenses.0.name' is missing"),
-        ("cells.jsonl", CELL | {"attacks": "all"}, "cells.jsonl:1: attacks: expected a valid list, got 'all'"),
+        ("cells.jsonl", CELL | {"attacks": "all"}, "cells.jsonl:1: attacks: expected a valid tuple, got 'all'"),
         ("cells.jsonl", CELL | {"seed": "one"}, "cells.jsonl:1: seed: expected a valid integer, got 'one'"),
         ("cells.jsonl", CELL | {"cell": ["x"]}, "cells.jsonl:1: cell: expected a valid string, got ['x']"),
         ("cells.jsonl", CELL | {"seconds": {"train": "3"}}, "cells.jsonl:1: seconds.train: expected a valid number"),

@@ -328,7 +328,7 @@ def test_soteria_is_refused_where_no_head_is_sent(kind):
 
 
 def test_mixup_is_refused_for_batches_of_one_image():
-    with pytest.raises(UserError, match="batch-size"):
+    with pytest.raises(UserError, match="batch_size"):
         build("mixup")[0].check(plan_for("model", batch_size=1))
 
 
