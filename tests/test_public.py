@@ -211,7 +211,10 @@ def test_a_study_of_settings_alone(tmp_path):
         (lambda: fedpriv.attack(target="prototype", budget=[3], iterations=2), "iterations and budget exclude"),
         (lambda: fedpriv.attack(target="prototype", attacks="dlg"), "attacks='dlg': attacks model"),
         (lambda: fedpriv.attack("x", target="prototype", rounds=2), "run x: the run is trained already; drop rounds"),
-        (lambda: fedpriv.attack(target="prototype", knowledge={"extractor": "shadow", "attacker_data": "none"}), r"knowledge=\{'"),
+        (
+            lambda: fedpriv.attack(target="prototype", knowledge={"extractor": "shadow", "attacker_data": "none"}),
+            r"knowledge=\{'",
+        ),
         (lambda: fedpriv.cost("fedgh", classes=10), "pass width or models"),
         (lambda: fedpriv.cost("fedgh", classes=10, alpha=1), "classes: alpha reads data"),
         (lambda: fedpriv.cost("fedgh", clusters=0), "clusters=0"),
