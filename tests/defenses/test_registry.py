@@ -25,6 +25,7 @@ from fedpriv.defenses import DEFENSES, parse_choice
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS
@@ -187,6 +188,7 @@ def test_additive_servers_learn_the_same_from_the_mean(name):
         rounds=1,
         models="small-mlp",
         alpha=1.0,
+        training=LocalTraining(learning_rate=0.01),
         public=20,
     )
     federation = prepare(config, CPU)

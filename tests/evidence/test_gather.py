@@ -257,6 +257,7 @@ def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
         rounds=1,
         models="resnet18",
         image_size=32,
+        training=LocalTraining(learning_rate=0.01),
     )
     directory, federation = train_small(tmp_path / "run", config)
     for access, same in (("running", True), ("none", False)):
@@ -268,7 +269,8 @@ def test_without_batch_norm_statistics_the_extractor_is_another_one(tmp_path):
             upload = next(o.upload for o in evidence.observations if o.client == target.client)
             sent = get_payload(upload, Representations).features[target.index]
             found = evidence.knowledge.extractors[target.client](truth.members)[0]
-            assert (float((found - sent).norm() / sent.norm()) < 1e-3) is same
+            # After three batches representations are huge, on some processors beyond the square root of single precision.
+            assert (float((found - sent).double().norm() / sent.double().norm()) < 1e-3) is same
 
 
 def test_what_the_other_client_did_not_send_is_no_part_of_the_control():
