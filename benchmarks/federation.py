@@ -79,8 +79,8 @@ def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, f
         began = time.process_time()
         summary = run(federation, RunDirectory.create(Path(folder) / "run", config), run_clients)
         seconds = (time.process_time() - began) / arguments.rounds
-    found_accuracy = summary["accuracy"]
-    return found_accuracy["after_training"]["final"], found_accuracy["after_broadcast"]["final"], seconds
+    reached = summary.accuracy
+    return reached["after_training"].final, reached["after_broadcast"].final, seconds
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from fedpriv.evidence.truth import Truth
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
+from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic, Work
 from fedpriv.scoring.records import (
     About,
     Comparison,
@@ -27,7 +28,7 @@ from fedpriv.scoring.records import (
     Rates,
 )
 from fedpriv.scoring.records.inference import Seconds
-from fedpriv.scoring.records.made import Budget, Communication, DefenseFacts, ReachedAccuracy, Total, Traffic
+from fedpriv.scoring.records.made import Budget
 from fedpriv.scoring.records.reconstruction import Advantage, ControlResult
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
@@ -56,7 +57,7 @@ def summary(mean, ci95=None, kind=FiniteSummary, **others):
 
 def defended(name="noise", **options):
     """What a record says of a defense."""
-    return DefenseFacts(**defense_facts(build_defenses([DefenseChoice(name, options)])[0]))
+    return defense_facts(build_defenses([DefenseChoice(name, options)])[0])
 
 
 def images(n, *, shape=(1, 8, 8), seed=0):
@@ -139,6 +140,17 @@ def communication(scalars, bits=32):
         total=total,
     )
     return Communication(paper=traffic, full=traffic)
+
+
+def finished(config=None, **changes):
+    """The summary of a run that sent nothing; its work is 2 million operations, its time 12.5 s."""
+    config = config or RunConfig()
+    known = {
+        **{"method": config.method, "dataset": config.dataset, "rounds": config.rounds, "seed": config.seed},
+        **{"accuracy": {}, "communication": communication(0), "privacy": (), "defenses": (), "seconds": 12.5},
+        "flops": Work(local_training_per_client_round=(2_000_000,) * config.clients, mean_per_client_round=2e6),
+    }
+    return RunSummary(**(known | changes))
 
 
 def federated(method, seed=0, accuracy=0.9, scalars=100.0, *, bits=32, **changed):

@@ -77,7 +77,7 @@ def test_every_verb_is_typed_and_documented():
 
 def test_a_run_says_what_it_is(trained):
     assert trained.config.method == "fedgh"
-    assert trained.summary["rounds"] == 1
+    assert trained.summary.rounds == 1
     assert 0 <= trained.accuracy <= 1
 
 
@@ -151,7 +151,7 @@ def test_a_run_that_is_trained_first_lives_as_long_as_the_result():
     assert run.config.training.learning_rate == 0.1  # the quick setting
     del result
     gc.collect()
-    assert run.summary["method"] == "fedgh"
+    assert run.summary.method == "fedgh"
     del run
     gc.collect()
     assert not path.exists()

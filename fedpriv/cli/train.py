@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -12,6 +13,11 @@ import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.federation_options import data_options, training_options
 from fedpriv.util.folders import numbered
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from fedpriv.federation.summary import RunSummary
 
 
 @click.command()
@@ -33,35 +39,35 @@ def train(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, *
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=resume)
     run = fedpriv.train(out=out, listener=listener, **given)
     if as_json:
-        common.print_json({"run": str(run.path), **run.summary})
+        common.print_json({"run": str(run.path), **run.summary.model_dump(mode="json")})
     elif not quiet:
         print_summary(run.path, run.summary)
 
 
-def print_summary(out: Path, summary: dict[str, Any]) -> None:
+def print_summary(out: Path, summary: RunSummary) -> None:
     """Print accuracy and communication of a finished run."""
     rows = [
         {"accuracy": when.replace("_", " ")}
-        | {name: f"{values[name]:.4f}" for name in ("pooled", "mean_over_clients", "best")}
-        for when, values in summary["accuracy"].items()
+        | {name: f"{getattr(reached, name):.4f}" for name in ("pooled", "mean_over_clients", "best")}
+        for when, reached in summary.accuracy.items()
     ]
-    common.print_table(f"{summary['method']} on {summary['dataset']}, {summary['rounds']} rounds", rows, as_json=False)
+    common.print_table(f"{summary.method} on {summary.dataset}, {summary.rounds} rounds", rows, as_json=False)
     wire = [
         {"count": kind}
         | {
-            f"{direction} {unit} / round": f"{values[f'{direction}_{unit}_per_round']:,.0f}"
+            f"{direction} {unit} / round": f"{getattr(traffic, f'{direction}_{unit}_per_round'):,.0f}"
             for direction in ("upload", "broadcast")
             for unit in ("scalars", "bytes")
         }
-        for kind, values in summary["communication"].items()
+        for kind, traffic in summary.communication
     ]
     common.print_table("communication, all clients together", wire, as_json=False)
-    for record in summary.get("privacy", ()):
+    for record in summary.privacy:
         print_privacy(record)
-    click.echo(f"{summary['seconds']:.1f} s, kept in {out}", file=sys.stdout)
+    click.echo(f"{summary.seconds:.1f} s, kept in {out}", file=sys.stdout)
 
 
-def print_privacy(record: dict[str, Any]) -> None:
+def print_privacy(record: Mapping[str, JsonValue]) -> None:
     """Print what a defense guarantees over the run, every condition of it, and what it leaves open."""
     from fedpriv.pages.guarantees import guarantee
 

@@ -138,7 +138,7 @@ def _attack(
 def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> About:
     from fedpriv.attacks.contract import AttackProblem
     from fedpriv.scoring.records import About
-    from fedpriv.scoring.records.made import Budget, Communication, ReachedAccuracy
+    from fedpriv.scoring.records.made import Budget
 
     summary = ground.run.summary
     evidence = ground.evidence[job.name, job.stage]
@@ -148,8 +148,8 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
         **dict(described((ground.run, ground.federation), plan, job.name, job.attack, card, moment, command=command)),
         caveat=job.attack.caveat(asked),
         budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
-        run_accuracy={when: ReachedAccuracy(**reached) for when, reached in summary["accuracy"].items()},
-        communication=Communication.model_validate(summary["communication"]),
+        run_accuracy=summary.accuracy,
+        communication=summary.communication,
         device=str(ground.federation.server.device),
     )
 
@@ -177,10 +177,9 @@ def described(
     """
     from fedpriv.federation.run_directory import dataset_title
     from fedpriv.scoring.records import Provenance
-    from fedpriv.scoring.storage import read_summary
 
     run, federation = attacked
-    defenses = read_summary(run.path / "summary.json").defenses
+    defenses = run.summary.defenses
     return Provenance(
         target=plan.target,
         attack=name,
@@ -215,13 +214,11 @@ def _training(run: RunDirectory, federation: Federation, number: int | None) -> 
     """Return the accuracy of a run in a round, or at its end, and that of guessing each client's commonest class."""
     from fedpriv.scoring.records.made import Training
 
-    lines = run.lines("metrics")
-    line = next((row for row in lines if row["round"] == number), lines[-1])
+    lines = run.rounds()
+    line = next((row for row in lines if row.round == number), lines[-1])
     labels = [tests.labels for tests in federation.tests]
     commonest = sum(int(own.bincount().max()) for own in labels if len(own))
-    return Training(
-        accuracy=line["accuracy"]["after_training"]["pooled"], guess=commonest / max(1, sum(map(len, labels)))
-    )
+    return Training(accuracy=line.accuracy["after_training"].pooled, guess=commonest / max(1, sum(map(len, labels))))
 
 
 def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> StageFacts | None:
@@ -230,6 +227,6 @@ def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> S
         return None
     from fedpriv.scoring.records.made import Stage as StageFacts
 
-    line = next(row for row in run.lines("metrics") if row["round"] == number)
-    accuracy = {when: values["pooled"] for when, values in line["accuracy"].items()}
+    line = next(row for row in run.rounds() if row.round == number)
+    accuracy = {when: values.pooled for when, values in line.accuracy.items()}
     return StageFacts(name=stage, round=number, of=run.config.rounds, accuracy=accuracy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
@@ -12,6 +12,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.federation.summary import RunSummary
 
 
 def train_run(
@@ -23,7 +24,7 @@ def train_run(
     resume: bool = False,
     force: bool = False,
     listener: Listener = SILENT,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Train a run in a directory, or finish the one that is there; return its summary.
 
     The directory is held until the run is done, so that no other process writes into it.

@@ -11,17 +11,28 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.method import ClientSetup, Method, State
 from fedpriv.federation.operations import local_training_flops
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.summary import (
+    Communication,
+    Counts,
+    DefenseFacts,
+    ReachedAccuracy,
+    RoundAccuracy,
+    RoundLine,
+    RunSummary,
+    Total,
+    Traffic,
+)
 from fedpriv.util.config import plain
-from fedpriv.wire.ledger import Entry, count
+from fedpriv.wire.ledger import Count, count
 from fedpriv.wire.payloads import Message
 
 
-def accuracy(counts: Sequence[Sequence[int]]) -> dict[str, float]:
+def accuracy(counts: Sequence[Sequence[int]]) -> RoundAccuracy:
     """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs."""
-    return {
-        "pooled": sum(right for right, _ in counts) / sum(total for _, total in counts),
-        "mean_over_clients": sum(right / total for right, total in counts) / len(counts),
-    }
+    return RoundAccuracy(
+        pooled=sum(right for right, _ in counts) / sum(total for _, total in counts),
+        mean_over_clients=sum(right / total for right, total in counts) / len(counts),
+    )
 
 
 def evaluate(
@@ -29,16 +40,16 @@ def evaluate(
     clients: Sequence[tuple[ClientSetup, Samples]],
     states: Sequence[State],
     broadcast: Message,
-    known: Mapping[str, Any],
+    known: Counts,
     changed: set[int],
-) -> dict[str, list[list[int]]]:
+) -> Counts:
     """Return ``[correct, total]`` of every client by when it was counted: after training, and after the next broadcast.
 
     A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
     is not evaluated twice.
     """
     predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.extra_predictors.items()}}
-    found: dict[str, list[list[int]]] = {}
+    found: dict[str, list[Sequence[int]]] = {}
     for suffix, predict in predictors.items():
         trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
         found |= {trained: [], received: []}
@@ -62,38 +73,48 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
 
 
 def summarise(
-    directory: RunDirectory, config: RunConfig, clients: Sequence[ClientSetup], protection: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the summary of a finished run from its lines; ``protection`` holds its ``defenses`` and ``privacy``."""
-    lines, timings = directory.lines("metrics"), directory.lines("timings")
-    rows: list[Entry] = directory.ledger()
-    totals = count(rows)
-    rounds = len(lines)
-    return {
-        "format": 1,
-        "method": config.method,
-        "dataset": config.dataset,
-        "rounds": rounds,
-        "accuracy": {when: _over_rounds(lines, when) for when in lines[-1]["accuracy"]},
-        "communication": {
-            kind: {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
-            | {"total": plain(total)}
-            for kind, total in totals.items()
-        },
-        **protection,
-        "flops": local_training_flops(clients),
-        "seconds": sum(sum(line["seconds"].values()) for line in timings),
-        "seed": config.seed,
-    }
+    directory: RunDirectory,
+    config: RunConfig,
+    clients: Sequence[ClientSetup],
+    *,
+    defenses: tuple[DefenseFacts, ...],
+    privacy: Sequence[Mapping[str, Any]],
+) -> RunSummary:
+    """Return the summary of a finished run from its lines.
+
+    Args:
+        directory: of the run.
+        config: its configuration.
+        clients: their setups.
+        defenses: in the order in which they were applied.
+        privacy: the guarantees that they account for.
+    """
+    lines, totals = directory.rounds(), count(directory.ledger())
+    return RunSummary(
+        method=config.method,
+        dataset=config.dataset,
+        rounds=len(lines),
+        accuracy={when: _over_rounds(lines, when) for when in lines[-1].accuracy},
+        communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
+        privacy=plain(privacy),
+        defenses=defenses,
+        flops=local_training_flops(clients),
+        seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
+        seed=config.seed,
+    )
 
 
-def _over_rounds(lines: Sequence[Mapping[str, Any]], when: str) -> dict[str, Any]:
-    pooled = [line["accuracy"][when]["pooled"] for line in lines]
-    best = max(range(len(pooled)), key=pooled.__getitem__)
-    return {
-        "final": pooled[-1],
-        "best": pooled[best],
-        "best_round": lines[best]["round"],
-        "pooled": pooled[-1],
-        "mean_over_clients": lines[-1]["accuracy"][when]["mean_over_clients"],
-    }
+def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
+    best, last = max(lines, key=lambda line: line.accuracy[when].pooled), lines[-1].accuracy[when]
+    return ReachedAccuracy(
+        final=last.pooled,
+        best=best.accuracy[when].pooled,
+        best_round=best.round,
+        pooled=last.pooled,
+        mean_over_clients=last.mean_over_clients,
+    )
+
+
+def _traffic(total: Count, rounds: int) -> Traffic:
+    of_a_round = {f"{name}_per_round": value / rounds for name, value in plain(total).items()}
+    return Traffic(**of_a_round, total=Total(**plain(total)))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.federation.answer import Answer
+from fedpriv.federation.summary import DefenseFacts
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import plain
@@ -216,26 +217,22 @@ class Defense:
         return None
 
 
-def defense_facts(defense: Defense) -> dict[str, Any]:
-    """Return all that records say of a defense, as nested plain values: whoever reads them needs no defense any more.
-
-    ``name``; ``options``, all of them; ``label``, the name with the options that are not the usual ones; ``source``,
-    ``guarantee``, ``server_view``, ``unanswered``; ``answers``, each the fields of an :class:`Answer`.
-    """
+def defense_facts(defense: Defense) -> DefenseFacts:
+    """Return all that records say of a defense: whoever reads them needs no defense any more."""
     specs: Any = fields(defense)  # type: ignore[arg-type]
     own = {spec.name: plain(getattr(defense, spec.name)) for spec in specs}
     usual = {spec.name: plain(spec.default) for spec in specs if spec.default is not MISSING}
     unusual = [f"{name}={value}" for name, value in own.items() if usual.get(name, ...) != value]
-    return {
-        "name": defense.name,
-        "options": own,
-        "label": " ".join([defense.name, *unusual]),
-        "source": defense.source,
-        "guarantee": defense.guarantee,
-        "server_view": defense.server_view,
-        "answers": plain(defense.answers),
-        "unanswered": defense.unanswered,
-    }
+    return DefenseFacts(
+        name=defense.name,
+        options=own,
+        label=" ".join([defense.name, *unusual]),
+        source=defense.source,
+        guarantee=defense.guarantee,
+        answers=tuple(defense.answers),
+        unanswered=defense.unanswered,
+        server_view=defense.server_view,
+    )
 
 
 def refuse_no_defense(name: str, found: object) -> None:

@@ -8,7 +8,6 @@ method adds (a second model, prototypes, a regulariser) is not in the figure, no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -16,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.federation.local_training import has_batch_norm, local_batches
 from fedpriv.federation.method import ClientSetup
+from fedpriv.federation.summary import Work
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
@@ -43,20 +43,11 @@ def images_per_round(setup: ClientSetup) -> int:
     return sum(map(len, local_batches(len(setup.train), setup.training, generator(0), join_single=joined)))
 
 
-def local_training_flops(setups: Sequence[ClientSetup]) -> dict[str, Any]:
-    """Return the operations of one round's local training, counting one step of every distinct architecture.
-
-    Returns:
-        ``local_training_per_client_round``: one number per client; ``mean_per_client_round``; ``multiply_add_counts``:
-        2, the convention.
-    """
+def local_training_flops(setups: Sequence[ClientSetup]) -> Work:
+    """Return the operations of one round's local training, counting one step of every distinct architecture."""
     each: dict[Blueprint, int] = {}
     for setup in setups:
         if setup.blueprint not in each:
             each[setup.blueprint] = training_flops_per_image(setup.model, setup.blueprint)
-    clients = [each[setup.blueprint] * images_per_round(setup) for setup in setups]
-    return {
-        "local_training_per_client_round": clients,
-        "mean_per_client_round": sum(clients) / len(clients),
-        "multiply_add_counts": 2,
-    }
+    clients = tuple(each[setup.blueprint] * images_per_round(setup) for setup in setups)
+    return Work(local_training_per_client_round=clients, mean_per_client_round=sum(clients) / len(clients))

@@ -20,6 +20,7 @@ from fedpriv.federation.defense import Defense, DefensePipeline, Sender, defense
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
 from fedpriv.federation.plans import check_plan, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
+from fedpriv.federation.summary import Counts, RoundLine, RunSummary
 from fedpriv.federation.trace import Trace
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
@@ -216,9 +217,7 @@ Report = Callable[[int, int, str], None]
 """Called with (client steps done, client steps planned, what was just finished)."""
 
 
-def run(
-    federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None
-) -> dict[str, Any]:
+def run(federation: Federation, directory: RunDirectory, engine: Engine, report: Report | None = None) -> RunSummary:
     """Run a federation from wherever its directory stands to the end; return the summary, which is also written there."""
     config, method = federation.config, federation.method
     done, server, states, broadcast, evaluation = _standing(federation, directory)
@@ -256,14 +255,14 @@ def run(
             next_broadcast = broadcast
         served = time.perf_counter()
         evaluation = evaluate(method, tested, states, next_broadcast, evaluation, set(chosen))
-        line = {
-            "round": round_,
-            "participants": list(chosen),
-            "accuracy": {when: accuracy(counts) for when, counts in evaluation.items()},
-            "clients": evaluation,
-            "communication": plain(count(wire)),
-        }
-        directory.append("metrics", [line])
+        line = RoundLine(
+            round=round_,
+            participants=chosen,
+            accuracy={when: accuracy(counts) for when, counts in evaluation.items()},
+            clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluation.items()},
+            communication=plain(count(wire)),
+        )
+        directory.append("metrics", [line.model_dump(mode="json")])
         directory.append("ledger", [plain(row) for row in wire])
         seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
         directory.append("timings", [{"round": round_, "seconds": seconds}])
@@ -273,18 +272,14 @@ def run(
             # With a checkpoint every round only this round's clients have changed since the last one.
             changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
             directory.save_checkpoint(checkpoint, changed, config.keep)
-    protection = {
-        "privacy": federation.pipeline.privacy(protection_plan(config, method, federation.clients)),
-        "defenses": [defense_facts(defense) for defense in federation.pipeline.defenses],
-    }
-    summary = summarise(directory, config, federation.clients, protection)
+    defenses = tuple(defense_facts(defense) for defense in federation.pipeline.defenses)
+    privacy = federation.pipeline.privacy(protection_plan(config, method, federation.clients))
+    summary = summarise(directory, config, federation.clients, defenses=defenses, privacy=privacy)
     directory.finish(summary)
     return summary
 
 
-def _standing(
-    federation: Federation, directory: RunDirectory
-) -> tuple[int, State, list[State], Message, dict[str, Any]]:
+def _standing(federation: Federation, directory: RunDirectory) -> tuple[int, State, list[State], Message, Counts]:
     config, device = federation.config, federation.server.device
     newest = directory.newest_checkpoint()
     directory.cut_lines(newest or 0)
@@ -294,7 +289,7 @@ def _standing(
     found = directory.load_checkpoint(newest)
     states = [_on(device, state) for state in found.clients]
     broadcast = tuple(_payload_on(device, payload) for payload in found.broadcast)
-    return newest, _on(device, found.server), states, broadcast, dict(found.evaluation)
+    return newest, _on(device, found.server), states, broadcast, found.evaluation
 
 
 def _init_rng(config: RunConfig) -> torch.Generator:

@@ -26,27 +26,31 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
+from fedpriv.federation.summary import Counts, RoundLine, RunSummary
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import append_lines, digest, read_json, read_lines, write_json, write_text
 from fedpriv.util.folders import occupied
+from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
 FORMAT = 3
 AUTO_CAPTURE_BYTES = 1 << 20
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class Checkpoint:
     server: State
     clients: tuple[State, ...]
     broadcast: Message
-    evaluation: Mapping[str, Any]
+    evaluation: Counts
 
 
 class RunDirectory:
@@ -208,23 +212,28 @@ class RunDirectory:
         except (TypeError, KeyError) as error:
             raise UserError(f"{self.path / 'ledger.jsonl'}: a line is no ledger entry ({error})") from error
 
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The run's summary."""
-        values = read_json(self.path / "summary.json")
-        if not isinstance(values, dict):
-            raise UserError(f"{self.path / 'summary.json'}: expected an object")
-        return values
+    def rounds(self) -> tuple[RoundLine, ...]:
+        """Return accuracy and traffic of every round that is done.
+
+        Raises:
+            UserError: naming the line, and the field that is missing or of another type.
+        """
+        path = self.path / "metrics.jsonl"
+        return tuple(_checked(RoundLine, line, f"{path}:{n}") for n, line in enumerate(self.lines("metrics"), start=1))
 
     @property
-    def described(self) -> dict[str, Any]:
-        """The configuration of a finished run as records hold it: its defenses with what they said of themselves."""
-        config: dict[str, Any] = plain(self.config)
-        return config | {"defenses": self.summary.get("defenses", config["defenses"])}
+    def summary(self) -> RunSummary:
+        """The run's summary.
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+        Raises:
+            UserError: naming the field that is missing or of another type.
+        """
+        path = self.path / "summary.json"
+        return _checked(RunSummary, read_json(path), str(path))
+
+    def finish(self, summary: RunSummary) -> None:
         """Write the summary, which marks the run complete."""
-        write_json(self.path / "summary.json", plain(summary))
+        write_json(self.path / "summary.json", summary.model_dump(mode="json"))
 
     # ------------------------------------------------------------ messages
 
@@ -325,6 +334,13 @@ class RunDirectory:
     def client_state(self, round_: int, client: int) -> State:
         """Read one client's state after a round."""
         return _load_state(self.checkpoint_path(round_) / f"client-{client:03d}.safetensors")
+
+
+def _checked(kind: type[R], found: object, where: str) -> R:
+    try:
+        return kind.model_validate_json(json.dumps(found), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{where}: {first_fault(error)}; train the run again") from error
 
 
 def _save_state(path: Path, state: State) -> None:

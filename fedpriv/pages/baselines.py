@@ -26,8 +26,7 @@ def baselines(runs: Sequence[Path]) -> Baselines:
     for path in runs:
         run = RunDirectory.open(path)
         if run.config.method == METHOD:
-            reached = run.summary["accuracy"]["after_training"]["pooled"]
-            found.setdefault(_key(run.config), []).append(float(reached))
+            found.setdefault(_key(run.config), []).append(run.summary.accuracy["after_training"].pooled)
     return found
 
 

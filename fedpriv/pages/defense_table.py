@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpriv.federation.answer import NOT_EVALUATED, Answer, answer_sentence, answers_for
+from fedpriv.federation.summary import DefenseFacts as Stated
 from fedpriv.pages.labels import defense_label, method_label
-from fedpriv.scoring.records.made import DefenseFacts as Stated
 from fedpriv.scoring.storage import AttackRecord
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
-from fedpriv.scoring.records.runs import RoundLine, RunSummary
-from fedpriv.scoring.storage import read_rounds, read_summary
+from fedpriv.federation.summary import RoundLine, RunSummary
 from fedpriv.util.errors import UserError
 
 COUNTS = ("paper", "full")
@@ -128,7 +127,7 @@ def load_runs(directories: Sequence[Path]) -> tuple[RunRecord, ...]:
     opened = [RunDirectory.open(Path(directory)) for directory in directories]
     for run in opened:
         run.require_complete()
-    summaries = [read_summary(run.path / "summary.json") for run in opened]
+    summaries = [run.summary for run in opened]
     guarded = [_guarded(run.config, summary) for run, summary in zip(opened, summaries, strict=True)]
     labels = run_labels(guarded, [run.path for run in opened])
     return tuple(_load(*one) for one in zip(opened, labels, summaries, strict=True))
@@ -156,8 +155,9 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
 
 
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
-    path = run.path / "metrics.jsonl"
-    lines = read_rounds(path)
+    path, lines = run.path / "metrics.jsonl", run.rounds()
+    if not lines:
+        raise UserError(f"{path}: holds no round, though the run is finished; train the run again")
     try:
         accuracy = {name: _accuracy([line.clients[name] for line in lines]) for name in lines[0].clients}
         if not set(MOMENTS) <= set(accuracy):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.guarantees import Guarantee, guarantee
 from fedpriv.pages.labels import labelled
@@ -13,7 +14,7 @@ from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
 from fedpriv.pages.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.pages.study_settings import study_settings
 from fedpriv.scoring.records import Labels
-from fedpriv.scoring.storage import holds_scores, is_attack_directory, read_summary
+from fedpriv.scoring.storage import holds_scores, is_attack_directory
 from fedpriv.util.errors import UserError
 
 
@@ -135,8 +136,8 @@ def _privacy(folder: Path, cells: Sequence[Cell]) -> tuple[Guarantee, ...]:
     """Return the accounts of the runs' defenses; equal ones once."""
     found: dict[Guarantee, None] = {}
     for cell in cells:
-        summary = folder / cell.run / "summary.json"
-        if summary.is_file():
+        run = RunDirectory(folder / cell.run)
+        if run.complete:
             name = f"{_method(cell)} + {_defense(cell)}"
-            found |= dict.fromkeys(guarantee(name, record) for record in read_summary(summary).privacy)
+            found |= dict.fromkeys(guarantee(name, record) for record in run.summary.privacy)
     return tuple(found)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,10 +34,10 @@ from fedpriv.scoring.records import (
     PropertyRecord,
     ReconstructionRecord,
 )
-from fedpriv.scoring.records.runs import Part, RoundLine, RunSummary
 from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, read_json, read_lines, write_text
+from fedpriv.util.files import digest, read_json, write_text
+from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
 RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
@@ -48,7 +48,6 @@ FILES: dict[type[AnyRecord], str] = {
     PropertyRecord: PROPERTY,
 }
 """Records by their file names."""
-P = TypeVar("P", bound=Part)
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
 
 
@@ -78,7 +77,7 @@ def read_record(path: Path) -> AnyRecord:
     try:
         return _ADAPTER.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
-        raise UserError(f"{path}: {_first(error)}; {_remedy(path, found)}") from error
+        raise UserError(f"{path}: {first_fault(error, 1)}; {_remedy(path, found)}") from error
 
 
 def _remedy(path: Path, found: dict[str, Any]) -> str:
@@ -86,46 +85,6 @@ def _remedy(path: Path, found: dict[str, Any]) -> str:
         return f"score again with: fedpriv score {path.parent}"
     command = found.get("command")
     return f"attack again with: {command}" if command else "attack again"
-
-
-def _first(error: ValidationError, skip: int = 1) -> str:
-    """Return the first thing that is wrong, by its dotted name."""
-    first = error.errors(include_url=False)[0]
-    name = ".".join(str(step) for step in first["loc"][skip:])  # a record's begins with its kind
-    if first["type"] == "missing":
-        return f"field {name!r} is missing"
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"field {name!r} is unknown"
-    message = first["msg"][0].lower() + first["msg"][1:]
-    return f"field {name!r}: {message}" if name else message
-
-
-def read_summary(path: Path) -> RunSummary:
-    """Read what pages need of a run's ``summary.json``.
-
-    Raises:
-        UserError: naming the field that is missing or of another type.
-    """
-    return _run_part(RunSummary, read_json(path), str(path))
-
-
-def read_rounds(path: Path) -> tuple[RoundLine, ...]:
-    """Read what pages need of a run's ``metrics.jsonl``.
-
-    Raises:
-        UserError: naming the line, and the field that is missing or of another type; or when there is no line.
-    """
-    lines = read_lines(path)
-    if not lines:
-        raise UserError(f"{path}: holds no round, though the run is finished; train the run again")
-    return tuple(_run_part(RoundLine, line, f"{path}:{number}") for number, line in enumerate(lines, start=1))
-
-
-def _run_part(kind: type[P], found: object, where: str) -> P:
-    try:
-        return kind.model_validate_json(json.dumps(found), strict=True)
-    except ValidationError as error:
-        raise UserError(f"{where}: {_first(error, 0)}; train the run again") from error
 
 
 # ---------------------------------------------------------------- inference

@@ -7,13 +7,13 @@ import shutil
 import tomllib
 
 import pytest
-from eval_cases import ABOUT, but, defended, firsts, reconstruction, truths
+from eval_cases import ABOUT, but, defended, finished, firsts, reconstruction, truths
 
 from fedpriv.cli.main import run
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.verbs.scoring import attack_directories
 from fedpriv.federation.answer import Answer
-from fedpriv.federation.run_directory import RunConfig
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.pages.study_report import write_study_report
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import save_attack
@@ -38,13 +38,10 @@ def study(tmp_path):
     about = but(ABOUT, run=run, defenses=(but(defended(scale=0.3), **stated, answers=answers),))
     record = score(found, secrets, None, seed=0, about=about)
     save_attack(home / "attacks/one/dip", reconstruction=found, truths=secrets, about=about, metrics=record)
-    (home / "runs/one").mkdir(parents=True)
     privacy = [
         {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
     ]
-    (home / "runs/one/summary.json").write_text(
-        json.dumps({"privacy": privacy, "defenses": [], "flops": {"mean_per_client_round": 1.0}, "seconds": 1.0})
-    )
+    RunDirectory(home / "runs/one").finish(finished(run, privacy=privacy))
     described = {"command": "fedpriv audit s.toml"}
     (home / "study.json").write_text(json.dumps(described))
     common = {"method": "fedallrep", "target": "representation", "defense_label": "noise scale=0.3", "seed": 0}

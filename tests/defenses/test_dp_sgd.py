@@ -341,7 +341,7 @@ def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path):
     clients = tuple(replace(setup, training=spied) for setup in federation.clients)
     directory = RunDirectory.create(tmp_path / "run", config)
     run(replace(federation, clients=clients), directory, run_clients)
-    record = directory.summary["privacy"][0]
+    record = directory.summary.privacy[0]
     smallest = min(len(setup.train) for setup in federation.clients)
     assert record["releases"] * 3 == len(taken) == 3 * 2 * (3 + 1) * math.ceil(smallest / 10)
     assert record["epsilon"] == epsilon(3.0, record["releases"], 1e-5, 10 / smallest)

@@ -246,24 +246,24 @@ def test_an_interrupted_run_with_defenses_resumes_to_the_same_bytes(method, text
         run(prepare(config, CPU), directory, run_clients, die)
     run(prepare(config, CPU), directory, run_clients)
     assert files(directory.path) == files(whole.path)
-    assert directory.summary["privacy"] == whole.summary["privacy"]
+    assert directory.summary.privacy == whole.summary.privacy
 
 
 def test_a_run_records_its_privacy_and_what_was_really_sent(tmp_path):
     directory = train(tmp_path / "run", "entangle", "dp-noise:epsilon=8")
-    record = directory.summary["privacy"][0]
+    record = directory.summary.privacy[0]
     assert (record["defense"], record["releases"]) == ("dp-noise", 4)
     assert record["epsilon"] <= 8
     assert {row.name for row in directory.ledger() if row.direction == "upload"} == {
         "entangled.feature",
         "entangled.label_encoding",
     }
-    assert directory.summary["communication"]["paper"]["upload_scalars_per_round"] == 4 * 128
+    assert directory.summary.communication.paper.upload_scalars_per_round == 4 * 128
 
 
 def test_nothing_sent_by_anybody_leaves_the_server_where_it_was(tmp_path):
     directory = train(tmp_path / "run", "count-floor:least=1000")
-    assert directory.summary["communication"]["full"]["total"]["upload_scalars"] == 0
+    assert directory.summary.communication.full.total.upload_scalars == 0
     newest = directory.load_checkpoint(4)
     first = directory.message(directory.broadcast_path(1))
     assert same(newest.broadcast, first)

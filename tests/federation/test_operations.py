@@ -52,8 +52,8 @@ def test_a_convolution_by_hand():
 def test_a_round_is_as_many_images_as_are_trained_on(training, images):
     found = local_training_flops([client_setup(10, **training), client_setup(5, batch_size=5)])
     assert images_per_round(client_setup(10, **training)) == images
-    assert found["local_training_per_client_round"] == [images * 686, 5 * 686]
-    assert found["mean_per_client_round"] == (images + 5) * 686 / 2
+    assert found.local_training_per_client_round == (images * 686, 5 * 686)
+    assert found.mean_per_client_round == (images + 5) * 686 / 2
 
 
 @pytest.mark.parametrize("name", ["cnn4", "resnet18", "mobilenet-v2"])
@@ -68,14 +68,14 @@ def test_operations_are_proportional_to_the_batch(name, monkeypatch):
 def test_a_runs_summary_holds_the_operations_of_its_clients(tmp_path):
     config = small("fedre", per_class=10, clients=3, rounds=1, models="small-cnn,small-mlp", capture="none")
     directory, federation = train_small(tmp_path / "run", config)
-    found = directory.summary["flops"]
+    found = directory.summary.flops
     images = [len(setup.train) for setup in federation.clients]
-    first, second, third = found["local_training_per_client_round"]
+    first, second, third = found.local_training_per_client_round
     per_image = training_flops_per_image(federation.clients[0].model, federation.clients[0].blueprint)
     assert first == images[0] * per_image
     assert third == images[2] * per_image
     assert second != images[1] * per_image
-    assert found["multiply_add_counts"] == 2
+    assert found.multiply_add_counts == 2
 
 
 def test_counting_leaves_weights_and_random_streams_alone():

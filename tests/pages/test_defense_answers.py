@@ -1,6 +1,5 @@
 """Which attacks count as the answer to a defense: those it names, with the option it asks for, on that kind of upload."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,9 +8,10 @@ from eval_cases import ABOUT, but, defended
 
 from fedpriv.attacks import ATTACKS, target_names, targets_of
 from fedpriv.defenses import DEFENSES, build_defenses
-from fedpriv.federation.answer import Answer, answer_sentence, answers_for
+from fedpriv.federation.answer import answer_sentence, answers_for
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice
+from fedpriv.federation.summary import DefenseFacts
 from fedpriv.pages.defense_table import defenses
 from fedpriv.scoring.records import Labels
 from fedpriv.util.config import parse, plain
@@ -120,12 +120,11 @@ def test_a_defense_without_answers_says_why(name):
 
 def test_what_records_say_of_a_defense_is_enough_to_know_its_answers():
     (made,) = build_defenses([DefenseChoice("diagonal", {"schedule": "fixed"})])
-    facts = json.loads(json.dumps(defense_facts(made)))
-    assert facts["label"] == "diagonal schedule=fixed"
-    assert facts["options"] == {"blocks": 4, "schedule": "fixed"}
-    read = [Answer(**answer) for answer in facts["answers"]]
-    assert [way.words for way in answers_for(read, "prototype", facts["options"])] == ["dip with match=nonzero"]
-    assert answer_sentence(read) == answer_sentence(made.answers)
+    facts = DefenseFacts.model_validate_json(defense_facts(made).model_dump_json(), strict=True)
+    assert facts.label == "diagonal schedule=fixed"
+    assert facts.options == {"blocks": 4, "schedule": "fixed"}
+    assert [way.words for way in answers_for(facts.answers, "prototype", facts.options)] == ["dip with match=nonzero"]
+    assert answer_sentence(facts.answers) == answer_sentence(made.answers)
 
 
 def test_the_page_on_defenses_tells_the_answers_that_defenses_name():

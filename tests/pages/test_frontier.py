@@ -15,6 +15,7 @@ from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
+from fedpriv.federation.summary import Communication, Total, Traffic
 from fedpriv.pages.alike import about_of, over_seeds
 from fedpriv.pages.baselines import baselines, local_accuracy
 from fedpriv.pages.chart_axes import Decibels, Linear
@@ -24,7 +25,6 @@ from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, describe, frontier_svg, p
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
 from fedpriv.scoring.records import JudgedComparison, Reason, Verdict
-from fedpriv.scoring.records.made import Communication, Total, Traffic
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Entry, count
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from eval_cases import finished
 from federations import small
 
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.summary import RoundLine
 from fedpriv.pages.curves import accuracy_by_round, accuracy_by_scalars, class_colours, logarithmic
 from fedpriv.pages.page import percent, quantity
 from fedpriv.pages.prototype_map import embed, prototype_map
@@ -68,15 +70,15 @@ def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=No
         clients = {"after_training": trained, "after_broadcast": received, **(extra or {})}
         rows = [row for k in range(2) for row in entries(upload(round_, k), round_, k, "upload")]
         sums = {name: {key: getattr(total, key) for key in vars(total)} for name, total in count(rows).items()}
-        run.append("metrics", [{"round": round_, "clients": clients, "communication": sums}])
+        line = RoundLine(round=round_, participants=(0, 1), accuracy={}, clients=clients, communication=sums)
+        run.append("metrics", [line.model_dump(mode="json")])
         run.append("ledger", [vars(row) | {"shape": list(row.shape)} for row in rows])
         if capture != "none":
             for k in range(2):
                 about = {"round": round_, "client": k, "direction": "upload"}
                 run.capture(run.upload_path(round_, k), upload(round_, k), about)
     if finish:
-        facts = [defense_facts(one) for one in build_defenses(run.config.defenses)]
-        run.finish({"defenses": facts, "privacy": [], "flops": {"mean_per_client_round": 2e6}, "seconds": 12.5})
+        run.finish(finished(config, defenses=tuple(map(defense_facts, build_defenses(run.config.defenses)))))
     return path
 
 
@@ -306,11 +308,14 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
         write_runs_report([make_run(tmp_path / "half", finish=False)], tmp_path / "out")
     metrics = two[0] / "metrics.jsonl"
     whole = metrics.read_text()
-    metrics.write_text(json.dumps({"round": 1}) + "\n")
-    with pytest.raises(UserError, match=r"metrics\.jsonl:1: field 'clients' is missing; train the run again"):
+    metrics.write_text("")
+    with pytest.raises(UserError, match=r"metrics\.jsonl: holds no round, though the run is finished"):
+        write_runs_report(two, tmp_path / "out")
+    metrics.write_text(json.dumps(json.loads(whole.splitlines()[0]) | {"clients": None}) + "\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:1: field 'clients': input should be an object; train"):
         write_runs_report(two, tmp_path / "out")
     metrics.write_text(whole)
-    summary = json.loads((two[0] / "summary.json").read_text()) | {"flops": {}}
+    summary = json.loads((two[0] / "summary.json").read_text()) | {"flops": {"local_training_per_client_round": []}}
     (two[0] / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(UserError, match=r"summary\.json: field 'flops\.mean_per_client_round' is missing; train the"):
         write_runs_report(two, tmp_path / "out")

@@ -152,7 +152,7 @@ def _row(path: Path, cell: Cell, before: Row | None) -> Row:
         method_label=cell.method.label,
         method_title=cell.method.title,
         method_options=plain(cell.method.options),
-        defenses=tuple(Choice(**{name: facts[name] for name in ("name", "options", "label")}) for facts in defenses),
+        defenses=tuple(Choice(name=facts.name, options=dict(facts.options), label=facts.label) for facts in defenses),
         defense_label=cell.defense.label,
         defense_title=cell.defense.title,
         defense_family=cell.defense.family,

@@ -81,7 +81,7 @@ def _train(run: Path, cell: Cell, execution: Execution) -> float:
 
     resume = (run / "config.json").is_file()
     summary = train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume)
-    return float(summary["seconds"])
+    return summary.seconds
 
 
 def _attack_all(folder: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:

@@ -18,6 +18,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.federation.summary import RunSummary
 
 
 @dataclass(frozen=True)
@@ -40,21 +41,21 @@ class Run(Tabular):
         return RunDirectory.open(self.path).config
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> RunSummary:
         """Accuracy, communication, seconds and, where a defense accounts for it, privacy: ``summary.json``."""
         return RunDirectory.open(self.path).summary
 
     @property
     def accuracy(self) -> float:
         """Accuracy over the test images of all clients after local training of the last round, in [0, 1]."""
-        return float(self.summary["accuracy"]["after_training"]["pooled"])
+        return self.summary.accuracy["after_training"].pooled
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return accuracy by round, one row a round."""
         return [
-            {"round": line["round"]}
-            | {f"{when}_{name}": number for when, found in line["accuracy"].items() for name, number in _numbers(found)}
-            for line in RunDirectory.open(self.path).lines("metrics")
+            {"round": line.round}
+            | {f"{when}_{name}": number for when, found in line.accuracy.items() for name, number in found}
+            for line in RunDirectory.open(self.path).rounds()
         ]
 
     def save(self, out: str | Path, *, force: bool = False) -> Run:
@@ -66,10 +67,6 @@ class Run(Tabular):
         """
         copy_folder(self.path, Path(out), "run", force=force)
         return Run(Path(out))
-
-
-def _numbers(found: Mapping[str, Any]) -> list[tuple[str, float]]:
-    return [(name, float(value)) for name, value in found.items() if isinstance(value, (int, float))]
 
 
 def train(

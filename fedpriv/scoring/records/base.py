@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import FiniteFloat
+
+from fedpriv.util.record import Record
 
 RECORD_VERSION: Literal[3] = 3
 """Of the format of all records. 1 were dictionaries without ``kind``; 2 had no comparisons."""
@@ -29,12 +31,6 @@ and of a property, members found at 1 % false positives."""
 
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % interval."""
-
-
-class Record(BaseModel):
-    """A record or a part of one. Numbers in it are finite wherever they are measured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 class Estimate(Record):

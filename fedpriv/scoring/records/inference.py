@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import FiniteFloat
 
-from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Interval, Record
+from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Interval
 from fedpriv.scoring.records.made import Provenance
+from fedpriv.util.record import Record
 
 
 class Rate(Record):

@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import Field, FiniteFloat, JsonValue
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.federation.answer import Answer
 from fedpriv.federation.run_directory import RunConfig
-from fedpriv.scoring.records.base import RECORD_VERSION, Record
+from fedpriv.federation.summary import Communication, DefenseFacts, ReachedAccuracy
+from fedpriv.scoring.records.base import RECORD_VERSION
+from fedpriv.util.record import Record
 
 
 class Stage(Record):
@@ -117,29 +118,6 @@ class Identity(Record):
         return self.groups.get(client, client)
 
 
-class DefenseFacts(Record):
-    """A defense of a run, as it was when the run was attacked.
-
-    Attributes:
-        name: registry name.
-        options: all of them.
-        label: the name with the options that are not the usual ones.
-        source, guarantee: as the defense states them.
-        answers: attacks that are adapted to it.
-        unanswered: why there are none.
-        server_view: what the server gets to see: ``each`` upload, or only their ``sum``.
-    """
-
-    name: str
-    options: Mapping[str, JsonValue]
-    label: str
-    source: str
-    guarantee: str
-    answers: tuple[Answer, ...]
-    unanswered: str
-    server_view: Literal["each", "sum"]
-
-
 class Provenance(Identity):
     """Provenance of a result.
 
@@ -166,48 +144,6 @@ class Provenance(Identity):
     def run_seed(self) -> int:
         """Seed of the run; of the attack where the run is not known."""
         return self.seed if self.run is None else self.run.seed
-
-
-class ReachedAccuracy(Record):
-    """Accuracy over the rounds of a run, in [0, 1].
-
-    Attributes:
-        final, best, best_round: pooled accuracy after the last round and at its best.
-        pooled: over all test images after the last round.
-        mean_over_clients: every client counting the same, after the last round.
-    """
-
-    final: float
-    best: float
-    best_round: int
-    pooled: float
-    mean_over_clients: float
-
-
-class Total(Record):
-    """Traffic of all clients over a run."""
-
-    upload_scalars: int
-    broadcast_scalars: int
-    upload_bytes: int
-    broadcast_bytes: int
-
-
-class Traffic(Record):
-    """Traffic of all clients in a round, mean over rounds, and over the run."""
-
-    upload_scalars_per_round: float
-    broadcast_scalars_per_round: float
-    upload_bytes_per_round: float
-    broadcast_bytes_per_round: float
-    total: Total
-
-
-class Communication(Record):
-    """Traffic by the field's habit, without labels, ids and counts, and with everything counted."""
-
-    paper: Traffic
-    full: Traffic
 
 
 class About(Provenance):

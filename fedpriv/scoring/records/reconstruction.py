@@ -8,8 +8,9 @@ from typing import Literal
 from pydantic import Field, FiniteFloat
 
 from fedpriv.attacks.observation import Cost
-from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Estimate, FiniteSummary, Record, Summary
+from fedpriv.scoring.records.base import SCORING_VERSION, Comparison, Estimate, FiniteSummary, Summary
 from fedpriv.scoring.records.made import Budget, Identity
+from fedpriv.util.record import Record
 
 
 class Control(Record):

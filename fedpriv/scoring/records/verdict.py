@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import FiniteFloat
 
-from fedpriv.scoring.records.base import Comparison, Record
+from fedpriv.scoring.records.base import Comparison
 from fedpriv.scoring.records.made import Units
+from fedpriv.util.record import Record
 
 Kind = Literal["leaks", "some", "vectors", "classes", "membership", "property", "none", "untested"]
 """The gravest thing that stands: images leak on average; some come back; recovered vectors, or classes of images, are told

@@ -1,0 +1,158 @@
+"""Measurements of a run: ``summary.json`` of all of it, and a line of ``metrics.jsonl`` for every round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import JsonValue
+
+from fedpriv.federation.answer import Answer
+from fedpriv.util.record import Record
+
+Counts = Mapping[str, Sequence[Sequence[int]]]
+"""``[correct, total]`` test images of every client, by when they were counted: ``after_training``, ``after_broadcast``, and
+both with ``_NAME`` for every further way to predict."""
+
+
+class DefenseFacts(Record):
+    """A defense of a run, as it was when the run was attacked.
+
+    Attributes:
+        name: registry name.
+        options: all of them.
+        label: the name with the options that are not the usual ones.
+        source, guarantee: as the defense states them.
+        answers: attacks that are adapted to it.
+        unanswered: why there are none.
+        server_view: what the server gets to see: ``each`` upload, or only their ``sum``.
+    """
+
+    name: str
+    options: Mapping[str, JsonValue]
+    label: str
+    source: str
+    guarantee: str
+    answers: tuple[Answer, ...]
+    unanswered: str
+    server_view: Literal["each", "sum"]
+
+
+class RoundAccuracy(Record):
+    """Accuracy in one round, in [0, 1].
+
+    Attributes:
+        pooled: over all test images.
+        mean_over_clients: every client counting the same.
+    """
+
+    pooled: float
+    mean_over_clients: float
+
+
+class ReachedAccuracy(Record):
+    """Accuracy over the rounds of a run, in [0, 1].
+
+    Attributes:
+        final, best, best_round: pooled accuracy after the last round and at its best.
+        pooled: over all test images after the last round.
+        mean_over_clients: every client counting the same, after the last round.
+    """
+
+    final: float
+    best: float
+    best_round: int
+    pooled: float
+    mean_over_clients: float
+
+
+class Total(Record):
+    """Traffic of all clients over a round or a run."""
+
+    upload_scalars: int
+    broadcast_scalars: int
+    upload_bytes: int
+    broadcast_bytes: int
+
+
+class Traffic(Record):
+    """Traffic of all clients in a round, mean over rounds, and over the run."""
+
+    upload_scalars_per_round: float
+    broadcast_scalars_per_round: float
+    upload_bytes_per_round: float
+    broadcast_bytes_per_round: float
+    total: Total
+
+
+class RoundCommunication(Record):
+    """Traffic of a round by both ways of counting, as :class:`Communication` has them."""
+
+    paper: Total
+    full: Total
+
+
+class Communication(Record):
+    """Traffic by the field's habit, without labels, ids and counts, and with everything counted."""
+
+    paper: Traffic
+    full: Traffic
+
+
+class Work(Record):
+    """Floating-point operations of local training in a round (:mod:`fedpriv.federation.operations`).
+
+    Attributes:
+        local_training_per_client_round: one number a client.
+        mean_per_client_round: their mean.
+        multiply_add_counts: operations that a multiplication with its addition counts as.
+    """
+
+    local_training_per_client_round: tuple[int, ...]
+    mean_per_client_round: float
+    multiply_add_counts: Literal[2] = 2
+
+
+class RoundLine(Record):
+    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone.
+
+    Attributes:
+        round: from 1.
+        participants: clients that trained.
+        accuracy: of all clients, by when it was taken.
+        clients: ``(correct, total)`` of every client, likewise.
+        communication: of the round.
+    """
+
+    round: int
+    participants: tuple[int, ...]
+    accuracy: Mapping[str, RoundAccuracy]
+    clients: Mapping[str, tuple[tuple[int, int], ...]]
+    communication: RoundCommunication
+
+
+class RunSummary(Record):
+    """``summary.json``: what a finished run came to.
+
+    Attributes:
+        format: of the file.
+        method, dataset, rounds, seed: of the configuration.
+        accuracy: by when it was taken: ``after_training``, ``after_broadcast``, and with the name of other predictors.
+        communication: of all clients.
+        privacy: guarantees accounted over the whole run, one for each defense that has any, as it states them.
+        defenses: in the order in which they are applied.
+        flops: of local training.
+        seconds: wall-clock time of all rounds.
+    """
+
+    format: Literal[1] = 1
+    method: str
+    dataset: str
+    rounds: int
+    accuracy: Mapping[str, ReachedAccuracy]
+    communication: Communication
+    privacy: tuple[Mapping[str, JsonValue], ...]
+    defenses: tuple[DefenseFacts, ...]
+    flops: Work
+    seconds: float
+    seed: int
