@@ -128,10 +128,11 @@ def test_a_catalogue_has_the_members_of_a_kind():
 def test_a_study_is_estimated_without_leaving_anything():
     small = {"methods": "fedgh", "attacks": "pixels:iterations=4", "targets": 2, "control": False}
     found = fedpriv.estimate(**small, **SMALL)
-    (cell,) = found.cells
+    cell, alone = found.cells
     assert found.complete
+    assert (alone.method, alone.target, alone.attacks, alone.attack) == ("local", None, {}, 0)
     assert (cell.method, cell.defense, cell.target, list(cell.attacks)) == ("fedgh", "none", "prototype", ["pixels"])
-    assert found.seconds == pytest.approx(cell.train + cell.attack)
+    assert found.seconds == pytest.approx(cell.train + cell.attack + alone.train)
     with pytest.raises(fedpriv.UserError, match="resume needs out"):
         fedpriv.estimate(resume=True)
 
@@ -174,7 +175,12 @@ def test_the_command_line_calls_the_same(attacked, trained, tmp_path, capsys):
 
 def test_a_study_of_settings_alone(tmp_path):
     result = fedpriv.audit(
-        methods=["fedgh"], attacks=[{"name": "pixels", "iterations": 2}], targets=2, control=False, federation=SMALL
+        methods=["fedgh"],
+        attacks=[{"name": "pixels", "iterations": 2}],
+        targets=2,
+        control=False,
+        local=False,
+        federation=SMALL,
     )
     assert not result.failed
     assert result.failures == ()

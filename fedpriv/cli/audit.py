@@ -83,7 +83,7 @@ def _show_estimate(found: StudyEstimate, *, as_json: bool) -> None:
     rows = [
         {
             "cell": one.cell,
-            "target": one.target,
+            "target": one.target or "none",
             "attacks": ", ".join(one.attacks),
             "upload scalars / round (paper)": _count(one.upload.get("paper_scalars")),
             "(full)": _count(one.upload.get("full_scalars")),

@@ -37,6 +37,9 @@ STUDY_OPTIONS = (
     click.option("--stages", multiple=True, metavar="NAME,...", help="Also attack early, middle, converged stages."),
     click.option("--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use."),
     click.option("--control/--no-control", default=None, help="Also attack permuted uploads (default: yes)."),
+    click.option(
+        "--local/--no-local", default=None, help="Also train the clients without any exchange (default: yes)."
+    ),
 )
 
 

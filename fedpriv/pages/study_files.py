@@ -12,6 +12,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
 
 STUDY, CELLS = "study.json", "cells.jsonl"
+_MADE_BY = ("format", "source", "command", "written")
 _CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
 
 _Seconds = Annotated[float, Strict()] | None
@@ -38,17 +39,29 @@ class DefenseEntry(_Part):
 
 
 class StudyFile(_Part):
-    """``study.json``."""
+    """``study.json``; ``docs/audit.md`` describes the fields. Those that a file lacks are not set."""
 
-    defenses: list[DefenseEntry] | None = None
-    command: str | None = None
+    format: int | None = None
     source: str | None = None
+    command: str | None = None
     written: dict[str, Any] | None = None
+    federation: dict[str, JsonValue] = {}
+    methods: list[dict[str, JsonValue]] = []
+    defenses: list[DefenseEntry] | None = None
+    attacks: list[dict[str, JsonValue]] | None = None
+    seeds: list[int] = []
+    card: dict[str, JsonValue] = {}
+    targets: int | None = None
+    control: bool | None = None
+    local: bool | None = None
+    stages: list[str] = []
+    rounds_seen: int | None = None
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """All that the file holds."""
-        return self.model_dump(exclude_unset=True)
+    def asked(self) -> dict[str, JsonValue]:
+        """The fields that say what the study is, not how the file was made, as JSON has them."""
+        held = self.model_dump(mode="json", exclude_unset=True)
+        return {name: value for name, value in held.items() if name not in _MADE_BY}
 
 
 class CellAttack(_Part):
@@ -89,7 +102,7 @@ class Cell(_Part):
         defenses, defense_label, defense_title, defense_family: likewise; the family leaves out what a grid varies.
         seed: of everything.
         varied: axis -> value, of the method's grid.
-        target: kind of upload attacked.
+        target: kind of upload attacked; None for a run that is only trained.
         division: cells of one seed and one division have the same clients with the same images.
         run, attack_folder: folders, from the study's.
         attacks: one a result.
@@ -109,7 +122,7 @@ class Cell(_Part):
     defense_family: str | None = None
     seed: Annotated[int, Strict()]
     varied: dict[str, JsonValue] = {}
-    target: str
+    target: str | None
     division: str = ""
     run: str
     attack_folder: str = ""

@@ -125,7 +125,7 @@ def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:
         cell=cell.cell,
         method=_method(cell),
         defense=_defense(cell),
-        target=cell.target,
+        target=cell.target or "–",
         seed=cell.seed,
         status="lost" if cell.status == "done" else cell.status,
         why=cell.error or "; ".join(own) or lost or "not reached",

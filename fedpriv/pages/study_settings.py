@@ -10,9 +10,6 @@ from typing import Any
 
 from fedpriv.pages.study_files import StudyFile
 
-_MADE_BY = ("format", "source", "command", "written")
-"""Fields of study.json that say how it was made, not what it is."""
-
 
 @dataclass(frozen=True)
 class StudySettings:
@@ -31,11 +28,10 @@ class StudySettings:
 
 def study_settings(study: StudyFile) -> StudySettings:
     """Return the settings that ``study.json`` holds."""
-    asked = {key: value for key, value in study.fields.items() if key not in _MADE_BY}
     return StudySettings(
         title=Path(study.source).name if study.source else "flags",
         written=toml(study.written or {}),
-        complete=json.dumps(asked, indent=2, ensure_ascii=False),
+        complete=json.dumps(study.asked, indent=2, ensure_ascii=False),
     )
 
 

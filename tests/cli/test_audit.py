@@ -70,8 +70,14 @@ def test_a_study_leaves_every_run_attack_and_the_report(finished):
     out = finished / "out"
     found = rows(out)
     assert [row["cell"] for row in found] == [
-        *("fedproto--none--s3", "fedproto--noise-scale=0.5--s3", "gh--none--s3", "gh--noise-scale=0.5--s3")
+        *("fedproto--none--s3", "fedproto--noise-scale=0.5--s3", "gh--none--s3", "gh--noise-scale=0.5--s3"),
+        "local--none--s3",
     ]
+    *found, alone = found
+    assert (alone["status"], alone["method"], alone["target"], alone["attacks"]) == ("done", "local", None, [])
+    assert alone["seconds"]["train"] > 0
+    assert alone["seconds"]["attack"] is None
+    assert {row["division"] for row in found} == {alone["division"]}
     for row in found:
         assert (row["status"], row["error"], row["seed"], row["target"]) == ("done", None, 3, "prototype")
         assert (out / row["run"] / "summary.json").is_file()
@@ -89,7 +95,7 @@ def test_a_study_leaves_every_run_attack_and_the_report(finished):
 
 def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
     seen = []
-    for row in rows(finished / "out"):
+    for row in rows(finished / "out")[:-1]:
         record = json.loads((finished / "out" / row["attack_folder"] / "pixels" / "metrics.json").read_text())
         seen.append([(target["client"], target["label"]) for target in record["targets"]])
     assert len(seen) == 4
@@ -108,7 +114,7 @@ def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
     process.wait()
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [row["status"] for row in rows(tmp_path / "out")] == ["done"] * 4
+    assert [row["status"] for row in rows(tmp_path / "out")] == ["done"] * 5
     assert outcome(tmp_path / "out") == outcome(finished / "out")
 
 
@@ -137,17 +143,51 @@ def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")}
     code, out, _ = call(capsys, "audit", "--resume", "--out", finished / "out", "--json")
     assert code == 0
-    assert [row["status"] for row in json.loads(out)["cells"]] == ["done"] * 4
+    assert [row["status"] for row in json.loads(out)["cells"]] == ["done"] * 5
     assert {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")} == before
     code, _, err = call(capsys, "audit", finished / "study.toml", "--seeds", "4", "--out", finished / "out")
     assert code == 2
     assert "holds another study (seeds differs); choose another --out, or --force" in err
+    code, _, err = call(capsys, "audit", finished / "study.toml", "--no-local", "--out", finished / "out")
+    assert code == 2
+    assert "holds another study (local differs)" in err
     with held(finished / "out"):
         for extra in ([], ["--force"]):
             code, _, err = call(capsys, "audit", finished / "study.toml", "--out", finished / "out", *extra)
             assert code == 2
             assert "is at work in this folder" in err
-    assert len(rows(finished / "out")) == 4
+    assert len(rows(finished / "out")) == 5
+
+
+def test_a_run_without_exchange_goes_on_by_itself_and_fails_by_itself(finished, tmp_path, monkeypatch):
+    import shutil
+
+    from fedpriv.experiment.study import worker
+    from fedpriv.experiment.study.folder import standing
+
+    out = tmp_path / "out"
+    shutil.copytree(finished / "out", out)
+    cells, _ = lay_out(load_study(finished / "study.toml"), Execution())
+    first = outcome(out)
+
+    def performed():
+        told = []
+        worker.perform(out, ["local--none--s3"], Execution(), lambda row, doing: told.append((doing, row)))
+        return [doing for doing, _ in told], told[-1][1]
+
+    def lost(*_):
+        raise MemoryError("no room")
+
+    shutil.rmtree(out / "runs/local--none--s3")
+    assert [row.status for row in standing(out, cells)] == [*["done"] * 4, "pending"]
+    with monkeypatch.context() as broken:
+        broken.setattr(worker, "_train", lost)
+        _, failed = performed()
+    assert (failed.status, failed.error) == ("failed", "MemoryError: no room (logs/local--none--s3.txt)")
+    doing, done = performed()
+    assert (doing, done.status, done.error) == (["training", None], "done", None)
+    assert [row.status for row in standing(out, cells)] == ["done"] * 5
+    assert outcome(out) == first
 
 
 def own_defenses(first, second):
@@ -181,7 +221,7 @@ def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_
         return standing(tmp_path / "out", cells)
 
     shutil.copytree(finished / "out", tmp_path / "out")
-    assert [row.status for row in rows_of(STUDY)] == ["done"] * 4
+    assert [row.status for row in rows_of(STUDY)] == ["done"] * 5
     for before, after, complaint in (
         ("lr = 0.1", "lr = 0.2", r"runs/fedproto--none--s3: trained for .* \(training.learning_rate differs\)"),
         ("iterations = 5", "iterations = 6", r"none--s3/pixels: made for another study \(options.iterations differs\)"),
@@ -191,7 +231,7 @@ def test_what_was_made_for_another_study_is_no_result_of_this_one(finished, tmp_
         text = STUDY.replace(before, after)
         assert text != STUDY
         if complaint is None:
-            assert [row.status for row in rows_of(text)] == ["done"] * 4
+            assert [row.status for row in rows_of(text)] == ["done"] * 5
         else:
             with pytest.raises(UserError, match=complaint):
                 rows_of(text)
@@ -203,12 +243,12 @@ def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
     shutil.copytree(finished / "out", tmp_path / "out")
     good = {name: (tmp_path / "out" / name).read_bytes() for name in ("study.json", "cells.jsonl")}
     for name, content, complaint in (
-        ("study.json", b'{"format": 2}', "study.json: field 'written' is missing"),
-        ("study.json", b'{"format": 2, "written": [1]}', "study.json: written: expected a valid dictionary"),
+        ("study.json", b'{"format": 3}', "study.json: field 'written' is missing"),
+        ("study.json", b'{"format": 3, "written": [1]}', "study.json: written: expected a valid dictionary"),
         (
             "study.json",
-            b'{"format": 1, "written": {}}',
-            "study.json: of format 1, but this version goes on with format 2; run",
+            b'{"format": 2, "written": {}}',
+            "study.json: of format 2, but this version goes on with format 3; run",
         ),
         ("study.json", b"\xff", "study.json: not readable as JSON"),
         ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
@@ -250,8 +290,10 @@ control = false
     )
     code, out, err = call(capsys, "audit", "study.toml", "--out", "out", "--json")
     assert code == 1
-    wild, tame = json.loads(out)["cells"]
-    assert (wild["status"], tame["status"]) == ("failed", "done")
+    wild, tame, wild_alone, alone = json.loads(out)["cells"]
+    assert [row["status"] for row in (wild, tame, wild_alone, alone)] == ["failed", "done", "failed", "done"]
+    assert wild_alone["cell"] == "local-lr=1e+30--none--s0"
+    assert "training diverged" in wild_alone["error"]
     assert "training diverged, try a smaller lr" in wild["error"]
     assert wild["attacks"][0]["status"] == "pending"
     assert "wild--none--s0: failed: " in err
@@ -264,6 +306,7 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
     from fedpriv.experiment.study.folder import claim, standing
 
     values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
+    values["local"] = False
     study = load_study(values | tomllib.loads(TINY))
     cells, _ = lay_out(study, Execution())
     claim(tmp_path / "out", study, command="", force=False)
@@ -345,8 +388,10 @@ def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
     assert code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
     answer = json.loads(out)
-    plain, quantised, *_ = answer["cells"]
+    plain, quantised, *_, alone = answer["cells"]
     assert plain["cell"] == "fedproto--none--s3"
+    assert (alone["cell"], alone["target"], alone["seconds_by_attack"]) == ("local--none--s3", None, {})
+    assert alone["seconds"]["train"] > 0 == alone["seconds"]["attack"] == alone["upload_per_round"]["full_scalars"]
     assert plain["upload_per_round"]["paper_scalars"] > 0
     assert quantised["upload_per_round"]["full_bytes"] < plain["upload_per_round"]["full_bytes"] / 3
     assert answer["complete"]
@@ -355,7 +400,7 @@ def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):
         capsys, "audit", "study.toml", "--defenses", "none,quantise:bits=4", "--dry-run", "--workers", "2"
     )
     assert code == 0
-    assert "4 cells" in out
+    assert "5 cells" in out
     assert "with 2 workers" in out
 
 
@@ -366,11 +411,11 @@ def test_a_dry_run_rehearses_what_needs_others_and_rare_uploads(capsys):
     code, out, _ = call(capsys, "audit", "--methods", "fedre", "--defenses", "none,upload-interval:k=3", *flags)
     assert code == 0
     answer = json.loads(out)
-    plain, rare = answer["cells"]
+    plain, rare, _ = answer["cells"]
     assert (answer["complete"], plain["not_estimated"], rare["not_estimated"]) == (True, [], [])
     assert "unmix-prior" in plain["seconds_by_attack"]
-    assert all(cell["seconds"]["train"] > 0 and cell["seconds"]["attack"] > 0 for cell in answer["cells"])
-    scalars = [cell["upload_per_round"]["full_scalars"] for cell in answer["cells"]]
+    assert all(cell["seconds"]["train"] > 0 and cell["seconds"]["attack"] > 0 for cell in (plain, rare))
+    scalars = [cell["upload_per_round"]["full_scalars"] for cell in (plain, rare)]
     assert scalars[1] == pytest.approx(scalars[0] / 3)
 
 
@@ -385,7 +430,7 @@ def test_what_cannot_be_rehearsed_is_named_and_the_rest_is_summed(capsys, monkey
         return original(cell, plan, run, folder)
 
     monkeypatch.setattr(estimate, "_attack", refusing)
-    flags = ["audit", "--methods", "fedproto", "--attacks", "pixels,membership", *TINY_FLAGS, "--dry-run"]
+    flags = ["audit", "--methods", "fedproto", "--attacks", "pixels,membership", *TINY_FLAGS, "--no-local", "--dry-run"]
     code, out, _ = call(capsys, *flags, "--json")
     assert code == 0
     answer = json.loads(out)

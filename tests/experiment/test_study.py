@@ -29,6 +29,11 @@ def call(capsys, *arguments):
     return code, captured.out, captured.err
 
 
+def attacked(values):
+    """The cells of a study but for those that are only trained."""
+    return [cell for cell in lay_out(load_study(values), Execution())[0] if cell.target is not None]
+
+
 # ---------------------------------------------------------------- one-word entries and grids
 
 
@@ -65,7 +70,7 @@ def test_a_grid_has_every_combination_once(methods, scales, bounds, seeds):
 
 def test_cells_are_the_product_and_share_clients_by_seed():
     values = {"methods": ["fedproto", "fedgh"], "defenses": ["none", "noise:scale=0.1/1"], "seeds": [0, 5]}
-    cells, _ = lay_out(load_study(values | {"federation": tomllib.loads(TINY)["federation"]}), Execution())
+    cells = attacked(values | tomllib.loads(TINY))
     assert len({cell.name for cell in cells}) == len(cells) == 2 * 3 * 2
     assert len({cell.division for cell in cells}) == 1
     assert all(plan.seed == cell.seed == cell.config.seed for cell in cells for plan in cell.plans)
@@ -80,15 +85,13 @@ def test_methods_that_differ_in_the_target_alone_share_a_run():
 
 
 def test_a_defense_that_changes_the_kind_of_upload_changes_the_target():
-    values = {"methods": ["fedgh"], "defenses": ["none", "entangle"]} | tomllib.loads(TINY)
-    cells, _ = lay_out(load_study(values), Execution())
+    cells = attacked({"methods": ["fedgh"], "defenses": ["none", "entangle"]} | tomllib.loads(TINY))
     assert [cell.target for cell in cells] == ["prototype", "entangled"]
 
 
 def test_a_method_may_have_defenses_and_attacks_of_its_own():
     methods = ["fedgh", {"name": "fd", "defenses": ["count-floor"], "attacks": ["membership"]}]
-    values = {"methods": methods, "defenses": ["entangle"], "attacks": ["dip"]} | tomllib.loads(TINY)
-    cells, _ = lay_out(load_study(values), Execution())
+    cells = attacked({"methods": methods, "defenses": ["entangle"], "attacks": ["dip"]} | tomllib.loads(TINY))
     assert [cell.defense.label for cell in cells] == ["entangle", "count-floor"]
     assert [one.path.rpartition("/")[2] for cell in cells for one in results(cell)] == ["dip", "membership"]
 
@@ -96,7 +99,7 @@ def test_a_method_may_have_defenses_and_attacks_of_its_own():
 def test_stages_and_budgets_become_results_and_kept_rounds():
     values = {"methods": ["fedgh"], "attacks": [{"name": "dip", "budget": [20, 10]}, "membership"], "stages": ["early"]}
     values |= {"federation": {**QUICK_DATA, "rounds": 6, "per_class": 20, "clients": 4}}
-    (cell,), _ = lay_out(load_study(values), Execution())
+    (cell,) = attacked(values)
     names = [one.path.rpartition("/")[2] for one in results(cell)]
     assert names == ["dip-early@10", "dip-early@20", "membership-early"]
     assert cell.config.keep == (1,)
@@ -110,7 +113,7 @@ def test_flags_and_file_describe_the_same_study(tmp_path):
     flags |= {"attacks": ("pixels:iterations=5,membership",), "targets": 4, **QUICK_DATA, "per_class": 20, "clients": 4}
     flags |= {"partition": "iid", "rounds": 2, "lr": 0.1, "knowledge": ("batch_norm=none",)}
     flagged, _ = read_asked(None, None, flags, resume=False)
-    assert described(flagged) == described(written)
+    assert described(flagged).asked == described(written).asked
     assert flagged == written
     over, _ = read_asked(tmp_path / "study.toml", None, {"seeds": ("7",), "rounds": 9}, resume=False)
     assert (over.seeds, over.federation["rounds"], over.federation["clients"]) == ((7,), 9, 4)
@@ -120,15 +123,14 @@ def test_the_example_study_can_be_run():
     study = load_study(Path(__file__).parents[2] / "docs" / "study.toml")
     cells, notes = lay_out(study, Execution())
     assert (len(study.methods), len(study.defenses), len(study.attacks), notes) == (4, 2, 2, ())
-    assert len(cells) == 8
-    assert all(len(cell.plans) == 2 for cell in cells)
+    assert [len(cell.plans) for cell in cells] == [2] * 8 + [0]
 
 
 # ---------------------------------------------------------------- axes
 
 
 def cells_of(text):
-    return lay_out(load_study(tomllib.loads(text) | tomllib.loads(TINY)), Execution())[0]
+    return attacked(tomllib.loads(text) | tomllib.loads(TINY))
 
 
 def test_axes_of_settings_and_options_are_a_grid_with_names_of_its_own():
@@ -191,6 +193,58 @@ def test_long_labels_stay_names_of_files():
     assert all(len(cell.name) < 200 for cell in cells)
 
 
+# ---------------------------------------------------------------- the same clients without any exchange
+
+
+def alone(text):
+    """Name, label and configuration of the runs of a study that are only trained."""
+    cells, _ = lay_out(load_study(tomllib.loads(text) | tomllib.loads(TINY)), Execution())
+    return [(cell.name, cell.method.label, cell.config) for cell in cells if not cell.plans]
+
+
+def test_every_seed_and_setting_has_one_run_without_exchange():
+    found = alone(
+        """methods = ["fedproto", "fedgh", { name = "fedre", label = "mix", public = 20 }, { name = "fd", lr = 0.1 }]
+        defenses = ["none", { name = "noise", scale = [0.1, 1] }]
+        seeds = [0, 3]
+        """
+    )
+    assert [(name, label, config.seed, config.public) for name, label, config in found] == [
+        ("local--none--s0", "local", 0, 0),
+        ("local--none--s3", "local", 3, 0),
+        ("local-public=20--none--s0", "local public=20", 0, 20),
+        ("local-public=20--none--s3", "local public=20", 3, 20),
+    ]
+    for _, _, config in found:
+        assert (config.method, config.defenses, config.options, config.capture) == ("local", (), {}, "none")
+        assert (config.rounds, config.clients, config.training.learning_rate) == (2, 4, 0.1)
+
+
+def test_runs_without_exchange_vary_with_the_axes_of_the_clients_and_with_no_other():
+    found = alone(
+        """methods = ["fedre"]
+        axes.methods.fedre.mechanism = ["VAP", "RAP"]
+        axes.epochs = [1, 2]
+        axes.checkpoint_every = [1, 2]
+        """
+    )
+    assert [label for _, label, _ in found] == ["local epochs=1", "local epochs=2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ('methods = ["fedproto"]\nlocal = false', []),
+        ('methods = ["fedproto", "local"]\ndefenses = ["none", "noise:scale=1"]', ["local"]),
+        ('methods = [{ name = "local", label = "by themselves" }, "fedproto"]', ["by themselves"]),
+        ('methods = ["fedproto", { name = "local", lr = 0.3 }]', ["local lr=0.3", "local"]),
+        ('methods = ["fedproto", { name = "local", lr = 0.3 }]\nlocal = false', ["local lr=0.3"]),
+    ],
+)
+def test_what_the_study_lists_is_not_added_and_nothing_is_where_it_says_so(text, labels):
+    assert [label for _, label, _ in alone(text)] == labels
+
+
 # ---------------------------------------------------------------- what is refused, and where
 
 
@@ -202,7 +256,11 @@ def test_long_labels_stay_names_of_files():
         ('[[methods]]\nname = "fedgh"\n[methods.option]\nserver = { epoch = 1 }', "methods[0].option.server"),
         ('methods = [{ name = "fedgh", lr = -1 }]', "methods[0].lr: federation flags: training.learning_rate"),
         ('methods = ["fedproto", "fedproto"]', "methods[1]: method 'fedproto' is there twice"),
-        ('methods = ["local"]', "methods[0]: local uploads nothing"),
+        ('methods = ["local"]', "methods[0]: local uploads nothing, so nothing would be attacked"),
+        ('methods = ["fd", { name = "local", attacks = ["dip"] }]', "methods[1].attacks: local uploads nothing: it is tr"),
+        ('methods = ["fd", { name = "local", models = "x" }]', "methods[1].models: unknown model or family 'x'"),
+        ('methods = [{ name = "fedgh", label = "local" }]', "methods[0]: method 'local' is there twice; give one a label"),
+        ("local = 1", "local: input should be a valid boolean, got 1"),
         ('methods = ["fedavg"]\n[federation]\nclients = 4', "methods[0]: method 'fedavg' needs one architecture"),
         ('methods = ["fedhenn-kernel"]', "methods[0]: method 'fedhenn-kernel' needs public images"),
         ('[[methods]]\nname = "fedgh"\ntarget = "model"', "methods[0].target: clients of 'fedgh' upload no 'model'"),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.federation_settings import run_config, sets_images_aside
+from fedpriv.experiment.federation_settings import sets_images_aside
 from fedpriv.experiment.plan import AttackPlan
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.experiment.study.grid import slug
 from fedpriv.experiment.study.origin import Keys
+from fedpriv.experiment.study.runs import config_of, digest, division_of, trainings
+from fedpriv.pages.baselines import ALONE
 from fedpriv.util.arguments import call
 from fedpriv.util.config import plain
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from fedpriv.evidence.stages import Stage
     from fedpriv.federation.rounds import Federation
     from fedpriv.federation.run_directory import RunConfig
-
-DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "strangers")
-"""Fields of a run's configuration that, with the seed, say which client holds which images."""
 
 MOST_LETTERS = 90
 """Of a label in the name of a folder, which holds two labels and may not have more than 255."""
@@ -39,7 +37,7 @@ class Cell:
         seed: of everything.
         run: name of the run's folder.
         config: of the run.
-        target: kind of upload attacked.
+        target: kind of upload attacked; None where nothing is uploaded.
         plans: one an attack of the study.
         homes: for each plan the folder, from the study's, that its results stand in.
         named: whether the study names its attacks.
@@ -52,7 +50,7 @@ class Cell:
     seed: int
     run: str
     config: RunConfig
-    target: str
+    target: str | None
     plans: tuple[AttackPlan, ...]
     homes: tuple[str, ...]
     named: bool
@@ -92,26 +90,29 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
     notes: dict[str, None] = {}
     used: set[str] = set()
     divided: set[tuple[str, int]] = set()
-    for method in study.methods:
-        for defense in method.defenses or study.defenses:
-            for seed in study.seeds:
-                config = _config(study, method, defense, seed)
-                division = (_division(config), seed)
-                if (method.label, defense.label) not in targets:
-                    federation = _checked(study, method, defense, config, execution)
-                    target = _target(study, method, defense, federation.uploads)
-                    targets[method.label, defense.label] = target
-                    entries, refusals = _fitting(study, method, target)
-                    _refuse_knowledge(study, method, config)
-                    _refuse_rounds(study, method, config, entries)
-                    if (method.attacks or study.attacks) is not None:
-                        _refuse_property(study, method, entries, federation, target)
-                    used |= {entry.name for entry in entries}
-                    notes.update(dict.fromkeys(refusals))
-                elif division not in divided:
-                    with study.origin.at(method.keys, method.place_of):
-                        prepared(config, execution)
-                divided.add(division)
+    for method, defense in trainings(study):
+        for place, seed in enumerate(study.seeds):
+            config = config_of(study, method, defense, seed)
+            division = (division_of(config), seed)
+            if place == 0:
+                federation = _checked(study, method, defense, config, execution)
+            elif division not in divided:
+                with study.origin.at(method.keys, method.place_of):
+                    prepared(config, execution)
+            divided.add(division)
+            if place > 0 or method.name == ALONE:
+                continue
+            target = _target(study, method, defense, federation.uploads)
+            targets[method.label, defense.label] = target
+            entries, refusals = _fitting(study, method, target)
+            _refuse_knowledge(study, method, config)
+            _refuse_rounds(study, method, config, entries)
+            if (method.attacks or study.attacks) is not None:
+                _refuse_property(study, method, entries, federation, target)
+            used |= {entry.name for entry in entries}
+            notes.update(dict.fromkeys(refusals))
+    if not targets:
+        raise study.origin.error(study.methods[0].keys, f"{ALONE} uploads nothing, so nothing would be attacked")
     for entry in study.attacks or ():
         if entry.name not in used:
             raise study.origin.error(entry.keys, _fits_nobody(entry.name, targets))
@@ -126,51 +127,44 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
     """
     cells: list[Cell] = []
     runs: dict[str, str] = {}
-    for method in study.methods:
-        for defense in method.defenses or study.defenses:
-            target = targets[method.label, defense.label]
-            entries, _ = _fitting(study, method, target)
-            for seed in study.seeds:
-                config = _config(study, method, defense, seed)
-                division = _division(config)
+    for method, defense in trainings(study):
+        target = None if method.name == ALONE else targets[method.label, defense.label]
+        entries = () if target is None else _fitting(study, method, target)[0]
+        for seed in study.seeds:
+            config = config_of(study, method, defense, seed)
+            division = division_of(config)
+            made = []
+            if target is not None:
                 stages, config = _staged(study, config, target)
-                name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
-                run = runs.setdefault(json.dumps(plain(config), sort_keys=True), name)
-                named = (method.attacks or study.attacks) is not None
-                made = [
-                    (e, plan) for e in entries if (plan := _plan(study, e, target, stages, seed, execution)).results()
-                ]
-                homes = tuple("/".join(("attacks", name, *([_variant(e)] if e.varied else []))) for e, _ in made)
-                plans = tuple(plan for _, plan in made)
-                cells.append(Cell(name, method, defense, seed, run, config, target, plans, homes, named, division))
+                plans = [(entry, _plan(study, entry, target, stages, seed, execution)) for entry in entries]
+                made = [(entry, plan) for entry, plan in plans if plan.results()]
+            name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
+            cells.append(
+                Cell(
+                    name=name,
+                    method=method,
+                    defense=defense,
+                    seed=seed,
+                    run=runs.setdefault(json.dumps(plain(config), sort_keys=True), name),
+                    config=config,
+                    target=target,
+                    plans=tuple(plan for _, plan in made),
+                    homes=tuple("/".join(("attacks", name, *([_variant(e)] if e.varied else []))) for e, _ in made),
+                    named=(method.attacks or study.attacks) is not None,
+                    division=division,
+                )
+            )
     return tuple(cells)
 
 
 def _short(label: str) -> str:
     """Return a label as a part of a file's name, which may not be long."""
     name = slug(label)
-    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{_digest(name)[:8]}"
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 9]}-{digest(name)[:8]}"
 
 
 def _variant(entry: AttackEntry) -> str:
     return _short(" ".join(f"{key}={value}" for key, value in entry.varied.items()))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _config(study: Study, method: MethodEntry, defense: DefenseEntry, seed: int) -> RunConfig:
-    flags = {**study.federation, **method.federation}
-    flags |= {"keep": tuple(flags.get("keep", ()))}
-    with study.origin.at(method.keys, method.place_of):
-        config = run_config(method.name, flags, seed)
-    return replace(config, options=method.options, defenses=defense.choices)
-
-
-def _division(config: RunConfig) -> str:
-    values = {name: plain(getattr(config, name)) for name in DIVIDING}
-    return _digest(json.dumps(values, sort_keys=True))[:12]
 
 
 # ---------------------------------------------------------------- what a method under a defense gives an attacker

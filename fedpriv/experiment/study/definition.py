@@ -162,6 +162,7 @@ class WrittenStudy(BaseModel):
     knowledge: _Table = {}
     targets: _Number = 48
     control: Annotated[bool, Strict()] = True
+    local: Annotated[bool, Strict()] = True
     stages: Annotated[list[_Text], BeforeValidator(_listed)] = []
     rounds_seen: _Number | None = None
     axes: dict[str, Any] = {}

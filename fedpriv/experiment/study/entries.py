@@ -92,6 +92,10 @@ class DefenseEntry:
     keys: Keys = field(default=(), compare=False)
 
 
+UNDEFENDED = DefenseEntry("none", "none", "none", {}, ())
+"""No defense."""
+
+
 @dataclass(frozen=True)
 class Study:
     """Everything that determines the results of a study.
@@ -105,6 +109,7 @@ class Study:
         card: the attacker's grants.
         targets: how many targets a cell at most.
         control: whether permuted uploads are attacked too.
+        local: whether the same clients are trained without any exchange too.
         stages: of training that are attacked; empty for the last round only.
         rounds_seen: rounds that attacks across rounds use; None for all that are stored.
         origin: where it was read from.
@@ -118,6 +123,7 @@ class Study:
     card: KnowledgeCard
     targets: int
     control: bool
+    local: bool
     stages: tuple[Stage, ...]
     rounds_seen: int | None
     origin: Origin = field(compare=False)

@@ -45,7 +45,7 @@ class Estimate:
         cell: its name.
         method, defense: their labels.
         seed: of everything.
-        target: kind of upload attacked.
+        target: kind of upload attacked; None where nothing is uploaded.
         upload: of a round, all clients: ``paper_scalars``, ``full_scalars``, ``paper_bytes``, ``full_bytes``; empty where
             it is not known.
         train: seconds, or None.
@@ -57,7 +57,7 @@ class Estimate:
     method: str
     defense: str
     seed: int
-    target: str
+    target: str | None
     upload: Mapping[str, float]
     train: float | None
     attacks: Mapping[str, float | None]
@@ -96,7 +96,7 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
         say: told what is being rehearsed.
     """
     trained: dict[str, _Rehearsal | str] = {}
-    attacked: dict[tuple[str, str], Times] = {}
+    attacked: dict[tuple[str, str | None], Times] = {}
     found: list[Estimate] = []
     with tempfile.TemporaryDirectory(prefix="fedpriv-rehearsal-") as name:
         folder = Path(name)
@@ -121,10 +121,10 @@ def estimate(cells: Sequence[Cell], *, download: bool, say: Callable[[str], None
                 found.append(Estimate(*labels, {}, None, unknown, (run,)))
                 continue
             key = (cell.method.label, cell.target)
-            if key not in attacked:
+            if key not in attacked and cell.plans:
                 say(f"rehearsing attacks on {cell.method.label}, {cell.target}")
                 attacked[key] = _attacks(cell, run, folder / f"attacks-{len(attacked)}")
-            found.append(Estimate(*labels, run.sent, run.train, *attacked[key]))
+            found.append(Estimate(*labels, run.sent, run.train, *attacked.get(key, ({}, ()))))
     return found
 
 

@@ -14,7 +14,7 @@ from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.pages import study_files
-from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent
+from fedpriv.pages.study_files import CELLS, STUDY, CellAttack, Choice, Spent, StudyFile
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument, call
@@ -25,18 +25,17 @@ from fedpriv.util.files import write_json, write_text
 if TYPE_CHECKING:
     from fedpriv.scoring.records import Provenance
 
-FORMAT = 2
-MADE_BY = ("format", "source", "command", "written")
-"""Fields of study.json that say how it was made, not what it is."""
+FORMAT = 3
 OVER = ("done", "left out")
 """States of an attack that need not be run again."""
 
 
-def described(study: Study) -> dict[str, Any]:
+def described(study: Study, command: str = "") -> StudyFile:
     """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
-    found: dict[str, Any] = _fields(study)
-    del found["card"]["rounds_seen"]
-    return found
+    held, file = _fields(study), study.origin.file
+    del held["card"]["rounds_seen"]
+    held |= {"format": FORMAT, "source": None if file is None else str(file), "command": command}
+    return StudyFile.model_validate(held | {"written": plain(study.origin.values)})
 
 
 def _fields(value: Any) -> Any:
@@ -60,26 +59,24 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
     Raises:
         UserError: when the folder holds another study, or something else.
     """
+    wanted = described(study, command)
     with folders.writing(path):
         there = (path / STUDY).is_file()
     if there and not force:
-        before = {key: value for key, value in read_study(path).items() if key not in MADE_BY}
-        changed = differences(before, json.loads(json.dumps(described(study))))
+        changed = differences(read_study(path).asked, wanted.asked)
         if changed:
             raise UserError(
                 f"{path}: holds another study ({_named(changed)}); choose another "
                 f"{argument('out')}, or {argument('force')} to replace it"
             )
         return True
-    origin = study.origin
-    about = {"format": FORMAT, "source": None if origin.file is None else str(origin.file), "command": command}
     with folders.output(path, "study", force=force):
-        write_json(path / STUDY, {**about, **described(study), "written": plain(origin.values)})
+        write_json(path / STUDY, wanted.model_dump(mode="json", exclude_unset=True))
     return False
 
 
-def read_study(path: Path) -> dict[str, Any]:
-    """Return a folder's study.json.
+def read_study(path: Path) -> StudyFile:
+    """Return a folder's study.json, to go on with.
 
     Raises:
         UserError: when there is none, or of another version.
@@ -88,13 +85,13 @@ def read_study(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: no study here ({STUDY} is missing); start one with: {call('audit', 'STUDY.toml', out=str(path))}"
         )
-    found = study_files.read_study(path).fields
-    if found.get("format") != FORMAT:
+    found = study_files.read_study(path)
+    if found.format != FORMAT:
         raise UserError(
-            f"{path / STUDY}: of format {found.get('format')!r}, but this version goes on with format {FORMAT}; run the "
+            f"{path / STUDY}: of format {found.format!r}, but this version goes on with format {FORMAT}; run the "
             "study again, or finish it with the version that began it"
         )
-    if not isinstance(found.get("written"), dict):
+    if found.written is None:
         raise UserError(f"{path / STUDY}: field 'written' is missing; run the study again")
     return found
 
@@ -105,7 +102,7 @@ def saved_study(path: Path) -> Study:
     Raises:
         UserError: when there is none, or of another version.
     """
-    return parse_study(Origin(read_study(path)["written"], path / STUDY))
+    return parse_study(Origin(read_study(path).written or {}, path / STUDY))
 
 
 # ---------------------------------------------------------------- cells.jsonl
@@ -118,7 +115,7 @@ def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
         UserError: when there is no such study.
     """
     rows = study_files.read_cells(path)
-    targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows}
+    targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows if row.target is not None}
     return cells_of(saved_study(path), targets, execution)
 
 

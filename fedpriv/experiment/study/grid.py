@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ from fedpriv.experiment.study.definition import (
     read_written,
     unknown_key,
 )
-from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study
+from fedpriv.experiment.study.entries import UNDEFENDED, AttackEntry, DefenseEntry, MethodEntry, Study
 from fedpriv.experiment.study.origin import Keys, Origin
+from fedpriv.pages.baselines import ALONE
 from fedpriv.util.config import parse, plain
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def parse_study(origin: Origin) -> Study:
     methods = tuple(
         point for place, entry in enumerate(written.methods) for point in _methods(entry, axes, ("methods", place))
     )
-    _refuse_twice(origin, methods, "method")
+    refuse_twice(origin, methods, "method")
     axes.refuse_unmet(_names(written))
     with origin.at(("stages",)):
         stages = parse_stages(written.stages)
@@ -66,6 +67,7 @@ def parse_study(origin: Origin) -> Study:
         card=_card(origin, written.knowledge, [{**shared, **entry.federation} for entry in methods]),
         targets=written.targets,
         control=written.control,
+        local=written.local,
         stages=stages,
         rounds_seen=written.rounds_seen,
         origin=origin,
@@ -120,6 +122,9 @@ def _methods(entry: WrittenMethod, axes: Axes, keys: Keys) -> list[MethodEntry]:
         refuse_values(origin, place, values)
     shared = {(_SETTINGS, name): values for name, values in axes.settings.items() if name not in settings}
     defenses = None if entry.defenses is None else _defenses(entry.defenses, axes, (*keys, "defenses"))
+    if entry.name == ALONE:
+        _refuse_attacks(origin, entry, keys)
+        defenses = (UNDEFENDED,)
     attacks = _attacks(entry.attacks, axes, (*keys, "attacks"))
     with origin.at((*keys, "target")):
         target = None if entry.target is None else target_name(entry.target)
@@ -130,11 +135,11 @@ def _methods(entry: WrittenMethod, axes: Axes, keys: Keys) -> list[MethodEntry]:
         with origin.at(keys, lambda blamed: (*places.get(str(blamed[0]), (*keys, blamed[0])), *blamed[1:])):
             parsed = plain(parse(method.options, chosen, f"options of method {method.name}"))
         changed = {name.removeprefix(f"{_SETTINGS}."): value for name, value in named(point).items()}
-        title = None if entry.label else _with_values(method.name, flat(chosen) | given)
-        made_up = _with_values(str(title), {"target": target} if target else {})
+        title = None if entry.label else with_values(method.name, flat(chosen) | given)
+        made_up = with_values(str(title), {"target": target} if target else {})
         found.append(
             MethodEntry(
-                label=_with_values(entry.label, changed) if entry.label else made_up,
+                label=with_values(entry.label, changed) if entry.label else made_up,
                 title=title,
                 name=entry.name,
                 options=parsed,
@@ -148,6 +153,13 @@ def _methods(entry: WrittenMethod, axes: Axes, keys: Keys) -> list[MethodEntry]:
             )
         )
     return found
+
+
+def _refuse_attacks(origin: Origin, entry: WrittenMethod, keys: Keys) -> None:
+    """Check that clients that exchange nothing are not to be attacked or defended."""
+    for key in ("target", "attacks", "defenses"):
+        if getattr(entry, key) is not None:
+            raise origin.error((*keys, key), f"{entry.name} uploads nothing: it is trained only; drop {key}")
 
 
 def _sorted(
@@ -202,7 +214,7 @@ def _federation(origin: Origin, keys: Keys, table: Mapping[str, Any]) -> dict[st
 
 def _defenses(chains: Sequence[Sequence[WrittenDefense]], axes: Axes, keys: Keys) -> tuple[DefenseEntry, ...]:
     found = tuple(one for place, chain in enumerate(chains) for one in _chain(chain, axes, (*keys, place)))
-    _refuse_twice(axes.origin, found, "defense")
+    refuse_twice(axes.origin, found, "defense")
     return found
 
 
@@ -212,7 +224,7 @@ def _chain(chain: Sequence[WrittenDefense], axes: Axes, keys: Keys) -> list[Defe
     from fedpriv.federation.run_directory import DefenseChoice
 
     if not chain:
-        return [DefenseEntry("none", "none", "none", {}, (), keys)]
+        return [replace(UNDEFENDED, keys=keys)]
     origin, names = axes.origin, [entry.name for entry in chain]
     tables, grid = [], {}
     for place, entry in enumerate(chain):
@@ -236,9 +248,7 @@ def _chain(chain: Sequence[WrittenDefense], axes: Axes, keys: Keys) -> list[Defe
         title = None if label else _behind(names, chosen)
         found.append(
             DefenseEntry(
-                label=_with_values(label, {k: v for one in own for k, v in named(one).items()})
-                if label
-                else str(title),
+                label=with_values(label, {k: v for one in own for k, v in named(one).items()}) if label else str(title),
                 title=title,
                 family=label or _behind(names, fixed),
                 strength={
@@ -252,7 +262,7 @@ def _chain(chain: Sequence[WrittenDefense], axes: Axes, keys: Keys) -> list[Defe
 
 
 def _behind(names: Sequence[str], options: Sequence[Mapping[str, Any]]) -> str:
-    return " + ".join(_with_values(name, own) for name, own in zip(names, options, strict=True))
+    return " + ".join(with_values(name, own) for name, own in zip(names, options, strict=True))
 
 
 # ---------------------------------------------------------------- attacks
@@ -304,7 +314,7 @@ def _attack(entry: WrittenAttack, axes: Axes, keys: Keys) -> list[AttackEntry]:
 # ---------------------------------------------------------------- labels
 
 
-def _with_values(name: str, values: Mapping[str, Any]) -> str:
+def with_values(name: str, values: Mapping[str, Any]) -> str:
     """Return a name with settings behind it: ``noise scale=0.1``."""
     return " ".join([name, *(f"{key}={value}" for key, value in values.items())])
 
@@ -320,7 +330,7 @@ def slug(label: str) -> str:
     return "-".join(kept.split()).strip("-.") or "x"
 
 
-def _refuse_twice(origin: Origin, entries: Iterable[MethodEntry | DefenseEntry], kind: str) -> None:
+def refuse_twice(origin: Origin, entries: Iterable[MethodEntry | DefenseEntry], kind: str) -> None:
     """Check that labels differ, also as names of files.
 
     Raises:

@@ -16,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedpriv.experiment.study.cells import Cell, Execution
 from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, saved_cells, standing
@@ -45,7 +44,7 @@ def perform(folder: Path, names: Sequence[str], execution: Execution, tell: Tell
     unknown = [name for name in names if name not in cells]
     if unknown:
         raise UserError(f"{folder}: no cell {unknown[0]!r} in this study; there are: {', '.join(cells)}")
-    command = str(read_study(folder)["command"])
+    command = str(read_study(folder).command)
     chosen = [cells[name] for name in names]
     for cell, row in zip(chosen, standing(folder, chosen), strict=True):
         errors: list[str] = []
@@ -107,13 +106,10 @@ def _attack_all(folder: Path, cell: Cell, row: Row, command: str, tell: Tell) ->
 
 
 def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: float) -> CellAttack:
-    if is_result(folder / entry.path):
-        became: dict[str, Any] = {"status": "done", "error": None}
-    elif errors:
-        became = {"status": "failed", "error": errors[0]}
-    else:
-        became = {"status": "left out", "error": "the run has nothing for it"}
-    return entry.model_copy(update=became | ({} if errors else {"seconds": seconds}))
+    done = is_result(folder / entry.path)
+    status = "done" if done else "failed" if errors else "left out"
+    error = None if done else errors[0] if errors else "the run has nothing for it"
+    return entry.model_copy(update={"status": status, "error": error, "seconds": entry.seconds if errors else seconds})
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:

@@ -33,6 +33,7 @@ class StudySettings(FederationSettings, total=False):
         knowledge: changes to the knowledge card.
         targets: how many targets a cell at most (default 48).
         control: also attack permuted uploads (default True).
+        local: also train the clients of each federation without any exchange, where no method is ``local`` (default True).
         stages: also attack early, middle, converged stages.
         rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid,
@@ -51,6 +52,7 @@ class StudySettings(FederationSettings, total=False):
     knowledge: Mapping[str, Any] | Sequence[str]
     targets: int
     control: bool
+    local: bool
     stages: Sequence[str]
     rounds_seen: int
     axes: Mapping[str, Any] | Sequence[str]
