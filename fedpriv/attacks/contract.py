@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import (
     Knowledge,
+    KnowledgeCard,
     Needs,
     Observation,
     Progress,
@@ -74,6 +75,13 @@ class Declared(ABC):
         """Return the grants that an attack on one kind of upload takes; None for whichever."""
         special = (needs for kinds, needs in self.requirements_by_kind if kind is not None and kind in kinds)
         return next(special, self.needs)
+
+    def trains(self, card: KnowledgeCard) -> str:
+        """Return a name for the network that it trains and shares with other attacks on the run; empty for none.
+
+        Attacks that share one are carried out by the same process where that is possible.
+        """
+        return ""
 
 
 _FAMILIES = (__name__, "fedpriv.attacks.infer.contract")

@@ -9,13 +9,14 @@ import shlex
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import rich_click as click
 
+from fedpriv.cli.bars import Bars
 from fedpriv.util.arguments import Spelling
 from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.listener import Listener, Report
@@ -156,6 +157,10 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+def _unheard(done: int, planned: int, what: str) -> None:
+    """Show nothing."""
+
+
 class Terminal(Listener):
     """Shows on standard error what long work tells, and keeps the command that goes on after an interrupt."""
 
@@ -164,10 +169,11 @@ class Terminal(Listener):
         self.as_json = as_json
         self.resume = resume
         self.command = command_line(*sys.argv[1:])
+        self._bars = Bars()
 
     def progress(self, title: str) -> AbstractContextManager[Report]:
-        """Show a progress bar."""
-        return progress(title, quiet=self.quiet)
+        """Show a progress bar, among others where several things go on at once."""
+        return contextlib.nullcontext(_unheard) if self.quiet else self._bars.follow(title)
 
     def say(self, line: str) -> None:
         """Print a notice."""
@@ -177,43 +183,6 @@ class Terminal(Listener):
         """From now on an interrupt prints how to go on."""
         if self.resume is not None:
             hint["resume"] = self.resume
-
-
-@contextlib.contextmanager
-def progress(title: str, *, quiet: bool) -> Iterator[Report]:
-    """Show a progress bar with time left on standard error; yields ``report(done, planned, what)``."""
-    if quiet:
-        yield lambda done, planned, what: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[what]}"),
-    )
-    console = Console(file=sys.stderr)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None, what="")
-
-        def report(done: int, planned: int, what: str) -> None:
-            bar.update(task, completed=done, total=planned, what=what)
-
-        yield report
-        if not console.is_terminal:
-            click.echo(f"{title}: done in {bar.tasks[0].elapsed or 0:.0f} s", err=True)
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from fedpriv.scoring.records.made import Stage as StageFacts
     from fedpriv.scoring.records.made import Training, Upload
 
-__all__ = ["AttackContext", "AttackPlan", "attack_all", "prepare_ground"]
+__all__ = ["AttackContext", "AttackPlan", "attack_all", "open_ground", "prepare_ground"]
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,59 @@ class AttackContext:
     Attributes:
         run: finished.
         federation: prepared again.
-        evidence: by attack and stage.
+        plan: by which evidence is collected.
+        evidence: by attack and stage, what is collected so far.
         trained: substitutes for extractors and decoders, which all attacks, controls and budgets share.
         scorers: strangers and their representations, which all scores share and no attack is handed.
     """
 
     run: RunDirectory
     federation: Federation
-    evidence: Mapping[tuple[str, Stage | None], Evidence]
+    plan: AttackPlan
+    evidence: dict[tuple[str, Stage | None], Evidence]
     trained: Trained
     scorers: Trained
+
+    def evidence_for(self, job: Job) -> Evidence:
+        """Return what a job's attack is handed, collected when it is first asked for.
+
+        Raises:
+            UserError: when the run does not have it.
+        """
+        from fedpriv.evidence.gather import gather
+
+        key, plan = (job.name, job.stage), self.plan
+        if key not in self.evidence:
+            stored = sum(job.round is None or number <= job.round for number in self.run.captured_rounds())
+            self.evidence[key] = gather(
+                self.run,
+                self.federation,
+                plan.target,
+                plan.card_for(job, stored),
+                n_targets=plan.n_targets or job.attack.most_targets,
+                seed=plan.seed,
+                round_=job.round,
+                unit=job.attack.unit,
+                select=job.attack.select,
+                trained=self.trained,
+            )
+        return self.evidence[key]
+
+
+def open_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
+    """Open a run for a plan of attacks.
+
+    Raises:
+        UserError: when the run is unfinished or damaged.
+    """
+    from fedpriv.attacks.trained import Trained
+    from fedpriv.experiment.federation import prepare
+    from fedpriv.federation.run_directory import RunDirectory
+
+    run = RunDirectory.open(run_path)
+    run.require_complete()
+    federation = prepare(run.config, pick_device(plan.device), download=plan.download)
+    return AttackContext(run, federation, plan, {}, Trained(), Trained())
 
 
 def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
@@ -53,31 +95,10 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
     Raises:
         UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
     """
-    from fedpriv.attacks.trained import Trained
-    from fedpriv.evidence.gather import gather
-    from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.run_directory import RunDirectory
-
-    run = RunDirectory.open(run_path)
-    run.require_complete()
-    federation = prepare(run.config, pick_device(plan.device), download=plan.download)
-    evidence: dict[tuple[str, Stage | None], Evidence] = {}
-    trained = Trained()
+    ground = open_ground(run_path, plan)
     for job in plan.jobs():
-        if (job.name, job.stage) not in evidence:
-            evidence[job.name, job.stage] = gather(
-                run,
-                federation,
-                plan.target,
-                plan.card_for(job, sum(job.round is None or number <= job.round for number in run.captured_rounds())),
-                n_targets=plan.n_targets or job.attack.most_targets,
-                seed=plan.seed,
-                round_=job.round,
-                unit=job.attack.unit,
-                select=job.attack.select,
-                trained=trained,
-            )
-    return AttackContext(run, federation, evidence, trained, Trained())
+        ground.evidence_for(job)
+    return ground
 
 
 def attack_all(
@@ -117,7 +138,7 @@ def _attack(
     from fedpriv.scoring.judge import JUDGED, train_class_evaluator
 
     run, federation = ground.run, ground.federation
-    evidence = ground.evidence[job.name, job.stage]
+    evidence = ground.evidence_for(job)
 
     def look_up() -> Answers:
         unit, keep = job.attack.unit, ground.scorers
@@ -141,7 +162,7 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
     from fedpriv.scoring.records.made import Budget
 
     summary = ground.run.summary
-    evidence = ground.evidence[job.name, job.stage]
+    evidence = ground.evidence_for(job)
     asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
     card, moment = evidence.knowledge.card, (job.stage, job.round)
     return About(

@@ -31,7 +31,8 @@ def test_members_of_an_installed_package_train_attack_defend_and_report(tmp_path
     data = ("--dataset", "stripes", "--models", "one-layer")
     ran(tmp_path, "train", "--method", "fed-direction", *data, "--defense", "jitter:spread=0.2", *SMALL, "--out", "run")
     attacks = ("--attack", "random-search", "--attack", "dip", "--iterations", "4", "--targets", "4", "--no-control")
-    ran(tmp_path, "attack", "--run", "run", "--target", "direction", *attacks, "--quiet", "--out", "result")
+    shared = ("--workers", "2", "--out", "result")
+    assert "a worker failed" not in ran(tmp_path, "attack", "--run", "run", "--target", "direction", *attacks, *shared)
     for name in ("random-search", "dip"):
         assert (tmp_path / "result" / name / "grid.png").is_file()
     ran(tmp_path, "report", "run", "result", "--out", "page", "--quiet")

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.invert.vector_distance import vector_distance
-from fedpriv.attacks.observation import Cost, Knowledge, Needs, Reconstruction
+from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Needs, Reconstruction
 from fedpriv.attacks.optim.fitting import Schedule, fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
@@ -71,6 +71,10 @@ class DecoderInversion(Attack):
     unit = "upload"
     budget = "iterations"
     needs = Needs(extractor=("white_box", "query", "shadow"), attacker_data=("same_domain", "other_domain"))
+
+    def trains(self, card: KnowledgeCard) -> str:
+        """Return its name: a decoder serves all who decode."""
+        return self.name
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Train a decoder for each client, unless there is one, and decode.

@@ -15,7 +15,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.invert.joint import JointInversion
-from fedpriv.attacks.observation import Knowledge, Needs, Observation, Reconstruction, TargetId, Unit
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, Reconstruction, TargetId, Unit
 from fedpriv.wire.payloads import Prototypes
 
 Inversion = Literal["dip", "pixels", "decoder", "joint"]
@@ -75,12 +75,19 @@ class RecoverThenInvert(Attack):
 
     def inverter(self, knowledge: Knowledge, **options: Any) -> Attack:
         """Return the inversion, made with this attack's budget and further options of its own; a decoder takes none."""
-        granted: Inversion = "dip" if knowledge.public_images is None else "decoder"
-        chosen = granted if self.inversion == "auto" else self.inversion
+        chosen = self._chosen(knowledge.public_images is not None)
         if chosen == "decoder":
             gradients = knowledge.card.extractor != "query"
             return DecoderInversion(refine=self.iterations if gradients else 0, restarts=self.restarts)
         return INVERSIONS[chosen](**{"iterations": self.iterations, "restarts": self.restarts} | options)
+
+    def trains(self, card: KnowledgeCard) -> str:
+        """Return what its inversion trains."""
+        return INVERSIONS[self._chosen(card.attacker_data != "none")]().trains(card)
+
+    def _chosen(self, images: bool) -> Inversion:
+        granted: Inversion = "decoder" if images else "dip"
+        return granted if self.inversion == "auto" else self.inversion
 
     @final
     def run(self, problem: AttackProblem) -> Reconstruction:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from fedpriv.experiment.processes import Process, cause, start
 from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.folder import save_rows
 from fedpriv.experiment.study.progress import Watch
@@ -47,7 +44,7 @@ class _Board:
     def __init__(self, path: Path, rows: list[Row], watch: Watch) -> None:
         self._path, self._rows, self._watch = path, rows, watch
         self._doing: dict[str, str] = {}
-        self._processes: set[subprocess.Popen[str]] = set()
+        self._processes: set[Process] = set()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._changed()
@@ -74,7 +71,7 @@ class _Board:
             pending = [row for row in self._rows if row.cell in cells and row.status == "pending"]
             if pending:
                 at = next((row for row in pending if row.cell in self._doing), pending[0])
-                failed = {"status": "failed", "error": f"the worker process ended: {_cause(code)}"}
+                failed = {"status": "failed", "error": f"the worker process ended: {cause(code)}"}
                 self._enter(at.model_copy(update=failed), None)
 
     def stop(self) -> None:
@@ -100,24 +97,8 @@ class _Board:
         self._watch(self._rows, self._doing)
 
 
-def _start(path: Path, cells: Sequence[str], execution: Execution) -> subprocess.Popen[str]:
+def _start(path: Path, cells: Sequence[str], execution: Execution) -> Process:
     flags = ["--device", execution.device, "--attended"]
     flags += ["--download"] if execution.download else []
     flags += [] if execution.chunk_rows is None else ["--chunk-rows", str(execution.chunk_rows)]
-    found = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    return subprocess.Popen(
-        [sys.executable, "-m", WORKER, str(path), *cells, *flags],
-        # It ends with this end of its input, however we end; an interrupt from the keyboard is ours alone to handle.
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": found},
-    )
-
-
-def _cause(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    name = signal.Signals(-code).name
-    return name + (", perhaps for want of memory" if name == "SIGKILL" else "")
+    return start(WORKER, [str(path), *cells, *flags])

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fedpriv.experiment.processes import own_output
 from fedpriv.experiment.study.cells import Cell, Execution
 from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, saved_cells, standing
 from fedpriv.pages.study_files import Cell as Row
@@ -137,8 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.attended:
         threading.Thread(target=_end_with_input, daemon=True).start()
-    said = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no line of ours
+    said = own_output()
 
     def tell(row: Row, doing: str | None) -> None:
         print(json.dumps({"row": row.model_dump(mode="json"), "doing": doing}), file=said, flush=True)

@@ -13,6 +13,7 @@ from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
 from fedpriv.experiment.asked import plan_of, with_settings
+from fedpriv.experiment.crew import crew
 from fedpriv.experiment.execution import AttackContext, attack_all, prepare_ground
 from fedpriv.experiment.federation_settings import (
     FLAG_NAMES,
@@ -35,6 +36,7 @@ from fedpriv.experiment.plan import (
 )
 from fedpriv.experiment.results_folder import results_folder
 from fedpriv.experiment.scratch import place
+from fedpriv.experiment.shares import Suite, workers_for
 from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
@@ -76,6 +78,8 @@ class AttackSettings(FederationSettings, total=False):
         control: also attack permuted uploads, the negative control (default True).
         control_every_budget: with ``budget``: at every budget, not at the largest only.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
+            there is memory for, once the work has taken ten seconds, and on a GPU one. Results do not depend on it.
         download: fetch the data set if it is missing.
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
@@ -94,6 +98,7 @@ class AttackSettings(FederationSettings, total=False):
     control: bool
     control_every_budget: bool
     device: str
+    workers: int | str
     download: bool
     resume: bool
     force: bool
@@ -150,6 +155,7 @@ def attack(
     plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
+    workers = workers_for(settings.get("workers", "auto"), plan)
     notices = _Notices(listener, [*asked.refusals, *plan.left_out()])
     ground, request = None, _request(plan, path)
     if path is not None:
@@ -165,11 +171,13 @@ def attack(
         run=path,
     ):
         listener.resumable()
-        if config is not None:
-            _train(folder / "run", config, device=device, download=download, listener=listener)
-        if ground is None:
-            ground, plan = _prepare(folder / "run", plan, asked.named, notices)
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
+        with crew(workers, listener, patient=settings.get("workers", "auto") == "auto") as hands:
+            if config is not None:
+                _train(folder / "run", config, device=device, download=download, listener=listener)
+            if ground is None:
+                ground, plan = _prepare(folder / "run", plan, asked.named, notices)
+            hands.work_off(Suite(ground.run.path, folder, plan, asked.named, command), ground)
         results = attack_all(folder, ground, plan, command=command, listener=listener)
         measured = measure_all(folder, ground, plan, command=command, named=asked.named, listener=listener)
         write_report(list(results), folder, list(measured))

@@ -1,0 +1,73 @@
+"""Progress bars on standard error, several at a time; each leaves a line. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedpriv.util.listener import Report
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Bars:
+    """Bars of what is going on, with the time left; outside a terminal only the line that each leaves."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shown: Progress | None = None
+        self._number = 0
+
+    @contextlib.contextmanager
+    def follow(self, title: str) -> Iterator[Report]:
+        """Show a bar; a piece of work that ends well leaves its title and time."""
+        began = time.monotonic()
+        with self._lock:
+            self._shown = shown = self._shown or _bars()
+            self._number += 1
+            shown.start()
+            task = shown.add_task(title, total=None, what="")
+        try:
+            yield lambda done, planned, what: shown.update(task, completed=done, total=planned, what=what)
+            line = f"{title}: done in {time.monotonic() - began:.0f} s"
+        except BaseException:
+            line = ""
+            raise
+        finally:
+            with self._lock:
+                shown.remove_task(task)
+                self._number -= 1
+                if line:
+                    shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                if not self._number:
+                    shown.stop()
+                    self._shown = None
+
+
+def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[what]}"),
+    )
+    console = Console(file=sys.stderr)
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

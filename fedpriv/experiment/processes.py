@@ -1,0 +1,42 @@
+"""Processes of our own, one thread each: started, ended with whoever started them, and their end in words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+Process = subprocess.Popen[bytes]
+
+
+def start(module: str, arguments: Sequence[str] = ()) -> Process:
+    """Start ``python -m module`` with pipes for its input and output; it finds every module that is found here.
+
+    An interrupt from the keyboard is not handed on: it is for whoever started the process to handle.
+    """
+    found = os.pathsep.join(place or os.getcwd() for place in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": found},
+    )
+
+
+def cause(code: int) -> str:
+    """Return in words what an exit code tells."""
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    return name + (", perhaps for want of memory" if name == "SIGKILL" else "")
+
+
+def own_output() -> TextIO:
+    """Return this process's standard output for lines of ours alone; what libraries print goes to standard error."""
+    said = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return said

@@ -1,0 +1,187 @@
+"""Shares of a suite of attacks that processes can carry out apart, and how many processes are worth having."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.experiment.plan import AttackPlan
+from fedpriv.util.arguments import argument
+from fedpriv.util.device import pick_device
+from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT, Listener
+
+if TYPE_CHECKING:
+    from fedpriv.attacks.contract import Declared
+    from fedpriv.experiment.execution import AttackContext
+
+MEMORY = 2 << 30
+"""Bytes that a process may come to need; the suite on mixtures was measured at 1.2 GiB."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What all who carry out a part of a suite must know of it.
+
+    Attributes:
+        run: that is attacked.
+        folder: of the results.
+        plan: the whole of it.
+        named: inferences that the user asked for.
+        command: that does the same again.
+    """
+
+    run: Path
+    folder: Path
+    plan: AttackPlan
+    named: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a suite.
+
+    Attributes:
+        plan: the suite's, with some of its attacks on one stage.
+        network: what these train that others share; empty for nothing.
+    """
+
+    plan: AttackPlan
+    network: str = ""
+
+    def __str__(self) -> str:
+        """Names of the folders of its results."""
+        return ", ".join(self.plan.results())
+
+    def saved_in(self, folder: Path) -> bool:
+        """True where a folder holds all of its results."""
+        from fedpriv.scoring.storage import holds_scores, is_attack_directory
+
+        places = [folder / name for name in self.plan.results()]
+        return all(is_attack_directory(place) or holds_scores(place) for place in places)
+
+
+class Shares:
+    """Shares that are left to carry out; several threads may take them."""
+
+    def __init__(self, shares: Iterable[Share] = ()) -> None:
+        self._left = list(shares)
+        self._begun: set[str] = set()
+        self._lock = threading.Lock()
+
+    def take(self, networks: set[str]) -> Share | None:
+        """Take the first one, or None where there is none.
+
+        One whose network another process trains is passed over as long as there is any else: then whoever would be idle
+        takes the last.
+
+        Args:
+            networks: of the process that asks; that of the share is added.
+        """
+        with self._lock:
+            if not self._left:
+                return None
+            others = self._begun - networks
+            share = next((one for one in self._left if one.network not in others), self._left[-1])
+            self._left.remove(share)
+            if share.network:
+                networks.add(share.network)
+                self._begun.add(share.network)
+            return share
+
+    def give_back(self, share: Share) -> None:
+        """Put a share before all others, for whoever asks next."""
+        with self._lock:
+            self._left.insert(0, replace(share, network=""))
+
+
+def shares_of(plan: AttackPlan) -> list[Share]:
+    """Return the parts of a plan, inferences first: one that learns from clients it makes up takes longest.
+
+    With ``extractor=shadow`` all attacks that use an extractor are one share, so that the substitutes are trained once.
+    """
+    found: list[Share] = []
+    for stage, number in plan.moments:
+        moment = replace(plan, stages={} if stage is None or number is None else {stage: number})
+        shadowed = [name for name, made in _all(plan).items() if _takes_shadows(plan, made)]
+        alone = [[name] for name in (*plan.inferences, *plan.attacks) if name not in shadowed]
+        for names in [*([shadowed] if shadowed else []), *alone]:
+            part = _only(moment, names)
+            if part.results():
+                networks = {_all(plan)[name].trains(plan.card) for name in names}
+                found.append(Share(part, networks.pop() if len(networks) == 1 else ""))
+    return found
+
+
+def _all(plan: AttackPlan) -> dict[str, Declared]:
+    return {**plan.inferences, **plan.attacks}
+
+
+def _only(plan: AttackPlan, names: Collection[str]) -> AttackPlan:
+    attacks = {name: made for name, made in plan.attacks.items() if name in names}
+    return replace(plan, attacks=attacks, inferences={k: made for k, made in plan.inferences.items() if k in names})
+
+
+def _takes_shadows(plan: AttackPlan, made: Declared) -> bool:
+    return plan.card.extractor == "shadow" and not getattr(made, "extractor_free", False)
+
+
+def perform(suite: Suite, share: Share, ground: AttackContext, listener: Listener = SILENT) -> None:
+    """Carry out a share; what is saved already is passed over."""
+    from fedpriv.experiment.execution import attack_all
+    from fedpriv.experiment.inference import measure_all
+
+    attack_all(suite.folder, ground, share.plan, command=suite.command, listener=listener)
+    measure_all(suite.folder, ground, share.plan, command=suite.command, named=suite.named, listener=listener)
+
+
+# ---------------------------------------------------------------- how many
+
+
+def workers_for(asked: int | str, plan: AttackPlan) -> int:
+    """Return the number of processes, this one included, that carry out a plan.
+
+    Args:
+        asked: a number, or ``auto``: as many as there are cores and memory for, and one where the device is a GPU.
+        plan: never more processes than it has shares.
+
+    Raises:
+        UserError: for anything else.
+    """
+    most = len(shares_of(plan))
+    if any(type(made).__module__ == "__main__" for made in _all(plan).values()):
+        most = 1  # another process has another __main__
+    if str(asked) == "auto":
+        return 1 if pick_device(plan.device).type == "cuda" else max(1, min(_cores(), _fitting(), most))
+    try:
+        number = int(asked)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise UserError(f"{argument('workers', asked)}: expected auto or a whole number of at least 1")
+    return max(1, min(number, most))
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use: of the machine, less where it is bound or rationed."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return min(bound, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or no ration ("max")
+        return bound
+
+
+def _fitting() -> int:
+    """Return the number of processes that the free memory is enough for, this one not counted in."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        (free,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError):
+        return os.cpu_count() or 1
+    return 1 + free // MEMORY
