@@ -28,7 +28,7 @@ def start(module: str, arguments: Sequence[str] = ()) -> Process:
 
 
 def cause(code: int) -> str:
-    """Return in words what an exit code tells."""
+    """Return an exit code in words."""
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name

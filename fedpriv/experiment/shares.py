@@ -25,7 +25,7 @@ MEMORY = 2 << 30
 
 @dataclass(frozen=True)
 class Suite:
-    """What all who carry out a part of a suite must know of it.
+    """A suite, as all who carry out a part of it must know it.
 
     Attributes:
         run: that is attacked.

@@ -82,7 +82,7 @@ class RecoverThenInvert(Attack):
         return INVERSIONS[chosen](**{"iterations": self.iterations, "restarts": self.restarts} | options)
 
     def trains(self, card: KnowledgeCard) -> str:
-        """Return what its inversion trains."""
+        """Return the name of the network that its inversion trains."""
         return INVERSIONS[self._chosen(card.attacker_data != "none")]().trains(card)
 
     def _chosen(self, images: bool) -> Inversion:
