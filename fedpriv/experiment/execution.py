@@ -48,7 +48,7 @@ class AttackContext:
     scorers: Trained
 
     def evidence_for(self, job: Job) -> Evidence:
-        """Return what a job's attack is handed, collected when it is first asked for.
+        """Return the evidence that a job's attack is handed, collected when it is first asked for.
 
         Raises:
             UserError: when the run does not have it.
