@@ -195,6 +195,7 @@ def test_rows_stop_without_gain():
         print,
     )
     assert flat.iterations == 8
+    assert not flat.converged.any()
 
 
 def test_a_row_that_is_not_finite_ends_at_once():

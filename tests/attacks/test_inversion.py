@@ -120,7 +120,26 @@ def test_the_objective_is_the_distance_of_the_returned_image(digits, extractor):
     chosen = found.objective.gather(1, found.chosen.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(distance, chosen, rtol=1e-4, atol=1e-7)
     expect_same(found.objective.min(1).values, chosen)
-    expect_same(found.converged, chosen < DipInversion().tolerance)
+    expect_same(found.converged, chosen < DipInversion().fits)
+
+
+def test_penalties_do_not_count_against_a_fit_and_a_search_at_rest_far_away_is_none(digits, extractor):
+    """A search over pixels ends at what its penalties let it reach; what says that it found the image is the distance."""
+    observations = seen_by_server(extractor, digits[0][:3], digits[1][:3])
+    attack = PixelInversion(iterations=150, restarts=2, pixels=PixelSettings(total_variation=0.02))
+    found = attack_all(attack, observations, knowledge_of(extractor))
+    distance = relative_feature_distance(extractor(found.images[:, 0]), found.features)
+    assert (found.objective.min(1).values > attack.tolerance).all()
+    expect_same(found.converged, distance < attack.fits)
+    assert found.converged.any()
+    # No image in [0, 1] has the representation: the search comes to rest at its lowest objective, and has found nothing.
+    beyond = tuple(
+        Observation(o.round, o.client, (Representations(50 * o.upload[0].features, o.upload[0].labels),), ())
+        for o in observations
+    )
+    stuck = attack_all(PixelInversion(iterations=600, restarts=1, patience=20), beyond, knowledge_of(extractor))
+    assert stuck.cost.iterations < 600
+    assert not stuck.converged.any()
 
 
 def test_every_client_is_met_with_its_own_extractor(digits, extractor):

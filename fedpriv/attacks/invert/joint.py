@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.invert.inversion import DipFitting
+from fedpriv.attacks.invert.inversion import FITS, DipFitting
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.optim.objectives import Match
@@ -47,11 +47,12 @@ class JointInversion(DipFitting, Attack):
 
     iterations: Annotated[int, Ge(1)] = 1000
     most: Annotated[int, Ge(1)] = 4
-    fits: Annotated[float, Gt(0)] = 3e-3
+    fits: Annotated[float, Ge(0)] = FITS
     match: Match = "vector"
 
     name = "joint"
     summary = "as many images as an uploaded class mean is made of, found together"
+    version = 2
     targets = CLASS_MEANS
     unit = "upload"
     budget = "iterations"

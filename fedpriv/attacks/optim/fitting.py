@@ -56,6 +56,7 @@ class Schedule:
         average: decay of the running mean of the images shown, in [0, 1); 0 is no averaging.
         tolerance: a row is finished when its objective falls below.
         patience: a row is finished when its lowest objective has not fallen by 1 % for so many steps.
+        fits: distance to what was observed, penalties aside, at which an image counts as found. The search goes on below it.
     """
 
     iterations: int
@@ -64,14 +65,23 @@ class Schedule:
     average: float = 0.0
     tolerance: float = 1e-3
     patience: int = 300
+    fits: float = 0.0
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Images ``(N, c, h, w)`` in [0, 1] with their own objective ``(N,)``, and the steps of the slowest row."""
+    """N rows after their last step.
+
+    Attributes:
+        images: ``(N, c, h, w)`` in [0, 1].
+        objective: ``(N,)`` of exactly these images.
+        converged: ``(N,)`` bool, whether the objective is below the tolerance, or the distance alone says that it fits.
+        iterations: steps of the slowest row.
+    """
 
     images: Tensor
     objective: Tensor
+    converged: Tensor
     iterations: int
 
 
@@ -155,7 +165,10 @@ def fit(prior: Prior, distance: Distance, schedule: Schedule, tick: Callable[[in
         tick(step)
     if running.any():
         settle(running.clone(), max(step, 1))
-    return Fitted(settled_images, settled_objective, step)
+    with torch.no_grad():
+        apart = distance(settled_images, torch.arange(len(first)))
+    converged = (settled_objective < schedule.tolerance) | (apart < schedule.fits)
+    return Fitted(settled_images, settled_objective, converged, step)
 
 
 def _note(records: _Records, images: Tensor, value: Tensor, step: int, schedule: Schedule) -> Tensor:

@@ -81,7 +81,7 @@ def fit_rows(
     return Solved(
         images=fitted.images.unflatten(1, (count, -1)),
         objective=fitted.objective,
-        converged=fitted.objective < schedule.tolerance,
+        converged=fitted.converged,
         labels=labels.unsqueeze(1).expand(-1, count),
         iterations=fitted.iterations,
     )
