@@ -1,15 +1,14 @@
-"""One line an attack, for spreadsheets: the numbers of ``metrics.json`` without the per-target lists."""
+"""Rows for spreadsheets: one an attack, with the numbers of ``metrics.json`` but for the per-target lists; one a point."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fedpriv.pages.alike import Verdicts
 from fedpriv.pages.baselines import Baselines, local_accuracy
 from fedpriv.pages.card import card_words
-from fedpriv.pages.frontier import MEASURES, Frontier, Point, run_figures
+from fedpriv.pages.columns import RESULTS
+from fedpriv.pages.frontier import Frontier, Point, run_figures
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.floors import PERMUTED
@@ -19,95 +18,15 @@ from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import words
 
 _MEASURES = ("psnr_db", "psnr_of_mean_mse_db", "mse_255", "ssim", "lpips", "identification_top1", "class_accuracy")
-_CSV = (
-    "directory",
-    "target",
-    "attack",
-    "stage",
-    "round",
-    "budget",
-    "method",
-    "defense",
-    "method_label",
-    "defense_label",
-    "dataset",
-    "knowledge",
-    "n_targets",
-    "n_clients",
-    "psnr_db",
-    "psnr_db_low",
-    "psnr_db_high",
-    "psnr_db_median",
-    "psnr_of_mean_mse_db",
-    "mse_255",
-    "ssim",
-    "lpips",
-    "identification_top1",
-    "identification_chance",
-    "class_accuracy",
-    "best_floor",
-    "best_floor_psnr_db",
-    "advantage_db",
-    "advantage_db_low",
-    "advantage_db_high",
-    "share_3db",
-    "permuted_psnr_db",
-    "control_passes",
-    "converged_share",
-    "objective_median",
-    "n_diverged",
-    "seconds",
-    "iterations",
-    "rows",
-    "device",
-    "seed",
-    "run_seed",
-    "accuracy_after_training",
-    "accuracy_after_broadcast",
-    "accuracy_gain_over_local",
-    "upload_scalars_per_client_round",
-    "upload_bytes_per_client_round",
-    "verdict_kind",
-    "verdict_reasons",
-    "verdict",
-)
 
 
-def csv_text(found: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None) -> str:
-    """Return the table with a header line; strongest attack of each knowledge card first; empty cells were not measured.
-
-    Args:
-        found: scored attacks.
-        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
-        alone: accuracies of clients that exchange nothing.
-
-    Raises:
-        UserError: when an attack was not scored.
-    """
-    return _written(_CSV, csv_rows(found, verdicts, alone))
-
-
-def frontier_csv(found: Sequence[Frontier]) -> str:
-    """Return a line for each point of the frontiers: verdict, what is reached by each measure, accuracies and sizes."""
-    rows = [
+def frontier_rows(found: Sequence[Frontier]) -> list[dict[str, object]]:
+    """Return a row for each point of the frontiers: verdict, what is reached by each measure, accuracies and sizes."""
+    return [
         {"frontier": number, "knowledge": _card(frontier.card)} | _point_row(point, best=best)
         for number, frontier in enumerate(found, start=1)
         for point, best in zip(frontier.points, frontier.best, strict=True)
     ]
-    return _written(_FRONTIER, rows)
-
-
-_FRONTIER = (
-    *("frontier", "knowledge", "upload", "method", "target", "defense", "seeds", "verdict_kind", "bettered"),
-    *(f"{name}{what}" for name in MEASURES for what in ("", "_low", "_high", "_attack", "_found")),
-    *("accuracy_after_training", "accuracy_after_broadcast", "accuracy_gain_over_local"),
-    *(
-        "upload_scalars_per_client_round",
-        "upload_bytes_per_client_round",
-        "adapted_attack_not_run",
-        "under_other_cards",
-    ),
-)
 
 
 def _point_row(point: Point, *, best: bool) -> dict[str, object]:
@@ -130,14 +49,6 @@ def _point_row(point: Point, *, best: bool) -> dict[str, object]:
     }
 
 
-def _written(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    buffer = io.StringIO()
-    table = csv.DictWriter(buffer, columns, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return buffer.getvalue()
-
-
 def _card(card: KnowledgeCard) -> str:
     return ";".join(f"{key}={value}" for key, value in card_words(card).items())
 
@@ -145,13 +56,18 @@ def _card(card: KnowledgeCard) -> str:
 def csv_rows(
     found: Sequence[AttackRecord], verdicts: Verdicts, alone: Baselines | None = None
 ) -> list[dict[str, object]]:
-    """Return the rows of the table by column, in its order; what was not measured is missing.
+    """Return the rows of ``results.csv`` by column, in its order; what was not measured is missing.
+
+    Args:
+        found: scored attacks; the strongest of each knowledge card comes first.
+        verdicts: as :func:`fedpriv.pages.alike.judge_results` makes them of the whole page.
+        alone: accuracies of clients that exchange nothing.
 
     Raises:
         UserError: when an attack was not scored.
     """
     rows = [_csv_row(attack, verdicts[attack.directory,], alone or {}) for attack in in_order(found, scored)]
-    return [{column: row[column] for column in _CSV if column in row} for row in rows]
+    return [{one.name: row[one.name] for one in RESULTS if one.name in row} for row in rows]
 
 
 def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[str, object]:

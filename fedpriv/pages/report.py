@@ -14,7 +14,8 @@ from fedpriv.pages import membership_report, property_report
 from fedpriv.pages.alike import Verdicts, by_folder, judge_results
 from fedpriv.pages.baselines import Baselines
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
-from fedpriv.pages.csv_table import csv_text, frontier_csv
+from fedpriv.pages.columns import table_files
+from fedpriv.pages.csv_table import csv_rows, frontier_rows
 from fedpriv.pages.defense_table import defenses
 from fedpriv.pages.findings import findings
 from fedpriv.pages.frontier import frontiers
@@ -135,8 +136,12 @@ def write_report(
     written = {
         "report.html": _page({**values, "scores": as_html}),
         "report.md": _render("report.md.j2", {**values, "scores": as_markdown}, autoescape=False),
-        "results.csv": csv_text(found, verdicts, alone),
-        **({"frontier.svg": frontier_svg(points), "frontier.csv": frontier_csv(points)} if points else {}),
+        **table_files("results.csv", csv_rows(found, verdicts, alone)),
+        **(
+            {"frontier.svg": frontier_svg(points)} | table_files("frontier.csv", frontier_rows(points))
+            if points
+            else {}
+        ),
         **dict(zip(files, pictures, strict=True)),
     }
     for file, text in written.items():  # only once all of them could be made

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedpriv.pages import curves
+from fedpriv.pages.columns import table_files
 from fedpriv.pages.page import environment, percent, quantity
 from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
 from fedpriv.pages.run_records import (
@@ -127,7 +125,8 @@ def write_runs_report(
         "moments": _MOMENT_NAMES,
         "anchors": {section.run.label: section.anchor for section in sections},
     }
-    files = {picture.file: picture.svg for picture in pictures} | {"runs.csv": _csv(rows, target_accuracy)}
+    lines = [_csv_row(row, target_accuracy) for row in rows]
+    files = {picture.file: picture.svg for picture in pictures} | table_files("runs.csv", lines)
     for file, escaped in ((PAGE, True), ("runs.md", False)):
         home = environment(autoescape=escaped)
         home.filters["sizes"] = sizes
@@ -231,19 +230,10 @@ def _prototypes(number: int, run: RunRecord, found: PrototypeMap) -> Picture:
 # ---------------------------------------------------------------- spreadsheet
 
 
-def _csv(rows: Sequence[Row], target: float) -> str:
-    """Return one line a row; accuracies are shares in [0, 1]; empty cells of ``*_to_target_*``: not reached."""
-    lines = [_csv_row(row, target) for row in rows]
-    buffer = io.StringIO()
-    table = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(lines)
-    return buffer.getvalue()
-
-
-def _csv_row(row: Row, target: float) -> dict[str, Any]:
+def _csv_row(row: Row, target: float) -> dict[str, object]:
+    """Return one line of ``runs.csv``."""
     run = row.run
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "run": run.label,
         "directory": run.directory.path.name,
         "method": run.config.method,
@@ -267,10 +257,10 @@ def _csv_row(row: Row, target: float) -> dict[str, Any]:
     found["target_accuracy"] = target
     for moment in MOMENTS:
         reached = row.reached[moment]
-        found[f"{moment}_rounds_to_target"] = reached.round if reached else ""
+        found[f"{moment}_rounds_to_target"] = reached.round if reached else None
         for count in COUNTS:
-            found[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else ""
-            found[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else ""
+            found[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else None
+            found[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else None
     found["flops_per_client_round"] = run.summary.flops.mean_per_client_round
     found["seconds"] = run.summary.seconds
     return found

@@ -10,6 +10,7 @@ import pytest
 from eval_cases import ABOUT, asked, but, federated, result
 from hypothesis import given
 from hypothesis import strategies as st
+from table_cases import told
 
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
@@ -19,7 +20,8 @@ from fedpriv.federation.summary import Communication, Total, Traffic
 from fedpriv.pages.alike import about_of, over_seeds
 from fedpriv.pages.baselines import baselines, local_accuracy
 from fedpriv.pages.chart_axes import Decibels, Linear
-from fedpriv.pages.csv_table import frontier_csv
+from fedpriv.pages.columns import table_files
+from fedpriv.pages.csv_table import frontier_rows
 from fedpriv.pages.frontier import frontiers, point_labels
 from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, describe, frontier_svg, panels
 from fedpriv.pages.upload_size import upload_size
@@ -387,7 +389,8 @@ def test_the_picture_is_the_same_every_time_and_well_formed():
 
 def test_the_table_has_a_line_for_each_point():
     found = page(image(2.0, stands=True), image(-3.0, method="fedre", reasons=LOOSE), member(0.1))
-    rows = {row["upload"]: row for row in csv.DictReader(io.StringIO(frontier_csv(found)))}
+    text = table_files("frontier.csv", frontier_rows(found))["frontier.csv"]
+    rows = {row["upload"]: row for row in csv.DictReader(io.StringIO(text))}
     assert (rows["fedgh"]["images"], rows["fedgh"]["images_found"], rows["fedgh"]["membership"]) == (
         "2.0",
         "leak",
@@ -456,7 +459,7 @@ def test_noise_three_times_the_signal_is_visibly_dear(tmp_path):
     }
     attacks = [fedpriv.attack(run, **quick) for run in runs]
     page = fedpriv.report([*attacks, alone], out=tmp_path / "page").path
-    rows = list(csv.DictReader((page / "frontier.csv").read_text().splitlines()))
+    rows = told(page / "frontier.csv")
     bare, noisy = sorted(rows, key=lambda row: row["defense"] != "none")
     gains = [float(row["accuracy_gain_over_local"]) for row in (bare, noisy)]
     assert gains[0] > 0 > gains[1]  # whoever takes part under the noise is worse off than alone

@@ -1,5 +1,4 @@
 import base64
-import csv
 import hashlib
 import io
 import itertools
@@ -13,6 +12,7 @@ import torch
 from eval_cases import ABOUT, federated, firsts, images, reconstruction, truths
 from eval_cases import stored_attack as attack
 from PIL import Image
+from table_cases import told
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.federation.run_directory import DefenseChoice
@@ -184,7 +184,7 @@ def test_ranking_is_within_a_card_and_strongest_first(three, tmp_path):
 
 def test_the_table_for_spreadsheets(three, tmp_path):
     write_report(three, tmp_path / "report")
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "report" / "results.csv").read_text())))
+    rows = told(tmp_path / "report" / "results.csv")
     weak, strong, seen = three
     assert [row["directory"] for row in rows] == ["seen", "strong", "weak"]  # by card, strongest first
     weak_one, strong_one, seen_one = judged(three)

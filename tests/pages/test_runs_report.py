@@ -1,5 +1,3 @@
-import csv
-import io
 import json
 import re
 from html.parser import HTMLParser
@@ -10,6 +8,7 @@ import pytest
 import torch
 from eval_cases import finished
 from federations import small
+from table_cases import told
 
 from fedpriv.defenses import build_defenses
 from fedpriv.federation.defense import defense_facts
@@ -128,7 +127,7 @@ def test_other_ways_to_predict_have_their_own_line(tmp_path):
     assert run.predictors == ("", "head")
     assert run.at("after_training", "head").pooled.tolist() == [0.2] * 3
     write_runs_report([home], tmp_path / "out")
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "runs.csv").read_text())))
+    rows = told(tmp_path / "out" / "runs.csv")
     assert [(row["predictor"], row["after_broadcast_final"]) for row in rows] == [("own", "0.225"), ("head", "0.1")]
 
 
@@ -214,7 +213,7 @@ def test_markdown_tables_are_whole_and_pictures_are_there(two, tmp_path):
 
 def test_the_table_for_spreadsheets(two, tmp_path):
     write_runs_report(two, tmp_path / "out", target_accuracy=0.9)
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "runs.csv").read_text())))
+    rows = told(tmp_path / "out" / "runs.csv")
     assert [row["method"] for row in rows] == ["fedgh", "fedre"]
     assert rows[0]["after_training_rounds_to_target"] == "3"
     assert rows[0]["after_training_full_scalars_to_target"] == "126"
