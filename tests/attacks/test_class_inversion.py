@@ -178,6 +178,7 @@ def test_an_independent_classifier_recognises_the_classes_and_not_the_controls(s
     assert "class recognised by an independent classifier" in text
 
 
+@pytest.mark.slow
 def test_scoring_again_asks_the_same_judge(suite, capsys):
     before = record_of(suite)["metrics"]["class_accuracy"]
     assert load_class_evaluator(suite / "class-inversion", SHAPE) is not None
@@ -185,6 +186,7 @@ def test_scoring_again_asks_the_same_judge(suite, capsys):
     assert record_of(suite)["metrics"]["class_accuracy"] == before
 
 
+@pytest.mark.slow
 def test_a_damaged_judge_is_refused(suite, tmp_path, capsys):
     (tmp_path / "judge.safetensors").write_bytes(b"not tensors")
     with pytest.raises(UserError, match="not a judge"):

@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from federations import DIGITS
@@ -44,19 +43,33 @@ def attacked(tmp_path_factory):
 
 
 def test_help_answers_at_once_and_imports_no_torch():
-    started = time.process_time()
-    code = "import sys; from fedpriv.cli.main import run; run(['--help']); assert 'torch' not in sys.modules"
+    code = """
+import sys, time
+from fedpriv.cli.main import run
+run(["--help"])
+print("took", time.process_time())
+assert "torch" not in sys.modules
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert time.process_time() - started < 5
+    told, _, seconds = done.stdout.rpartition("took")
+    assert float(seconds) < 2  # of the processor, whoever else is at work; alone a few tenths
     for name in COMMANDS:
-        assert name in done.stdout
+        assert name in told
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_explains_itself_without_torch(name):
-    code = f"import sys; from fedpriv.cli.main import run; run(['{name}', '--help']); assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--json" in done.stdout
+def test_every_command_explains_itself_without_torch():
+    code = """
+import sys
+from fedpriv.cli.main import run
+for name in sys.argv[1:]:
+    run([name, "--help"])
+    assert "torch" not in sys.modules, name
+    print(end="\\f")
+"""
+    done = subprocess.run([sys.executable, "-c", code, *COMMANDS], capture_output=True, text=True, check=True)
+    for name, told in zip(COMMANDS, done.stdout.split("\f")[:-1], strict=True):
+        assert f"fedpriv {name} " in told
+        assert "--json" in told
 
 
 # ---------------------------------------------------------------- list, data

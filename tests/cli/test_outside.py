@@ -14,28 +14,50 @@ ROOT = Path(__file__).parents[2]
 SMALL = ["--width", "8", "--clients", "3", "--rounds", "2", "--quiet"]
 
 
-def run(folder, *arguments, path=OUTSIDE):
-    """Run the command line in a folder, with another package on its path."""
+ONE_AFTER_THE_OTHER = """
+import json, sys
+from fedpriv.cli.main import run
+for command in json.loads(sys.argv[1]):
+    code = run(command)
+    print(code, end="\\f", flush=True)
+    print(end="\\f", file=sys.stderr, flush=True)
+"""
+
+
+def run(folder, *commands, path=OUTSIDE):
+    """Run commands one after the other in a folder, in one new process with another package on its path.
+
+    Returns (exit code, standard output, standard error) of each.
+    """
     where = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(path)))}
-    command = [sys.executable, "-m", "fedpriv", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, check=False)
-
-
-def ran(folder, *arguments, path=OUTSIDE):
-    done = run(folder, *arguments, path=path)
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    process = [sys.executable, "-c", ONE_AFTER_THE_OTHER, words]
+    done = subprocess.run(process, cwd=folder, env=where, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    out, err = (text.split("\f")[:-1] for text in (done.stdout, done.stderr))
+    return [(int(said[-1]), said[:-1], told) for said, told in zip(out, err, strict=True)]
+
+
+def ran(folder, *commands, path=OUTSIDE):
+    found = run(folder, *commands, path=path)
+    assert [(code, err) for code, _, err in found if code] == []
+    return [out for _, out, _ in found]
 
 
 def test_members_of_an_installed_package_train_attack_defend_and_report(tmp_path):
     data = ("--dataset", "stripes", "--models", "one-layer")
-    ran(tmp_path, "train", "--method", "fed-direction", *data, "--defense", "jitter:spread=0.2", *SMALL, "--out", "run")
     attacks = ("--attack", "random-search", "--attack", "dip", "--iterations", "4", "--targets", "4", "--no-control")
     shared = ("--workers", "2", "--out", "result")
-    assert "a worker failed" not in ran(tmp_path, "attack", "--run", "run", "--target", "direction", *attacks, *shared)
+    found = run(
+        tmp_path,
+        ("train", "--method", "fed-direction", *data, "--defense", "jitter:spread=0.2", *SMALL, "--out", "run"),
+        ("attack", "--run", "run", "--target", "direction", *attacks, *shared),
+        ("report", "run", "result", "--out", "page", "--quiet"),
+    )
+    assert [(code, err) for code, _, err in found if code] == []
+    assert not [told for _, out, err in found for told in (out, err) if "a worker failed" in told]
     for name in ("random-search", "dip"):
         assert (tmp_path / "result" / name / "grid.png").is_file()
-    ran(tmp_path, "report", "run", "result", "--out", "page", "--quiet")
     page = "".join(path.read_text() for path in (tmp_path / "page").rglob("*.html"))
     for name in ("fed-direction", "jitter spread=0.2", "random-search", "direction", "stripes", "brightness_gap"):
         assert name in page, name
@@ -54,21 +76,22 @@ def test_references_stand_wherever_a_name_does(tmp_path):
         'method = "outsider:FED_DIRECTION"\ndataset = "outsider:load_stripes"\nmodels = "outsider:one_layer"\n'
         'defense = ["outsider:Jitter:spread=0.3"]\n'
     )
-    ran(tmp_path, "attack", "--config", "attack.toml", *SMALL, "--no-control", "--out", "result", path=tmp_path)
+    attack = ("attack", "--config", "attack.toml", *SMALL, "--no-control", "--out", "result")
+    metric = ("score", "result", "--metric", "outsider:BRIGHTNESS", "--quiet")
+    ran(tmp_path, attack, metric, path=tmp_path)
     assert (tmp_path / "result" / "random-search" / "grid.png").is_file()
     about = json.loads((tmp_path / "result" / "random-search" / "about.json").read_text())
     assert (about["attack"], about["target"]) == ("random-search", "direction")
-    ran(tmp_path, "report", "result", "--out", "page", "--quiet", path=tmp_path / "elsewhere")  # where nobody knows it
+    ran(
+        tmp_path, ("report", "result", "--out", "page", "--quiet"), path=tmp_path / "elsewhere"
+    )  # nobody knows it there
     assert "random-search" in "".join(path.read_text() for path in (tmp_path / "page").rglob("*.html"))
-
-    ran(tmp_path, "score", "result", "--metric", "outsider:BRIGHTNESS", "--quiet", path=tmp_path)
     again = json.loads((tmp_path / "result" / "random-search" / "metrics.json").read_text())
     assert 0 < again["metrics"]["others"]["brightness_gap"]["mean"] < 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
+def test_a_wrong_reference_is_one_line(tmp_path):
+    wrong = (
         (("train", "--method", "outsider:Nothing"), "method 'outsider:Nothing': module 'outsider' has no 'Nothing'"),
         (("train", "--method", "outsider:Jitter"), "expected a fedpriv.federation.method.Method, got type"),
         (("train", "--dataset", "nowhere:load"), "data set 'nowhere:load': module 'nowhere' cannot be imported"),
@@ -82,20 +105,21 @@ def test_references_stand_wherever_a_name_does(tmp_path):
             ("attack", "--target", "direction", "--attack", "outsider:Jitter"),
             "expected a dataclass that inherits",
         ),
-    ],
-)
-def test_a_wrong_reference_is_one_line(arguments, complaint, tmp_path):
-    done = run(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert complaint in done.stderr
-    assert done.stderr.count("\n") == 1
+    )
+    found = run(tmp_path, *(arguments for arguments, _ in wrong))
+    for (code, _, err), (_, complaint) in zip(found, wrong, strict=True):
+        assert code == 2, complaint
+        assert complaint in err
+        assert err.count("\n") == 1
     assert not any(tmp_path.iterdir())
 
 
 def test_lists_mark_whose_a_member_is(tmp_path):
-    rows = {row["name"]: row["from"] for row in json.loads(ran(tmp_path, "list", "datasets", "--json"))}
+    names = [("list", kind, "--quiet") for kind in ("payloads", "metrics", "targets")]
+    table, payloads, metrics, targets = ran(tmp_path, ("list", "datasets", "--json"), *names)
+    rows = {row["name"]: row["from"] for row in json.loads(table)}
     assert rows["stripes"] == "outsider 1.2"
     assert rows["digits"] == "fedpriv"
-    assert "direction" in ran(tmp_path, "list", "payloads", "--quiet").split()
-    assert "brightness_gap" in ran(tmp_path, "list", "metrics", "--quiet").split()
-    assert "direction" in ran(tmp_path, "list", "targets", "--quiet").split()
+    assert "direction" in payloads.split()
+    assert "brightness_gap" in metrics.split()
+    assert "direction" in targets.split()
