@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, Sender
+from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, Sender, Work
+from fedpriv.federation.local_training import classification_loss
 from fedpriv.methods.fedral import Options
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import (
     AngleMatrix,
     Classifier,
@@ -136,3 +138,23 @@ TABLE = [
     for options in OPTIONS.get(name, ("",))
     for kind in CASES
 ]
+
+SHAPE, CLASSES, WIDTH = (1, 8, 8), 4, 24
+OWN = Blueprint("small-cnn", SHAPE, CLASSES, WIDTH)
+
+
+def batch(number, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.rand(number, *SHAPE, generator=rng), torch.randint(CLASSES, (number,), generator=rng)
+
+
+def worked(model, step, images, labels, loss=None):
+    """Return the gradients that a step leaves, by name, and the loss it reports."""
+    model.train().zero_grad()
+    with global_seed(0):
+        value = step(
+            Work(model, loss or classification_loss(model), tuple(model.parameters()), None, generator(0)),
+            images,
+            labels,
+        )
+    return {name: p.grad.clone() for name, p in model.named_parameters()}, value

@@ -111,6 +111,11 @@ def cifar10_jpeg(per_class=200):
     return torch.stack(pictures).float() / 255, torch.tensor(labels)
 
 
+def judge(found, secrets, permuted=None, seed=0, **about):
+    """Score a reconstruction; ``about`` changes what is said of it."""
+    return score(found, secrets, permuted, seed=seed, about=but(ABOUT, **about))
+
+
 def stored_attack(home, pictures, secrets, *, permuted=None, **about):
     """Score an attack and store it as an attack directory."""
     found = reconstruction(pictures, per_client=1)

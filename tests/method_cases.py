@@ -77,3 +77,22 @@ def same_message(one, other):
     return len(one) == len(other) and all(
         type(a) is type(b) and same(a.tensors(), b.tensors()) for a, b in zip(one, other, strict=True)
     )
+
+
+SMALL = {"noise": 5, "hidden": 7, "learning_rate": 0.01, "steps": 5}
+"""A generator for FedGen that trains in no time."""
+
+
+def played(world, rounds=2):
+    """Run a few rounds; return the server's state, the last broadcast, states and the last uploads."""
+    server, broadcast, states = world.start()
+    uploads = []
+    for number in range(1, rounds + 1):
+        server, broadcast, states, uploads = world.round(number, server, broadcast, states)
+    return server, broadcast, states, uploads
+
+
+def trained(name, options=None, rounds=3, **training):
+    """Run a few rounds; return the world, the server's state, the last broadcast, states and the last uploads."""
+    world = World(name, options, **({"batch_size": 4, "learning_rate": 0.1} | training))
+    return world, *played(world, rounds)

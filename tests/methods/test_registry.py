@@ -9,16 +9,14 @@ from method_cases import CLASSES, SHAPE, SIZES, WIDTH, World, copies, same, same
 from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import Samples
-from fedpriv.federation.local_training import class_means, local_batches, represent
+from fedpriv.federation.local_training import local_batches
 from fedpriv.federation.method import LocalTraining, refuse_no_method
 from fedpriv.federation.states import put, weighted_mean
 from fedpriv.federation.trace import Trace
-from fedpriv.methods import METHODS, default_method, fedproto
-from fedpriv.methods.fedre import WEIGHTS
-from fedpriv.methods.shared import global_head
+from fedpriv.methods import METHODS, default_method
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import count, entries
-from fedpriv.wire.payloads import Classifier, Entangled, Model, Prototypes, Representations, SampleCount, get_payload
+from fedpriv.wire.payloads import Model, Prototypes, SampleCount, get_payload
 
 # A new method is one more row: options that the contract test runs it with.
 ROWS: list[tuple[str, dict]] = [
@@ -238,143 +236,6 @@ def test_tails_are_dropped_joined_or_cut_only_on_request():
     assert [b.tolist() for b in kept] == [[0, 1, 2, 3, 4], [5, 6]] * 2
     assert local_batches(3, LocalTraining(batch_size=5, drop_last=True), generator(1)) == []
     assert len(local_batches(11, LocalTraining(batch_size=5, max_steps=2), generator(1))) == 2
-
-
-# ---------------------------------------------------------------- heads trained by the server
-
-
-def test_the_servers_head_is_nobodys_object():
-    world = World("fedgh")
-    server, broadcast, states = world.start()
-    expect_same(server["head.weight"], states[0]["model.head.weight"])
-    frozen = copies(server)
-    world.round(1, server, broadcast, states)
-    assert same(server, frozen)
-    assert get_payload(broadcast, Classifier).state["weight"].data_ptr() != states[0]["model.head.weight"].data_ptr()
-
-
-def test_the_broadcast_head_reaches_every_client():
-    world = World("fedre")
-    server, broadcast, states = world.start()
-    _, broadcast, states, _ = world.round(1, server, broadcast, states)
-    head = get_payload(broadcast, Classifier).state
-    for setup, state in zip(world.setups, states, strict=True):
-        received = world.method.apply_broadcast(setup, state, broadcast)
-        expect_same(received["model.head.weight"], head["weight"])
-        assert not torch.equal(state["model.head.weight"], head["weight"])
-
-
-def test_fedres_server_takes_one_step_down_the_sum_of_soft_cross_entropies():
-    torch.manual_seed(0)
-    features, targets = torch.randn(3, 5), torch.softmax(torch.randn(3, 4), 1)
-    weight, bias = torch.randn(4, 5), torch.randn(4)
-    options = global_head.HeadTraining(learning_rate=0.1, batch_size=10, epochs=1)
-    trained, _ = global_head.train_head(
-        {"head.weight": weight, "head.bias": bias}, features, targets, options, generator(0), "sum"
-    )
-    # d/dW of sum_k sum_c y_kc CE_c is (softmax(z_k) - y_k) r_k^T, summed over the uploads.
-    delta = torch.softmax(features @ weight.T + bias, 1) - targets
-    expect_close(trained["head.weight"], weight - 0.1 * delta.T @ features, atol=1e-6)
-    expect_close(trained["head.bias"], bias - 0.1 * delta.sum(0), atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "payload"), [("fedgh", Prototypes), ("fedallrep", Representations)])
-def test_fedgh_and_fedallrep_train_the_head_by_mean_cross_entropy(name, payload):
-    world = World(name, {"server": {"learning_rate": 0.5, "batch_size": 100}})
-    server, broadcast, states = world.start()
-    after, _, _, uploads = world.round(1, server, broadcast, states)
-    rows = [get_payload(upload, payload) for _, upload in uploads]
-    features = torch.cat([row.features for row in rows])
-    labels = torch.cat([row.classes if payload is Prototypes else row.labels for row in rows])
-    weight, bias = server["head.weight"], server["head.bias"]
-    delta = torch.softmax(features @ weight.T + bias, 1) - torch.eye(CLASSES)[labels]
-    expect_close(after["head.weight"], weight - 0.5 * delta.T @ features / len(labels), atol=1e-5)
-    expect_close(after["head.bias"], bias - 0.5 * delta.mean(0), atol=1e-5)
-
-
-# ---------------------------------------------------------------- what is uploaded
-
-
-def test_uploads_are_computed_by_the_trained_model_over_every_sample():
-    world = World("fedallrep", batch_size=4)
-    server, broadcast, states = world.start()
-    _, _, states, uploads = world.round(1, server, broadcast, states)
-    for k, upload in uploads:
-        setup = world.setups[k]
-        put(setup.model, states[k], "model")
-        sent = get_payload(upload, Representations)
-        expect_same(sent.features, represent(setup.model, setup.train.images))
-        expect_same(sent.labels, setup.train.labels)
-        assert len(sent.labels) == SIZES[k]
-
-
-def test_prototypes_are_exact_class_means():
-    features, labels = torch.tensor([[1.0, 0], [3, 2], [5, 5]]), torch.tensor([2, 2, 0])
-    means, classes, counts = class_means(features, labels)
-    assert means.tolist() == [[5, 5], [2, 1]]
-    assert classes.tolist() == [0, 2]
-    assert counts.tolist() == [1, 2]
-
-
-def test_fixed_weights_stay_and_resampled_weights_change():
-    for sampling, stays in (("fixed", True), ("resampled", False)):
-        world = World("fedre", {"sampling": sampling})
-        server, broadcast, states = world.start()
-        server, broadcast, first, _ = world.round(1, server, broadcast, states)
-        before = world.setups[0].trace.result().mixture
-        _, _, second, uploads = world.round(2, server, broadcast, first)
-        weights = world.setups[0].trace.result().mixture
-        assert torch.equal(before, weights) is stays
-        assert (WEIGHTS in second[0]) is stays
-        encoding = get_payload(uploads[0][1], Entangled).label_encoding
-        for c in range(CLASSES):
-            of_class = weights[world.setups[0].train.labels == c]
-            assert float(encoding[c]) == pytest.approx(float(of_class.sum()), abs=1e-6)
-
-
-# ---------------------------------------------------------------- FedProto
-
-
-def test_fedproto_averages_uniformly_or_by_counts_and_keeps_what_nobody_sent():
-    state = {
-        fedproto.FEATURES: torch.tensor([[9.0], [9.0], [9.0]]),
-        fedproto.KNOWN: torch.tensor([False, False, True]),
-    }
-    a = Prototypes(torch.tensor([[1.0], [4.0]]), torch.tensor([0, 1]), torch.tensor([1, 5]))
-    b = Prototypes(torch.tensor([[5.0]]), torch.tensor([0]), torch.tensor([3]))
-    averaged, (sent,) = fedproto.server_step(None, state, [(0, (a,)), (1, (b,))], None)
-    assert averaged[fedproto.FEATURES].tolist() == [[4.0], [4.0], [9.0]]  # (1 * 1 + 5 * 3) / 4
-    assert averaged[fedproto.KNOWN].tolist() == [True, True, True]
-    assert (sent.features.tolist(), sent.classes.tolist()) == ([[4.0], [4.0], [9.0]], [0, 1, 2])
-    plain = [(k, (Prototypes(p.features, p.classes),)) for k, p in enumerate((a, b))]
-    assert fedproto.server_step(None, state, plain, None)[0][fedproto.FEATURES].tolist() == [[3.0], [4.0], [9.0]]
-
-
-def test_fedproto_without_its_regulariser_is_local_training():
-    alone, proto = World("local"), World("fedproto", {"weight": 0})
-    for world in (alone, proto):
-        server, broadcast, states = world.start()
-        for number in (1, 2, 3):
-            server, broadcast, states, _ = world.round(number, server, broadcast, states)
-        world.states = states
-    for one, other in zip(alone.states, proto.states, strict=True):
-        for name, value in one.items():
-            expect_same(value, other[name])
-
-
-def test_fedproto_predicts_the_nearest_known_prototype():
-    world = World("fedproto")
-    _, _, states = world.start()
-    setup, images = world.setups[0], torch.rand(5, *SHAPE)
-    put(setup.model, states[0], "model")
-    features = represent(setup.model, images)
-    anchors = Prototypes(torch.stack([features[3], features[1]]).clone(), torch.tensor([1, 3]))
-    received = world.method.apply_broadcast(setup, states[0], (anchors,))
-    scores = world.method.predict(setup, received, images)
-    distance = ((features[:, None] - anchors.features) ** 2).mean(2)
-    expect_close(scores[:, [1, 3]], -distance, atol=1e-5)
-    assert scores[:, [0, 2]].isneginf().all()
-    assert scores.argmax(1)[[3, 1]].tolist() == [1, 3]
 
 
 # ---------------------------------------------------------------- communication

@@ -1,28 +1,23 @@
+"""Scores: what a perfect, a failing and a guessing attack get, and what numbers and verdicts have to satisfy."""
+
 import dataclasses
 import json
 
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, but, firsts, images, reconstruction, truths
+from eval_cases import ABOUT, but, firsts, images, judge, reconstruction, truths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.cli.main import run
 from fedpriv.scoring.convergence import Convergence, convergence
 from fedpriv.scoring.floors import FLOORS, guess
 from fedpriv.scoring.judgement import judge as judged
 from fedpriv.scoring.panel import own_guesses
 from fedpriv.scoring.records import RECORD_VERSION, SCORING_VERSION
-from fedpriv.scoring.score import score
-from fedpriv.scoring.storage import load_metrics, save_attack
 from fedpriv.scoring.verdict import words
 from fedpriv.util.errors import UserError
-
-
-def judge(found, secrets, permuted=None, seed=0, **about):
-    return score(found, secrets, permuted, seed=seed, about=but(ABOUT, **about))
 
 
 def blind(name, secrets, ids, seed=0):
@@ -291,144 +286,3 @@ def test_only_repeats_are_left_out():
     assert len(own_guesses(torch.stack([one, two, one, two])[None], short)[0]) == 2
     assert len(own_guesses(torch.stack([one, two, three, one])[None], short)[0]) == 3  # more guesses than images
     assert len(own_guesses(one[None, None], four)[0]) == 1
-
-
-# ---------------------------------------------------------------- identification in batches
-
-
-def batches_of_noise(seed, n_targets=6, size=30):
-    return torch.stack([images(size, seed=seed + place) for place in range(n_targets)])
-
-
-def test_noise_is_not_identified_because_the_truth_chose_which_guess_to_compare():
-    secrets = truths([30] * 6, pool=240)
-    found = judge(reconstruction(batches_of_noise(100), per_client=1), secrets)
-    told = found.metrics.identification_top1
-    assert told.ci95[0] > 1 / 41 + 0.05  # by the formula for one guess it would be a leak
-    assert told.chance_of in told.blind
-    assert told.chance == max(told.blind.values()) == pytest.approx(told.mean, abs=0.1)
-    assert judged(found).claims == ()
-
-
-def test_an_attack_that_does_as_well_on_permuted_uploads_identifies_nothing():
-    secrets = truths([30] * 6, pool=240)
-    control = reconstruction(batches_of_noise(500), per_client=1)
-    nothing = judge(reconstruction(batches_of_noise(100), per_client=1), secrets, control)
-    told = nothing.metrics.identification_top1
-    low, high = told.permuted.difference.ci95
-    assert low <= 0 <= high
-    assert told.permuted.difference.mean == pytest.approx(told.mean - told.permuted.mean)
-    assert told.chance == max(told.blind.values()) >= told.permuted.mean == told.blind["permuted"]
-    assert judged(nothing).claims == ()
-    hints = torch.stack(
-        [0.4 * truth.members + 0.6 * noise for truth, noise in zip(secrets, control.images, strict=True)]
-    )
-    something = judge(reconstruction(hints, per_client=1), secrets, control)
-    assert something.metrics.identification_top1.permuted.difference.ci95[0] > 0.2
-    assert "told from decoys" in words(judged(something))
-
-
-def test_single_images_stand_beside_their_control_as_well():
-    secrets = truths([1] * 8)
-    right = reconstruction(firsts(secrets), per_client=1)
-    leaky = judge(right, secrets, right)  # the same on permuted uploads: known from elsewhere than the upload
-    told = leaky.metrics.identification_top1
-    assert (told.mean, told.permuted.mean) == (1, 1)
-    assert told.permuted.difference.mean == 0
-    assert told.permuted.difference.ci95 == pytest.approx(
-        (-0.37, 0.37), abs=0.01
-    )  # eight clients are not all there are
-    assert judged(leaky).kind == "none"
-    fine = judge(right, secrets, reconstruction(firsts(secrets).roll(1, 0), per_client=1))
-    told = fine.metrics.identification_top1
-    assert (told.mean, told.permuted.mean, told.n_left_out, told.decoys) == (1, 0, 0, (20,))
-    assert "100 % of the images are told from decoys (" in words(judged(fine))
-
-
-def test_scoring_files_again_gives_the_same_identification(tmp_path):
-    secrets = truths([6] * 4)
-    found, control = (reconstruction(batches_of_noise(seed, 4, 6)) for seed in (100, 500))
-    record = judge(found, secrets, control)
-    told = but(record.metrics.identification_top1, permuted=None, blind={}, chance=1 / 41)
-    stale = but(record, metrics=but(record.metrics, identification_top1=told))
-    save_attack(tmp_path / "dip", reconstruction=found, truths=secrets, about=ABOUT, permuted=control, metrics=stale)
-    assert run(["score", str(tmp_path / "dip"), "--quiet"]) == 0
-    again = load_metrics(tmp_path / "dip")
-    assert again.metrics.identification_top1 == record.metrics.identification_top1
-
-
-def test_targets_without_ten_decoys_of_their_class_are_left_out_and_counted():
-    secrets = truths([1] * 6)
-    scarce = tuple(dataclasses.replace(truth, labels=truth.labels + 7) for truth in secrets[:2])
-    record = judge(reconstruction(firsts(secrets)), (*scarce, *secrets[2:]))
-    told = record.metrics.identification_top1
-    assert told.per_target == (None, None, 1, 1, 1, 1)
-    assert (told.n, told.n_left_out, told.mean) == (4, 2, 1)
-    compared = {one.measure: one for one in record.comparisons}
-    assert (compared["identified"].n, compared["identified"].n_clients) == (4, 2)
-    nothing = tuple(dataclasses.replace(truth, labels=truth.labels + 7) for truth in secrets)
-    record = judge(reconstruction(firsts(secrets)), nothing)
-    told = record.metrics.identification_top1
-    assert (told.n_left_out, told.mean, told.chance, told.blind) == (6, None, None, {})
-    assert "ten" in told.not_measured or "10" in told.not_measured
-    assert {one.measure for one in record.comparisons} == {"images", "beyond_3db"}
-
-
-def test_the_strongest_guess_of_each_stratum_is_what_counts():
-    secrets = truths([1, 2] * 4)
-    record = judge(reconstruction(firsts(secrets)), secrets, reconstruction(images(8, seed=7)[:, None]))
-    for one in record.comparisons:
-        rows = [row for row, target in enumerate(record.targets) if one.stratum in ("all", target.stratum)]
-        assert one.n == len(rows)
-        if one.measure == "images":
-            own = np.array(record.metrics.psnr_db.per_target)[rows]
-            gains = {
-                name: float((own - np.array(floor.psnr_db.per_target)[rows]).mean())
-                for name, floor in record.floor_details.items()
-            }
-            assert one.mean == pytest.approx(min(gains.values()))
-            assert gains[one.against] == min(gains.values())
-    assert {(one.measure, one.stratum) for one in record.comparisons} == {
-        (measure, stratum) for measure in ("images", "beyond_3db", "identified") for stratum in ("all", "1", "2-3")
-    }
-
-
-def test_recovered_vectors_are_compared_with_guesses_at_them():
-    secrets = truths([1, 1, 12, 12] * 3)
-    true = torch.randn(12, 5, generator=torch.Generator().manual_seed(1))
-    rare = torch.tensor([truth.n_c == 1 for truth in secrets])[:, None]
-    close, far = true * 1.1, true * 0.2
-    secrets = tuple(
-        dataclasses.replace(truth, feature=feature, vectors={"strangers": near, "head_rows": bad})
-        for truth, feature, near, bad in zip(secrets, true, torch.where(rare, far, close), far, strict=True)
-    )
-    record = judge(reconstruction(firsts(secrets), features=true * 1.2, per_client=4), secrets)
-    assert record.floors["strangers"].relative_error == pytest.approx((0.8 + 0.1) / 2, rel=1e-4)
-    assert record.floors["head_rows"].relative_error == pytest.approx(0.8, rel=1e-4)
-    found = {one.stratum: one for one in record.comparisons if one.measure == "vectors"}
-    assert found["1"].mean == pytest.approx(0.6, rel=1e-4)
-    assert found["1"].least == pytest.approx(0.08, rel=1e-4)
-    assert found[">10"].mean == pytest.approx(-0.1, rel=1e-4)
-    assert found["all"].mean == pytest.approx(0.25, rel=1e-4)
-    assert (found["all"].against, found["all"].n_clients) == ("strangers", 3)
-    told = record.metrics.feature_identification
-    assert told.blind == {name: record.floors[name].feature_identification for name in ("strangers", "head_rows")}
-    assert told.chance == max(told.blind.values())
-    assert {one.stratum for one in record.comparisons if one.measure == "vectors_identified"} == {"all", "1", ">10"}
-
-
-def test_a_vector_that_is_not_finite_counts_as_zero_and_is_never_dropped():
-    secrets = truths([1] * 4)
-    true = torch.eye(4)
-    true[3] = 0  # has no relative error
-    secrets = tuple(
-        dataclasses.replace(truth, feature=feature, vectors={"strangers": feature + 0.5})
-        for truth, feature in zip(secrets, true, strict=True)
-    )
-    own = true.clone()
-    own[0, 1] = torch.nan
-    record = judge(reconstruction(firsts(secrets), features=own), secrets)
-    compared = next(one for one in record.comparisons if one.measure == "vectors")
-    assert compared.n == 3
-    assert compared.mean == pytest.approx(((1 - 1) + 1 + 1) / 3)
-    assert record.metrics.relative_error.mean is None

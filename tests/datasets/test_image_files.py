@@ -1,0 +1,155 @@
+"""TinyImageNet and folders of images, in the layouts of the originals."""
+
+import numpy as np
+import pytest
+from image_cases import first_pixels, refused
+from PIL import Image
+
+from fedpriv.datasets import SourceOptions, load_dataset
+
+
+def flat_image(path, value, size=(5, 5), mode="RGB"):
+    """Write an image of one value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode == "L" else (value,) * len(mode)).save(path)
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Three classes listed, two there; the validation part in one folder, in an order unlike the classes'."""
+    root = tmp_path / "tiny-imagenet-200"
+    for wnid, values in (("n02", (10, 20)), ("n01", (30, 40))):
+        for number, value in enumerate(values):
+            flat_image(root / "train" / wnid / "images" / f"{wnid}_{number}.png", value)
+    for number, value in enumerate((50, 60, 70)):
+        flat_image(root / "val" / "images" / f"val_{number}.png", value)
+    (root / "wnids.txt").write_text("n02\nn03\nn01\n")
+    (root / "words.txt").write_text("n01\tcrane, bird\nn02\tcrane\nn03\tkoala\n")
+    rows = ["val_2.png\tn02\t0\t0\t4\t4", "val_0.png\tn01\t0\t0\t4\t4", "val_1.png\tn01\t0\t0\t4\t4"]
+    (root / "val" / "val_annotations.txt").write_text("\n".join(rows) + "\n")
+    return root
+
+
+def test_tiny_imagenet_takes_validation_labels_from_the_annotations(tiny):
+    for given in (tiny, tiny.parent):
+        dataset = load_dataset("tiny-imagenet", SourceOptions(given))
+        assert first_pixels(dataset) == [10, 20, 30, 40, 50, 60, 70]
+        assert dataset.samples.labels.tolist() == [0, 0, 1, 1, 1, 1, 0]
+        assert dataset.class_names == ("crane (n02)", "crane (n01)")
+        assert dataset.n_official_train == 4
+
+
+def test_tiny_imagenet_per_class_reaches_the_validation_part(tiny):
+    dataset = load_dataset("tiny-imagenet", SourceOptions(tiny, per_class=3))
+    assert first_pixels(dataset) == [10, 20, 30, 40, 50, 70]
+    assert dataset.n_official_train == 4
+
+
+def test_grey_files_among_colour_ones_become_colour(tiny):
+    flat_image(tiny / "val" / "images" / "val_0.png", 50, mode="L")
+    assert load_dataset("tiny-imagenet", SourceOptions(tiny)).image_shape == (3, 5, 5)
+    assert load_dataset("tiny-imagenet", SourceOptions(tiny, channels=1)).image_shape == (1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("val_0.png\tn03\t0", "val_annotations.txt line 2: image val_0.png is of class n03, which has no folder"),
+        ("val_9.png\tn01\t0", "line 2: image .*val_9.png is not there"),
+        ("val_2.png\tn01\t0", "line 2: image val_2.png is annotated twice"),
+        ("val_0.png n01", "line 2: expected a file name, a tab and a class id"),
+    ],
+)
+def test_tiny_imagenet_names_the_bad_annotation(tiny, line, message):
+    file = tiny / "val" / "val_annotations.txt"
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join([rows[0], line, rows[2]]))
+    refused("tiny-imagenet", message, data_dir=tiny)
+
+
+def test_tiny_imagenet_that_is_incomplete_says_what_is_missing(tiny):
+    (tiny / "train" / "n09").mkdir()
+    refused("tiny-imagenet", "n09 is a class that .*wnids.txt does not list", data_dir=tiny)
+    (tiny / "train" / "n09").rename(tiny / "train" / "n03")
+    refused("tiny-imagenet", "no images/ in .*n03", data_dir=tiny)
+    (tiny / "train" / "n03" / "images").mkdir()
+    refused("tiny-imagenet", "no images in .*n03", data_dir=tiny)
+    (tiny / "train" / "n03" / "images").rmdir()
+    (tiny / "train" / "n03").rmdir()
+    (tiny / "val" / "val_annotations.txt").unlink()
+    refused("tiny-imagenet", "cannot read .*val_annotations.txt", data_dir=tiny)
+
+
+def test_tiny_imagenet_cannot_be_downloaded_and_says_so(tmp_path):
+    refused("tiny-imagenet", "download cannot fetch it: unpack http", data_dir=tmp_path, download=True)
+
+
+def test_folder_with_train_and_test(tmp_path):
+    flat_image(tmp_path / "train" / "b" / "2.png", 4)
+    flat_image(tmp_path / "train" / "b" / "10.png", 3)
+    flat_image(tmp_path / "train" / "a" / "x.png", 1)
+    flat_image(tmp_path / "test" / "b" / "x.png", 9)
+    (tmp_path / "train" / "a" / "notes.txt").write_text("not an image")
+    (tmp_path / "train" / ".cache").mkdir()
+    dataset = load_dataset("folder", SourceOptions(tmp_path))
+    assert dataset.class_names == ("a", "b")
+    assert first_pixels(dataset) == [1, 3, 4, 9]
+    assert dataset.samples.labels.tolist() == [0, 1, 1, 1]
+    assert dataset.n_official_train == 3
+    assert dataset.image_shape == (3, 5, 5)
+
+
+def test_folder_of_class_folders_alone_is_grey_where_its_files_are(tmp_path):
+    flat_image(tmp_path / "a" / "x.png", 1, mode="L")
+    flat_image(tmp_path / "b" / "x.PNG", 2, mode="L")
+    dataset = load_dataset("folder", SourceOptions(tmp_path))
+    assert dataset.image_shape == (1, 5, 5)
+    assert (first_pixels(dataset), dataset.n_official_train) == ([1, 2], 2)
+    assert load_dataset("folder", SourceOptions(tmp_path, channels=3)).image_shape == (3, 5, 5)
+    flat_image(tmp_path / "b" / "y.png", 3)
+    assert load_dataset("folder", SourceOptions(tmp_path)).image_shape == (3, 5, 5)
+
+
+def test_mixed_sizes_are_refused_or_brought_to_one_size(tmp_path):
+    flat_image(tmp_path / "a" / "1.png", 1)
+    flat_image(tmp_path / "a" / "2.png", 2, size=(9, 4))
+    message = refused("folder", "2.png is 9x4 pixels but .*1.png is 5x5; image_size", data_dir=tmp_path)
+    assert str(tmp_path) in message
+    dataset = load_dataset("folder", SourceOptions(tmp_path, image_size=6))
+    assert dataset.image_shape == (3, 6, 6)
+    assert first_pixels(dataset) == [1, 2]
+
+
+def test_images_that_per_class_drops_are_not_decoded(tmp_path):
+    flat_image(tmp_path / "a" / "1.png", 1)
+    (tmp_path / "a" / "2.png").write_bytes(b"broken")
+    assert first_pixels(load_dataset("folder", SourceOptions(tmp_path, per_class=1))) == [1]
+
+
+@pytest.mark.parametrize("broken", [b"", b"no image at all", None], ids=["empty", "text", "truncated"])
+@pytest.mark.parametrize("name", ["1.png", "2.png"], ids=["first", "later"])
+def test_broken_image_is_named(tmp_path, broken, name):
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    (tmp_path / "a").mkdir()
+    for file in ("1.png", "2.png"):
+        Image.fromarray(noise).save(tmp_path / "a" / file)
+    target = tmp_path / "a" / name
+    target.write_bytes(target.read_bytes()[:800] if broken is None else broken)
+    assert str(target) in refused("folder", "cannot read image", data_dir=tmp_path)
+
+
+def test_sixteen_bit_images_are_refused_rather_than_clipped(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)).save(tmp_path / "a" / "deep.png")
+    refused("folder", "deep.png has pixels of more than 8 bits", data_dir=tmp_path)
+
+
+def test_folder_layouts_that_are_refused(tmp_path):
+    refused("folder", "no folders in .*: expected train/", data_dir=tmp_path)
+    flat_image(tmp_path / "train" / "a" / "1.png", 1)
+    refused("folder", "has train/ but no test/", data_dir=tmp_path)
+    (tmp_path / "test").mkdir()
+    flat_image(tmp_path / "test" / "c" / "1.png", 1)
+    refused("folder", "c is a class that .*train does not have", data_dir=tmp_path)
+    (tmp_path / "train" / "c").mkdir()
+    refused("folder", "no images in .*c: expected files", data_dir=tmp_path)

@@ -1,0 +1,121 @@
+"""Transformed inputs and mixup: every augmentation and every weight by hand."""
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from defense_cases import CLASSES, OWN, batch, build, plan_for, worked
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
+
+from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
+from fedpriv.defenses.transform import AUGMENTATIONS, Transform, read_policy, transform
+from fedpriv.federation.defense import Work, plain_step
+from fedpriv.models.build import build_model
+from fedpriv.util.seeds import generator
+
+
+def test_the_published_policy_is_what_the_authors_table_says():
+    assert len(AUGMENTATIONS) == 50
+    names = [[AUGMENTATIONS[number] for number in policy] for policy in read_policy(Transform().policy)]
+    assert names == [
+        [("translate-x", 9), ("contrast", 6), ("translate-y", 2)],
+        [("translate-y", 3), ("contrast", 7), ("contrast", 7)],
+    ]
+
+
+@given(st.integers(0, 49), st.integers(0, 100), st.sampled_from([1, 3]), st.booleans())
+def test_every_augmentation_keeps_shape_and_range_and_repeats_by_seed(number, seed, channels, crop):
+    image = torch.rand(channels, 9, 12, generator=generator(seed))
+    one = transform(image, ((number,),), generator(seed, "draw"), crop=crop)
+    two = transform(image, ((number,),), generator(seed, "draw"), crop=crop)
+    assert one.shape == image.shape
+    expect_same(one, two)
+    assert 0 <= float(one.min()) <= float(one.max()) <= 1
+
+
+def test_augmentations_by_hand():
+    image = torch.zeros(1, 20, 20)
+    image[0, 10, 10] = 1.0
+    places = {
+        tuple(transform(image, ((3,),), generator(seed), crop=False)[0].nonzero()[0].tolist()) for seed in range(12)
+    }
+    assert places == {(10, 1), (10, 19)}  # 9.06 pixels to either side
+    half = torch.full((1, 4, 4), 0.25)
+    expect_same(transform(half, ((0,),), generator(0), crop=False), 1 - half)  # invert
+    bright = {round(float(transform(half, ((15,),), generator(seed), crop=False).mean()), 4) for seed in range(12)}
+    assert bright == {0.125, 0.375}  # brightness 9: half more or less
+
+
+def test_each_image_of_a_batch_is_transformed_and_the_loss_is_of_these():
+    images, labels = batch(4)
+    model = build_model(OWN, 0)
+    seen = []
+
+    def loss(given_images, given_labels):
+        seen.append(given_images)
+        return cross_entropy(model(given_images), given_labels)
+
+    (defense,) = build("transform:policy=0,crop=false")
+    worked(model, defense.guard(plan_for("model"))(plain_step), images, labels, loss)
+    expect_close(seen[0], 1 - images)
+    empty, _ = (images[:0], labels[:0])
+    worked_on = []
+    defense.guard(plan_for("model"))(lambda work, some, _: worked_on.append(len(some)) or torch.zeros(()))(
+        Work(model, loss, (), None, generator(0)), empty, labels[:0]
+    )
+    assert worked_on == [0]
+
+
+@given(st.integers(2, 6), st.floats(0.02, 1.0), st.integers(0, 10**6))
+def test_weights_sum_to_one_and_keep_their_bound(number, slack, seed):
+    most = 1 / number + slack * (1 - 1 / number)
+    weights = bounded_weights(number, most, generator(seed))
+    assert float(weights.sum()) == pytest.approx(1)
+    assert float(weights.min()) >= 0
+    assert float(weights.max()) <= most + 1e-9
+
+
+def test_mixing_identical_images_changes_nothing():
+    image, label = batch(1)
+    images, labels = image.expand(5, -1, -1, -1).contiguous(), label.expand(5)
+    model = build_model(OWN, 0)
+    plain, value = worked(model, plain_step, images, labels)
+    mixed, other = worked(model, mixed_step(plain_step, Mixup()), images, labels)
+    expect_close(value, other, atol=1e-6)
+    assert all(torch.allclose(plain[name], mixed[name], atol=1e-5) for name in plain)
+
+
+def test_the_loss_of_mixed_images_weighs_every_label():
+    images, labels = batch(6)
+    model = build_model(OWN, 0)
+    found, value = worked(model, mixed_step(plain_step, Mixup(images=2, most=0.65)), images, labels)
+    rng = generator(0)
+    weights = bounded_weights(2, 0.65, rng)
+    order = torch.randperm(6, generator=rng)
+    blend = float(weights[0]) * images + float(weights[1]) * images[order]
+    soft = torch.zeros(6, CLASSES)
+    for row in range(6):
+        soft[row, labels[row]] += weights[0]
+        soft[row, labels[order[row]]] += weights[1]
+    model.zero_grad()
+    expected = cross_entropy(model(blend), soft)
+    expected.backward()
+    expect_close(value, expected.detach(), atol=1e-6)
+    assert all(torch.allclose(found[name], p.grad, atol=1e-6) for name, p in model.named_parameters())
+
+
+def test_signs_mirror_pixels_at_mid_grey():
+    images, labels = batch(4)
+    model, seen = build_model(OWN, 0), []
+
+    def loss(given_images, given_labels):
+        seen.append(given_images)
+        return cross_entropy(model(given_images), given_labels)
+
+    for signs in (False, True):
+        worked(model, mixed_step(plain_step, Mixup(images=2, signs=signs)), images, labels, loss)
+    plain, flipped = seen[0], seen[2]
+    same, mirrored = torch.isclose(flipped, plain), torch.isclose(flipped, 1 - plain)
+    assert bool((same | mirrored).all())
+    assert 0.3 < float(same.float().mean()) < 0.7

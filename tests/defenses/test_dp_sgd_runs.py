@@ -1,0 +1,117 @@
+"""DP-SGD in whole runs: what is accounted for is what was done, and what is refused."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from compare import expect_same
+from federations import CPU, DIGITS, small, train_small
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.cli.main import run as command
+from fedpriv.defenses import parse_choice
+from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.traces import used_images
+from fedpriv.experiment.federation import prepare
+from fedpriv.federation.engines.local import run_clients
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.rounds import run
+from fedpriv.federation.run_directory import RunDirectory
+
+CONFIG = small(
+    "fedavg",
+    models="small-mlp",
+    per_class=10,
+    clients=3,
+    rounds=2,
+)
+
+
+def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path):
+    config = replace(
+        CONFIG, method="fedrep", options={"head_epochs": 3}, defenses=(parse_choice("dp-sgd:noise_multiplier=3"),)
+    )
+    federation = prepare(config, CPU)
+    taken = []
+
+    def counting(step):
+        def count(work, images, labels):
+            taken.append(len(labels))
+            return step(work, images, labels)
+
+        return count
+
+    (guard,) = federation.clients[0].training.guards
+    spied = replace(federation.clients[0].training, guards=(guard, counting))
+    clients = tuple(replace(setup, training=spied) for setup in federation.clients)
+    directory = RunDirectory.create(tmp_path / "run", config)
+    run(replace(federation, clients=clients), directory, run_clients)
+    record = directory.summary.privacy[0]
+    smallest = min(len(setup.train) for setup in federation.clients)
+    assert record["releases"] * 3 == len(taken) == 3 * 2 * (3 + 1) * math.ceil(smallest / 10)
+    assert record["epsilon"] == epsilon(3.0, record["releases"], 1e-5, 10 / smallest)
+    assert len(set(taken)) > 1
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "text", "words"),
+    [
+        ("fedavg", "resnet18", "dp-sgd:epsilon=8", "batch normalisation"),
+        ("fedala", "small-mlp", "dp-sgd:epsilon=8", "fedala"),
+        ("fedavg", "small-mlp", "dp-sgd:epsilon=0", "epsilon"),
+        ("fedavg", "small-mlp", "dp-sgd:epsilon=0.00001", "larger epsilon"),
+        ("fedavg", "small-mlp", "dp-sgd:clip=-1,epsilon=8", "clip"),
+        ("fedavg", "small-mlp", "dp-sgd:delta=1,epsilon=8", "delta"),
+    ],
+)
+def test_bad_strengths_end_in_one_line(method, model, text, words, tmp_path, capsys):
+    arguments = ["train", "--method", method, "--models", model, "--clients", "3", "--rounds", "1", "--defense", text]
+    assert command([*arguments, "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_opacus_the_run_says_what_to_install(tmp_path, capsys, monkeypatch):
+    import sys
+
+    epsilon.cache_clear()
+    noise_multiplier_for.cache_clear()
+    for name in [name for name in sys.modules if name.split(".")[0] == "opacus"] + ["opacus", "opacus.accountants"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    arguments = ["train", "--method", "fedavg", "--models", "small-mlp", "--clients", "3", "--rounds", "1"]
+    assert command([*arguments, "--defense", "dp-sgd:epsilon=8", "--out", str(tmp_path / "run")]) == 2
+    assert "fedpriv[dp]" in capsys.readouterr().err
+
+
+def test_the_summary_is_json_and_names_what_uploads_give_away(tmp_path, capsys):
+    arguments = ["train", "--method", "fedproto", *DIGITS, "--per-class", "10", "--clients", "3", "--rounds", "1"]
+    assert command([*arguments, "--defense", "dp-sgd:noise_multiplier=2", "--out", str(tmp_path / "run")]) == 0
+    assert "none of uploads" in capsys.readouterr().out
+    record = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"][0]
+    assert record["epsilon"] is None
+
+
+def test_only_clients_that_drew_an_image_are_attacked(tmp_path):
+    config = replace(
+        CONFIG,
+        clients=6,
+        rounds=1,
+        training=LocalTraining(learning_rate=0.1, batch_size=1, max_steps=1),
+        defenses=(parse_choice("dp-sgd:noise_multiplier=1"),),
+    )
+    directory, federation = train_small(tmp_path / "run", config)
+    drawn = {k: used_images(directory, 1, k) for k in range(6)}
+    found = gather(directory, federation, "model", KnowledgeCard(labels="given"), n_targets=10, seed=0)
+    assert {target.client for target in found.targets} == {k for k, batch in drawn.items() if len(batch)}
+    assert 0 < len(found.targets) < 6
+    assert found.knowledge.batch.batch_size == 1
+    assert {k: facts.batch_size for k, facts in found.knowledge.batches.items()} == {
+        k: len(b) for k, b in drawn.items() if len(b)
+    }
+    for target in found.targets:
+        labels = federation.clients[target.client].train.labels[drawn[target.client]]
+        expect_same(found.knowledge.labels[1, target.client], labels)

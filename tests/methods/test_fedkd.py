@@ -1,0 +1,124 @@
+"""FedKD: mentor and mentee, and the low-rank factors that are sent."""
+
+import math
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from method_cases import SHAPE, World
+
+from fedpriv.algebra.low_rank import compress, recover
+from fedpriv.federation.planned_traffic import message_sizes
+from fedpriv.methods import fedkd
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import count
+from fedpriv.wire.payloads import Energy, LowRankModel, get_payload
+from fedpriv.wire.sizes import FederationSizes
+
+
+def hand_case():
+    features = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])
+    logits = torch.tensor([[math.log(3), 0.0]]), torch.tensor([[0.0, 0.0]])
+    weight = torch.tensor([[0.0, 1.0], [1.0, 0.0]])  # W r_s = (2, 0); squared distance to r_m 1, mean over two 0.5
+    return (features[0], logits[0]), (features[1], logits[1]), weight, torch.tensor([0])
+
+
+def test_fedkd_loss_by_hand():
+    mentor, mentee, weight, labels = hand_case()
+    alone = -math.log(0.75) - math.log(0.5)
+    divergences = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    divergences += 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    loss = fedkd.distillation_loss(mentor, mentee, weight, labels, parity=False)
+    assert float(loss) == pytest.approx(alone + (divergences + 2 * 0.5) / alone, abs=1e-6)
+    loss = fedkd.distillation_loss(mentor, mentee, weight, labels, parity=True)
+    assert float(loss) == pytest.approx(alone + (divergences / 2 + 2 * 0.5) / alone, abs=1e-6)
+
+
+def test_fedkd_holds_teachers_constant_unless_parity_is_asked_for():
+    for parity in (False, True):
+        mentor, mentee, weight, labels = hand_case()
+        inputs = [value.clone().requires_grad_() for value in (*mentor, *mentee, weight)]
+        loss = fedkd.distillation_loss(tuple(inputs[:2]), tuple(inputs[2:4]), inputs[4], labels, parity=parity)
+        slopes = torch.autograd.grad(loss, inputs)
+        alone = -math.log(0.75) - math.log(0.5)
+        # d MSE / d r_m = (r_m - W r_s) = (-1, 0) with two entries; both losses push it only in parity.
+        once = torch.tensor([[-1.0, 0.0]]) / alone
+        expect_close(slopes[0], 2 * once if parity else once, atol=1e-6)
+        expect_close(slopes[4], torch.tensor([[0.0, 2.0], [0.0, 0.0]]) / alone * (2 if parity else 1), atol=1e-6)
+        # d CE / d z + d KL(p_s || p_m) / d z over D, with p_m - y and p_m - p_s.
+        constant = torch.tensor([[-0.25, 0.25]]) + torch.tensor([[0.25, -0.25]]) / alone
+        assert torch.allclose(slopes[1], constant, atol=1e-6) is not parity
+
+
+def test_fedkd_survives_a_client_that_fits_its_data_perfectly():
+    logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
+    features = torch.tensor([[1.0, 2.0]])
+    loss = fedkd.distillation_loss(
+        (features, logits), (features, logits), torch.eye(2), torch.tensor([0]), parity=False
+    )
+    assert not loss.detach().any()
+    assert torch.autograd.grad(loss, logits)[0].isfinite().all()
+
+
+def test_fedkds_share_of_energy_grows_by_the_published_schedule():
+    options = fedkd.Options()
+    shares = [fedkd.energy_of_round(index, 10, options) for index in (0, 1, 4, 9, 10)]
+    assert shares == pytest.approx([0.95, 0.956, 0.965, 0.98, 0.98])
+    world = World("fedkd")  # 5 rounds planned
+    server, broadcast, states = world.start()
+    seen = []
+    for number in range(1, 6):
+        seen.append(float(get_payload(broadcast, Energy).share))
+        server, broadcast, states, _ = world.round(number, server, broadcast, states)
+    assert seen == pytest.approx([0.95, 0.962, 0.968, 0.974, 0.98])
+
+
+def test_fedkd_clients_train_the_recovered_mentee_and_upload_it_compressed():
+    world = World("fedkd", {"energy_start": 0.01}, max_steps=1, learning_rate=1e-6)
+    server, broadcast, states = world.start()
+    _, _, _, uploads = world.round(1, server, broadcast, states)
+    start = recover(get_payload(broadcast, LowRankModel).factors)
+    for _, upload in uploads:
+        factors = get_payload(upload, LowRankModel).factors
+        found = recover(factors)
+        assert sum(value.numel() for value in factors.values()) < sum(value.numel() for value in found.values())
+        assert all(torch.allclose(found[name], value, atol=1e-4) for name, value in start.items())
+
+
+def test_fedkds_server_averages_recovered_mentees_and_compresses_the_mean():
+    world = World("fedkd", {"energy_start": 1.0, "energy_end": 1.0})
+    server, _, _ = world.start()
+    rows = [torch.outer(torch.arange(1.0, 7), torch.ones(5)), torch.outer(torch.ones(6), torch.arange(5.0))]
+    uploads = [(k, (LowRankModel(compress({"w": row}, 0.999)),)) for k, row in enumerate(rows)]
+    assert get_payload(uploads[0][1], LowRankModel).factors.keys() == {"w.u", "w.s", "w.v"}
+    state, broadcast = world.method.server_step(world.server, server, uploads, generator(0))
+    mean = (rows[0] + rows[1]) / 2
+    expect_close(state["small.w"], mean, atol=1e-5)
+    expect_close(recover(get_payload(broadcast, LowRankModel).factors)["w"], mean, atol=1e-4)
+    assert int(state["rounds-done"]) == 1
+
+
+def test_fedkd_predicts_with_the_mentor_alone_and_keeps_its_bridge():
+    world = World("fedkd")
+    server, broadcast, first = world.start()
+    _, broadcast, second, _ = world.round(1, server, broadcast, first)
+    assert world.method.apply_broadcast(world.setups[0], second[0], broadcast) is second[0]
+    assert not torch.equal(first[0]["bridge.weight"], second[0]["bridge.weight"])
+    other = second[0] | {"bridge.weight": first[0]["bridge.weight"]}
+    images = torch.rand(3, *SHAPE)
+    predict = world.method.predict
+    expect_same(predict(world.setups[0], second[0], images), predict(world.setups[0], other, images))
+    steps = [
+        world.method.client_step(world.setups[0], state, broadcast, generator(0, "step"))[0]
+        for state in (second[0], other)
+    ]
+    assert not torch.equal(steps[0]["model.head.weight"], steps[1]["model.head.weight"])
+
+
+def test_fedkds_communication_needs_the_size_of_a_compressed_model():
+    with pytest.raises(UserError, match="compressed_scalars"):
+        message_sizes(fedkd.METHOD, FederationSizes(10, 10, 512))
+    counts = count(message_sizes(fedkd.METHOD, FederationSizes(10, 10, 512, compressed_scalars=337_428)))
+    assert counts["paper"].upload_scalars == counts["paper"].broadcast_scalars == 3_374_280
+    assert counts["full"].broadcast_scalars == 3_374_290
