@@ -11,6 +11,11 @@ from fedpriv.pages.study_files import Cell, CellAttack, Spent
 from fedpriv.util.errors import UserError
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 def call(capsys, *arguments):
     code = run([str(argument) for argument in arguments])
     captured = capsys.readouterr()
