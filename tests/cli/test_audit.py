@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from command_line import call
 from study_cases import STUDY, TINY, TINY_FLAGS
 
 from fedpriv.cli.main import run
@@ -26,12 +27,6 @@ from fedpriv.util.ownership import held
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def rows(folder):

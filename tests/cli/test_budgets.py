@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from command_line import call
 from federations import DIGITS
 
 from fedpriv.cli import common
@@ -12,12 +13,6 @@ from fedpriv.pages.budget_curve import budget_curves, curve_svg
 from fedpriv.scoring.storage import load_attack
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "4"]
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture(autouse=True)

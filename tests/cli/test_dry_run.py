@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from command_line import call
 from study_cases import STUDY, TINY_FLAGS
 
-from fedpriv.cli.main import run
 from fedpriv.experiment.study.progress import seconds_left
 from fedpriv.pages.study_files import Cell, CellAttack, Spent
 from fedpriv.util.errors import UserError
@@ -14,12 +14,6 @@ from fedpriv.util.errors import UserError
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_a_dry_run_lists_cells_and_runs_none(capsys, tmp_path, monkeypatch):

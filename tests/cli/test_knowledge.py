@@ -3,9 +3,8 @@
 import json
 
 import pytest
+from command_line import call
 from federations import DIGITS
-
-from fedpriv.cli.main import run
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 QUICK = [*SMALL, "--targets", "3", "--iterations", "5", "--no-control"]
@@ -15,12 +14,6 @@ OWN = ["--public", "40", "--knowledge", "attacker_data=same_domain"]
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_by_default_the_attacker_owns_some_of_the_strangers(capsys):

@@ -6,18 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from command_line import call
 from federations import DIGITS
 
 from fedpriv.cli.main import COMMANDS, run
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture(autouse=True)

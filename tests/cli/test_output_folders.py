@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from command_line import call
 from federations import DIGITS
 
 from fedpriv.cli.main import run
@@ -22,12 +23,6 @@ COMMANDS = {
     "report": ["report", "run"],
     "audit": ["audit", "--methods", "fedproto", "--attacks", "pixels:iterations=3", *SMALL],
 }
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def contents(path):

@@ -7,9 +7,9 @@ import shutil
 import tomllib
 
 import pytest
+from command_line import call
 from eval_cases import ABOUT, but, defended, finished, firsts, reconstruction, truths
 
-from fedpriv.cli.main import run
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.verbs.scoring import attack_directories
 from fedpriv.federation.answer import Answer
@@ -17,12 +17,6 @@ from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.pages.study_report import write_study_report
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import save_attack
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from command_line import call
 from federations import DIGITS, QUICK_DATA
 from hypothesis import given
 from hypothesis import strategies as st
 from study_cases import STUDY, TINY
 
-from fedpriv.cli.main import run
 from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.folder import described, results
 from fedpriv.experiment.study.grammar import parse_chain, parse_entry, split_entries
@@ -21,12 +21,6 @@ from fedpriv.util.errors import UserError
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def call(capsys, *arguments):
-    code = run([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def attacked(values):
