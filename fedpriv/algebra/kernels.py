@@ -49,13 +49,11 @@ def centred(matrix: Tensor) -> Tensor:
     return matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
 
 
-def hsic(one: Tensor, other: Tensor) -> Tensor:
-    """Return HSIC(K, K') = tr(K H K' H) / (L - 1)^2 of two symmetric kernels ``(L, L)``."""
-    return (centred(one) * centred(other)).sum() / (len(one) - 1) ** 2
-
-
 def alignment(one: Tensor, other: Tensor) -> Tensor:
-    """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')) of kernels ``(L, L)``, in [0, 1]."""
+    """Return CKA(K, K') = HSIC(K, K') / sqrt(HSIC(K, K) HSIC(K', K')) of symmetric kernels ``(L, L)``, in [0, 1].
+
+    HSIC(K, K') = tr(K H K' H) / (L - 1)^2, H as in :func:`centred`; the divisor cancels.
+    """
     left, right = centred(one), centred(other)
     # Scaled by the largest entry first, so that squares neither overflow nor vanish in float32.
     left = left / left.detach().abs().max().clamp(min=SMALLEST)

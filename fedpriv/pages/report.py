@@ -28,7 +28,7 @@ from fedpriv.pages.stage_table import stage_tables
 from fedpriv.pages.study_settings import StudySettings
 from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
-from fedpriv.scoring.ranking import by_budget, in_order
+from fedpriv.scoring.ranking import in_order, largest_budgets
 from fedpriv.scoring.records import InferenceResult, Labels, Provenance
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.scoring.verdict import BADGES, TOGETHER, inferred
@@ -122,7 +122,7 @@ def write_report(
     pictures = [curve_svg(curve) for curve in curves]
     files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
     verdicts = judge_results(by_folder(found, scores))
-    largest = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
+    largest = largest_budgets(found, scored, lambda attack: attack.about)
     points = frontiers(by_folder(largest, scores), verdicts, alone)
     values = {
         **_values(found, scores, study, verdicts),
@@ -185,7 +185,7 @@ def _values(
     verdicts: Verdicts,
 ) -> dict[str, Any]:
     # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
-    shown = [series[-1] for series in by_budget(found, scored, lambda attack: attack.about)]
+    shown = largest_budgets(found, scored, lambda attack: attack.about)
     # A study's command makes all of its results, so it stands for what each of them recorded.
     made: list[Provenance] = [*(attack.about for attack in found), *scores.values()]
     made_by = commands([about for about in made if about.labels is None])

@@ -6,7 +6,7 @@ from compare import expect_close
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.algebra.kernels import alignment, centred, hsic, linear_kernel, rbf_kernel
+from fedpriv.algebra.kernels import alignment, centred, linear_kernel, rbf_kernel
 
 
 def direct_hsic(one, other):
@@ -22,7 +22,6 @@ def draw(seed, size=9, width=5):
 @pytest.mark.parametrize("kernel", [linear_kernel, rbf_kernel], ids=["linear", "rbf"])
 def test_alignment_is_the_normalised_trace_with_the_centring_matrix(kernel):
     one, other = kernel(draw(0)), kernel(draw(1, width=3))
-    expect_close(hsic(one, other), direct_hsic(one, other))
     direct = direct_hsic(one, other) / (direct_hsic(one, one) * direct_hsic(other, other)).sqrt()
     expect_close(alignment(one, other), direct)
 

@@ -3,7 +3,6 @@ import hashlib
 import io
 import itertools
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from eval_cases import ABOUT, federated, firsts, images, reconstruction, truths
 from eval_cases import stored_attack as attack
+from page_cases import Page
 from PIL import Image
 from table_cases import told
 
@@ -24,29 +24,6 @@ from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, load_attack, save_attack
 from fedpriv.scoring.verdict import TOGETHER, words
 from fedpriv.util.errors import UserError
-
-VOID = {"meta", "img", "br"}
-
-
-class Page(HTMLParser):
-    """Collects tags and text, and checks that every tag is closed in order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.text = [], [], ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @pytest.fixture

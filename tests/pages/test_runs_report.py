@@ -1,6 +1,5 @@
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from eval_cases import finished
 from federations import small
+from page_cases import Page
 from table_cases import told
 
 from fedpriv.defenses import build_defenses
@@ -22,30 +22,6 @@ from fedpriv.pages.runs_report import write_runs_report
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import count, entries
 from fedpriv.wire.payloads import Entangled, Prototypes
-
-VOID = {"meta", "img", "br"}
-
-
-class Page(HTMLParser):
-    """Collects tags and text, and checks that every tag is closed in order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.text = [], [], ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
 
 # Two clients with 10 and 30 test images. Pooled after training: 10/40, 28/40, 36/40.
 TRAINED = [[[5, 10], [5, 30]], [[4, 10], [24, 30]], [[9, 10], [27, 30]]]
