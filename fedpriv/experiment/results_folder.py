@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,51 @@ from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, write_json
 
 if TYPE_CHECKING:
+    from fedpriv.attacks.contract import Attack
+    from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.evidence.stages import Stage
+    from fedpriv.experiment.plan import AttackPlan
     from fedpriv.federation.run_directory import RunConfig
 
 REQUEST = "request.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """``request.json``: what is asked for, by which an interrupted suite knows its own continuation.
+
+    Attributes:
+        run: that is attacked, or None.
+        config: of the run that is trained first, or None.
+        knowledge: the card.
+        results: names of the folders that there will be.
+        target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed: as
+            of :class:`fedpriv.experiment.plan.AttackPlan`.
+    """
+
+    run: str | None
+    config: RunConfig | None
+    target: str
+    attacks: Mapping[str, Attack]
+    inferences: Mapping[str, Inference]
+    knowledge: KnowledgeCard
+    n_targets: int | None
+    round: int | None
+    rounds_seen: int | None
+    stages: Mapping[Stage, int]
+    budgets: tuple[int, ...]
+    control: bool
+    control_every_budget: bool
+    seed: int
+    results: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: AttackPlan, run: Path | None, config: RunConfig | None) -> Request:
+        """Return the request that a plan is, on a run or on one that is trained first."""
+        same = {spec.name: getattr(plan, spec.name) for spec in fields(cls) if hasattr(plan, spec.name)}
+        place = None if run is None else os.fspath(run.resolve())
+        return cls(**same | {"run": place, "config": config, "knowledge": plan.card, "results": tuple(plan.results())})
 
 
 @contextlib.contextmanager
@@ -25,8 +69,7 @@ def results_folder(
     *,
     resume: bool,
     force: bool,
-    request: Mapping[str, Any],
-    config: RunConfig | None,
+    request: Request,
     run: Path | None,
 ) -> Iterator[None]:
     """Take the folder of results and hold it: a new one that holds the request, or that of an interrupted attack.
@@ -38,15 +81,14 @@ def results_folder(
         resume: go on with what is there.
         force: replace what is there.
         request: what is asked for.
-        config: of the run that is trained first, or None.
         run: that is attacked, or None.
 
     Raises:
         UserError: when the folder is taken, overlaps the run, or was made with other flags.
     """
-    data_dir = None if config is None or config.data_dir is None else Path(config.data_dir)
+    data_dir = None if request.config is None or request.config.data_dir is None else Path(request.config.data_dir)
     folders.refuse_overlap(folder, {argument("run"): run}, around={argument("data_dir"): data_dir})
-    described = {**request, "config": None if config is None else plain(config)}
+    described = plain(request)
     if resume:
         before = read_json(folder / REQUEST)
         if before != described:

@@ -116,7 +116,7 @@ def _of_network(method: Method, facts: FederationSizes, kind: type[Payload]) -> 
 
 def communication(
     method: Method, facts: FederationSizes, options: Mapping[str, Any], *, mixed: bool = False
-) -> dict[str, Any]:
+) -> dict[str, dict[str, int]]:
     """Return a settled round's communication with these options of the method, under the names that a run's summary has."""
     if mixed and method.homogeneous:
         raise UserError(

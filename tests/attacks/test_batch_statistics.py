@@ -126,7 +126,7 @@ def test_without_batch_norm_cards_do_not_differ(tmp_path):
 
 
 def test_statistics_that_a_run_does_not_have_are_refused(tmp_path):
-    directory, federation = trained(tmp_path, "resnet18", steps=2, rounds=2, capture="all", checkpoint_every=2)
+    directory, federation = trained(tmp_path, "mobilenet-v2", steps=2, rounds=2, capture="all", checkpoint_every=2)
     with pytest.raises(UserError, match="took 2 steps"):
         gather(directory, federation, "model", card("exact"), n_targets=2, seed=0)
     with pytest.raises(UserError, match=r"pass knowledge={.batch_norm.: .none.}, or train with keep=.1."):

@@ -56,7 +56,8 @@ def test_noise_beyond_numbers_is_refused_at_once():
 
 def deviations(text, kind, message=None, **changes):
     clear = message or CASES[kind][0]
-    found = [send(build(text), kind, message=clear, seed=seed, **changes)[0] for seed in range(300)]
+    made = build(text)
+    found = [send(made, kind, message=clear, seed=seed, **changes)[0] for seed in range(300)]
     name = {"prototype": "features", "representation": "features", "entangled": "feature", "model": "state/weight"}[
         kind
     ]

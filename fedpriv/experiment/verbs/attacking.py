@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from fedpriv.experiment.plan import (
     refuse_rounds,
     target_name,
 )
-from fedpriv.experiment.results_folder import results_folder
+from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.shares import Suite, workers_for
 from fedpriv.experiment.training import train_run
@@ -45,7 +44,6 @@ from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
 from fedpriv.util.arguments import argument
-from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.folders import occupied
@@ -157,7 +155,7 @@ def attack(
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
     workers = workers_for(settings.get("workers", "auto"), plan)
     notices = _Notices(listener, [*asked.refusals, *plan.left_out()])
-    ground, request = None, _request(plan, path)
+    ground, request = None, Request.of(plan, path, config)
     if path is not None:
         # What an existing run cannot give is refused before a folder is made.
         ground, plan = _prepare(path, plan, asked.named, notices)
@@ -167,7 +165,6 @@ def attack(
         resume=settings.get("resume", False),
         force=settings.get("force", False),
         request=request,
-        config=config,
         run=path,
     ):
         listener.resumable()
@@ -308,26 +305,6 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notic
     for reason in reasons:
         notices.left_out(reason)
     return ground, plan
-
-
-def _request(plan: AttackPlan, path: Path | None) -> dict[str, Any]:
-    """Return the request, by which an interrupted suite knows its own continuation."""
-    return {
-        "target": plan.target,
-        "attacks": {name: plain(made) for name, made in plan.attacks.items()},
-        "inferences": {name: plain(made) for name, made in plan.inferences.items()},
-        "knowledge": plain(plan.card),
-        "n_targets": plan.n_targets,
-        "round": plan.round,
-        "rounds_seen": plan.rounds_seen,
-        "stages": dict(plan.stages),
-        "budgets": list(plan.budgets),
-        "control": plan.control,
-        "control_every_budget": plan.control_every_budget,
-        "seed": plan.seed,
-        "run": None if path is None else os.fspath(path.resolve()),
-        "results": plan.results(),
-    }
 
 
 # ---------------------------------------------------------------- the run that is trained first
