@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from federations import DIGITS
 
+from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.cli.main import run
+from fedpriv.experiment.federation_settings import FederationSettings
+from fedpriv.experiment.verbs.attacking import AttackSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 QUICK = [
@@ -36,6 +39,19 @@ def text():
     if not (DOCS / "configuration.md").is_file():
         pytest.skip("docs/ is not beside the tests")
     return (DOCS / "configuration.md").read_text()
+
+
+@pytest.mark.parametrize("settings", [FederationSettings, AttackSettings])
+def test_the_page_names_every_setting(text, settings):
+    flags = {"stages": "stage"}
+    assert {
+        name for name in settings.__annotations__ if f"`{flags.get(name, name.replace('_', '-'))}`" not in text
+    } == set()
+
+
+@pytest.mark.parametrize("grant", sorted(KnowledgeCard.__annotations__.keys() - {"rounds_seen"}))
+def test_the_page_names_every_grant(text, grant):
+    assert f"| `{grant}` |" in text
 
 
 @pytest.mark.parametrize("name", ["example-train.toml", "example-attack.toml"])
