@@ -1,12 +1,13 @@
 """Accuracy and CPU seconds a round of every method, as a ratio to local training in the same run.
 
     python benchmarks/federation.py --data DIR [--methods local,fedre,...] [--rounds 20] [--seeds 0,1,2]
-    python benchmarks/federation.py --data digits
+    python benchmarks/federation.py --data fashion
 
-DIR holds one folder of CIFAR-10 images per class; the first 400 of each are used, with the 4-layer CNN, SGD 0.01 and the
-habits of the reference library (stored order, tail batch left out). On ``digits``: the small family (``small-cnn`` for
-methods that need one architecture), SGD 0.1. 10 clients, Dirichlet 0.1, batch 10, one local epoch. CPU seconds are of this
-one-threaded process, start-up left out; figures are means over seeds.
+DIR holds one folder of CIFAR-10 images per class; the first 400 of each are used, all divided among clients, with the
+4-layer CNN, SGD 0.01 and the habits of the reference library (stored order, tail batch left out). On embedded images: the
+small family (``small-cnn`` for methods that need one architecture), SGD 0.1, half of the images with strangers. 10 clients,
+Dirichlet 0.1, batch 10, one local epoch. CPU seconds are of this one-threaded process, start-up left out; figures are means
+over seeds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--alpha", type=float, default=0.1)
-    parser.add_argument("--digits-per-class", type=int, help="keep only the first so many digits of each class")
+    parser.add_argument("--per-class", type=int, help="keep only the first so many embedded images of each class")
     parser.add_argument("--options", type=json.loads, default={}, help='per method, e.g. {"fedproto": {"weight": 1}}')
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -65,14 +66,20 @@ def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, f
         partition=PartitionOptions(alpha=arguments.alpha),
         public=60 if found.needs_public else 0,
     )
-    if arguments.data == "digits":
+    if arguments.data in ("fashion", "digits"):
         models = "small-cnn" if found.homogeneous else "small"
         config = replace(config, models=models, training=LocalTraining(learning_rate=0.1))
-        config = replace(config, per_class=arguments.digits_per_class)
+        config = replace(config, dataset=arguments.data, per_class=arguments.per_class)
     else:
         training = LocalTraining(drop_last=True, shuffle=False)
         config = replace(
-            config, dataset="folder", data_dir=arguments.data, per_class=400, models="cnn4", training=training
+            config,
+            dataset="folder",
+            data_dir=arguments.data,
+            per_class=400,
+            strangers=0.0,
+            models="cnn4",
+            training=training,
         )
     federation = prepare(config, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
