@@ -20,16 +20,17 @@ from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import inferred
 
-FEDERATION = ("--alpha", "0.3", "--clients", "30")
-IN_LEAGUE = ("--attack-option", "known=others")
-IMAGES = ("--public", "300", "--knowledge", "attacker_data=same_domain")
+MANY = ("--alpha", "0.3", "--clients", "30")
+IN_LEAGUE = (*MANY, "--attack-option", "known=others")
+SHARES = ("--rounds", "10", "--option", "mechanism=VAR", "--attack-option", "question=majority")
+LONGER = ("--rounds", "5", "--batch-size", "10", "--local-steps", "10")
 CASES: tuple[tuple[str, str, Sequence[str]], ...] = (
     ("prototypes: majority, other clients in league", "prototype", IN_LEAGUE),
-    ("prototypes: majority, made-up clients", "prototype", IMAGES),
     ("class outputs: majority, other clients in league", "logits", IN_LEAGUE),
-    ("class outputs: majority, made-up clients", "logits", IMAGES),
-    ("mixtures: majority, other clients in league", "entangled", (*IN_LEAGUE, "--attack-option", "question=majority")),
-    ("kernels: holds, nothing learned", "kernel", IMAGES),
+    ("mixtures (VAR): majority, other clients in league", "entangled", (*IN_LEAGUE, *SHARES)),
+    ("heads, 50 steps: holds, other clients in league", "classifier", (*IN_LEAGUE, *LONGER)),
+    ("kernels of ten clients: holds, nothing learned", "kernel", ()),
+    ("kernels of thirty clients: holds, nothing learned", "kernel", (*MANY, "--public", "300")),
 )
 
 
@@ -44,7 +45,7 @@ def main() -> None:
         for number, (name, target, flags) in enumerate(CASES):
             out = Path(home) / str(number)
             fixed = ["--attack", "property", "--seed", str(options.seed), "--out", str(out), "--quiet"]
-            if run(["attack", "--target", target, *FEDERATION, *flags, *fixed]):
+            if run(["attack", "--target", target, *flags, *fixed]):
                 raise SystemExit(1)
             records.append((name, json.loads((out / "property" / "property.json").read_text())))
             print(f"{name}: {inferred(judge(load_scores(out / 'property')))}", flush=True)
