@@ -14,6 +14,7 @@ from fedpriv.attacks.infer.kernel_classes import compare, likeness
 from fedpriv.attacks.infer.property import PropertyInference
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.infer.shadow_clients import KnownClient, shadow_clients
+from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.cli.main import run
@@ -162,7 +163,7 @@ def test_shadow_clients_upload_what_they_are_shown():
     images = torch.tensor(source.images[:120], dtype=torch.float32).unsqueeze(1) / 16
     own = Samples(images, torch.tensor(source.target[:120]))
     rng = torch.Generator().manual_seed(0)
-    head = state(torch.randn(10, 6, generator=rng), torch.zeros(10))
+    head, short = state(torch.randn(10, 6, generator=rng), torch.zeros(10)), ShadowTraining(epochs=1)
     for upload in (
         Prototypes(torch.rand(2, 6), torch.tensor([0, 1])),
         Entangled(torch.rand(6), torch.full((10,), 0.1)),
@@ -170,16 +171,18 @@ def test_shadow_clients_upload_what_they_are_shown():
         head,
     ):
         like = Observation(2, 0, (upload,), (head,))
-        made = shadow_clients(like, own, 10, 3, 0, epochs=1, mechanism="RAP", batch=BatchFacts(8, 0.1, 2))
+        made, again = (
+            shadow_clients(like, own, 10, 3, 0, training=short, mechanism="RAP", batch=BatchFacts(8, 0.1, 2))
+            for _ in range(2)
+        )
         assert [type(one.observation.upload[0]) for one in made] == [type(upload)] * 3
         assert all(describe(one.observation, 10)[1].isfinite().all() for one in made)
         assert all(2 <= int(one.counts.sum()) <= 70 for one in made)
-        again = shadow_clients(like, own, 10, 3, 0, epochs=1, mechanism="RAP", batch=BatchFacts(8, 0.1, 2))
         for a, b in zip(made, again, strict=True):
             expect_same(a.counts, b.counts)
     few = Samples(images[:20], own.labels[:20])
     with pytest.raises(UserError, match="expected at least 40"):
-        shadow_clients(like, few, 10, 3, 0, epochs=1, mechanism="RAP", batch=None)
+        shadow_clients(like, few, 10, 3, 0, training=short, mechanism="RAP", batch=None)
 
 
 # ---------------------------------------------------------------- kernels

@@ -26,7 +26,8 @@ from fedpriv.algebra.entanglement import Mechanism
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
 from fedpriv.attacks.infer.kernel_classes import compare
 from fedpriv.attacks.infer.property_features import describe
-from fedpriv.attacks.infer.shadow_clients import LEAST_IMAGES, KnownClient, shadow_clients
+from fedpriv.attacks.infer.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
+from fedpriv.attacks.invert.shadow import ShadowTraining
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
@@ -97,7 +98,8 @@ class PropertyInference(Inference):
             if any, or all ``others`` of the federation, who tell it how many images of each class they hold.
         threshold: of ``share``, in (0, 1).
         shadow_clients: clients made up of the attacker's own images, where the card grants some.
-        epochs: passes of a shadow client over its images.
+        epochs: passes of a shadow client over its images, at most.
+        steps: steps of its training, of 16 images each, at most: more take longer and teach no more.
         mechanism: of shadow clients' entangled uploads; the protocol is public.
         penalty: strength of the regression's L2 penalty.
     """
@@ -107,10 +109,12 @@ class PropertyInference(Inference):
     threshold: Annotated[float, Gt(0), Lt(1)] = 0.3
     shadow_clients: Annotated[int, Ge(2)] = 32
     epochs: Annotated[int, Ge(1)] = 30
+    steps: Annotated[int, Ge(1)] = 200
     mechanism: Mechanism = "RAP"
     penalty: Annotated[float, Gt(0)] = 1.0
 
     name = "property"
+    version = 2
     summary = "scores of classes: which ones the client holds, or has most of"
     asks = "classes"
     reads_every_round = True
@@ -308,7 +312,7 @@ class PropertyInference(Inference):
             n_classes,
             self.shadow_clients,
             problem.seed,
-            epochs=self.epochs,
+            training=ShadowTraining(epochs=self.epochs, batch_size=BATCH, learning_rate=RATE, steps=self.steps),
             mechanism=self.mechanism,
             batch=knowledge.batch,
         )

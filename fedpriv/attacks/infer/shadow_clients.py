@@ -29,7 +29,9 @@ from fedpriv.wire.kinds import CLASS_MEANS, CLASS_OUTPUTS, HEADS, MIXTURES, VECT
 from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Payload, Prototypes, find_payload
 
 _CONCENTRATIONS = (0.1, 0.3, 1.0)
-_BATCH, _RATE = 16, 2e-3
+BATCH, RATE = 16, 2e-3
+"""Images a step, and Adam's step size, of a client's training."""
+
 LEAST_IMAGES = 40
 """Images of its own below which no clients can be made up."""
 
@@ -49,7 +51,7 @@ def shadow_clients(
     number: int,
     seed: int,
     *,
-    epochs: int,
+    training: ShadowTraining,
     mechanism: Mechanism,
     batch: BatchFacts | None,
 ) -> tuple[KnownClient, ...]:
@@ -61,7 +63,7 @@ def shadow_clients(
         n_classes: C.
         number: of clients.
         seed: of everything drawn.
-        epochs: passes over a client's images.
+        training: of each client's model.
         mechanism: of entangled uploads.
         batch: the local step, for classifiers; None takes one pass at learning rate 0.1.
 
@@ -73,7 +75,7 @@ def shadow_clients(
             f"attack 'property' got {len(own)} images to make clients of; expected at least {LEAST_IMAGES} (train the "
             f"run with {argument('public')} N)"
         )
-    template = _Template(like, n_classes, ShadowTraining(None, epochs, _BATCH, _RATE), mechanism, batch)
+    template = _Template(like, n_classes, training, mechanism, batch)
     made = []
     for place in range(number):
         rng = generator(seed, "shadow client", place)
@@ -185,7 +187,7 @@ class _Template:
         """Return the head after one round of local steps from the broadcast one."""
         self._take_head(model)
         batch, labels = self.batch, held.labels
-        size = _BATCH if batch is None else batch.batch_size
+        size = BATCH if batch is None else batch.batch_size
         steps = max(1, len(labels) // size) if batch is None else batch.steps
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1 if batch is None else batch.learning_rate)
         for _ in range(steps):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -78,6 +79,7 @@ class ShadowTraining:
         batch_size: images a step.
         learning_rate: Adam's step size.
         alignment: mu, the weight of the distance to what was sent.
+        steps: steps at most, however many passes these are; None for no limit.
     """
 
     architecture: str | None = None
@@ -85,6 +87,7 @@ class ShadowTraining:
     batch_size: int = 32
     learning_rate: float = 1e-3
     alignment: float = 1.0
+    steps: int | None = None
 
 
 def find_anchors(observations: Sequence[Observation], client: int, round_: int) -> Anchors:
@@ -210,14 +213,13 @@ def train_substitute(
 ) -> None:
     """Minimise a loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
     optimiser = torch.optim.Adam(parameters, lr=how.learning_rate)
-    for _ in range(how.epochs):
-        for index in torch.randperm(len(own.labels), generator=rng).to(own.images.device).split(how.batch_size):
-            if len(index) < least:
-                continue
-            loss = loss_of(own.images[index], own.labels[index])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
+    orders = (torch.randperm(len(own.labels), generator=rng).to(own.images.device) for _ in range(how.epochs))
+    batches = (index for order in orders for index in order.split(how.batch_size) if len(index) >= least)
+    for index in islice(batches, how.steps):
+        loss = loss_of(own.images[index], own.labels[index])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
 
 
 def by_class(rows: Tensor, classes: Tensor, n_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
