@@ -58,7 +58,7 @@ def main() -> None:
         elif part == "budget":
             for net in ("lenet-sigmoid", "cnn4"):
                 for iterations in (400, 1600):
-                    _show(net, InvertingGradients(iterations), case(net), options.seed)
+                    _show(net, InvertingGradients(iterations=iterations), case(net), options.seed)
         elif part == "dip":
             for net in ("lenet-sigmoid", "cnn4"):
                 _show(net, GradientDip(iterations=800), case(net), options.seed)
@@ -89,7 +89,7 @@ def main() -> None:
 
 def _rate(net: str, problem: Problem, seed: int) -> None:
     clock = Clock()
-    run_attack(InvertingGradients(LOOP_ITERATIONS * 4, total_variation=0.06), problem, seed)
+    run_attack(InvertingGradients(iterations=LOOP_ITERATIONS * 4, total_variation=0.06), problem, seed)
     batched = len(problem.images) * LOOP_ITERATIONS * 4 / clock.seconds()
     clock = Clock()
     for place in range(len(problem.images)):
