@@ -112,6 +112,7 @@ def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
         best_round=best.round,
         pooled=last.pooled,
         mean_over_clients=last.mean_over_clients,
+        clients=lines[-1].clients[when],
     )
 
 

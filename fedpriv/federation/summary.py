@@ -57,6 +57,7 @@ class ReachedAccuracy(Record):
         final, best, best_round: pooled accuracy after the last round and at its best.
         pooled: over all test images after the last round.
         mean_over_clients: every client counting the same, after the last round.
+        clients: ``(correct, total)`` test images of every client after the last round; empty where not recorded.
     """
 
     final: float
@@ -64,6 +65,7 @@ class ReachedAccuracy(Record):
     best_round: int
     pooled: float
     mean_over_clients: float
+    clients: tuple[tuple[int, int], ...] = ()
 
 
 class Total(Record):

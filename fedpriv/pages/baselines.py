@@ -6,37 +6,88 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
+import numpy as np
+
+from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
+from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.pages.alike import NOT_THE_UPLOAD
-from fedpriv.scoring.records import About
+from fedpriv.scoring.intervals import combine, compare
+from fedpriv.scoring.records import About, Comparison
 from fedpriv.util.config import plain
 
 ALONE = "local"
 """The method without any exchange."""
 
-Baselines = Mapping[str, Sequence[float]]
-"""Accuracies after training, one a seed, by what a run has in common with its baseline."""
+Baselines = Mapping[tuple[str, int], ReachedAccuracy]
+"""Accuracies of clients that exchange nothing, by who they are (:func:`same_clients`) and the seed."""
 
 _MAY_DIFFER = (*NOT_THE_UPLOAD, "method", "options", "defenses")
 
 
 def baselines(runs: Sequence[Path]) -> Baselines:
     """Return the accuracies of those of some finished runs that are of clients which exchange nothing."""
-    found: dict[str, list[float]] = {}
-    for path in runs:
-        run = RunDirectory.open(path)
-        if run.config.method == ALONE:
-            found.setdefault(same_clients(run.config), []).append(run.summary.accuracy["after_training"].pooled)
-    return found
+    opened = [RunDirectory.open(path) for path in runs]
+    return {
+        (same_clients(run.config), run.config.seed): run.summary.accuracy["after_training"]
+        for run in opened
+        if run.config.method == ALONE
+    }
 
 
-def local_accuracy(about: About, known: Baselines) -> float | None:
-    """Return the mean over seeds of what a run's clients reach without any exchange; None where no such run is known."""
-    reached = () if about.run is None else known.get(same_clients(about.run), ())
-    return sum(reached) / len(reached) if reached else None
+def beside(about: About, known: Baselines) -> ReachedAccuracy | None:
+    """Return the accuracy of a run's clients without any exchange, of the same seed; None where no such run is known."""
+    return None if about.run is None else known.get((same_clients(about.run), about.run.seed))
+
+
+def gain_over_local(runs: Sequence[About], moment: str, known: Baselines) -> Comparison | None:
+    """Return the accuracy of runs of one upload, one a seed, less that of the same clients without any exchange.
+
+    Both after the last round, over all test images, so that a client weighs as much as it has of them. The interval is over
+    clients, whose images are alike; seeds are combined (:func:`fedpriv.scoring.intervals.combine`).
+
+    Args:
+        runs: at least one.
+        moment: ``after_training`` or ``after_broadcast``, of the runs; clients that exchange nothing have but one.
+        known: accuracies without any exchange.
+
+    Returns:
+        The gain as a share of the test images; None where some seed lacks either run. It has no interval where a run
+        did not record its clients one by one.
+    """
+    found = []
+    for about in runs:
+        own, alone = about.run_accuracy.get(moment), beside(about, known)
+        if own is None or alone is None:
+            return None
+        found.append(_difference(own, alone))
+    return combine(found)
+
+
+def _difference(own: ReachedAccuracy, alone: ReachedAccuracy) -> Comparison:
+    if not own.clients or len(own.clients) != len(alone.clients):
+        facts = {"measure": "accuracy", "stratum": "all", "against": ALONE, "least": 0.0, "p_value": None}
+        return Comparison.model_validate(
+            facts | {"mean": own.pooled - alone.pooled, "ci95": None, "n": 1, "n_clients": 1}
+        )
+    (right, total), (right_alone, _) = np.array([own.clients, alone.clients], dtype=np.float64).swapaxes(1, 2)
+    values, weights = (right - right_alone) / total, total
+    clients = range(len(total))
+    return compare(values, clients, measure="accuracy", against=ALONE, least=0.0, weights=weights)
+
+
+def gain_words(found: Comparison | None) -> str:
+    """Return a gain in points of a hundred as a table shows it, with its interval; "–" for None.
+
+    >>> gain_words(compare([0.1, 0.2, 0.1], [0, 1, 2], measure="accuracy", against="local", least=0.0))
+    '+13.3 [-1.0, +27.7]'
+    """
+    if found is None or found.mean is None:
+        return "–"
+    interval = "" if found.ci95 is None else " [{:+.1f}, {:+.1f}]".format(*(100 * end for end in found.ci95))
+    return f"{100 * found.mean:+.1f}{interval}"
 
 
 def same_clients(run: RunConfig) -> str:
     """Return the key of runs, of any seed, in which the same clients train as much on the same images."""
     own = {name: value for name, value in plain(run).items() if name not in _MAY_DIFFER}
-    return json.dumps(own, sort_keys=True, default=str)
+    return json.dumps(own | {"dataset": dataset_title(run)}, sort_keys=True, default=str)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedpriv.pages.frontier import MEASURES
+from fedpriv.pages.frontier import MEASURES, MOMENTS
 from fedpriv.util.files import write_text
 
 Kind = Literal["string", "integer", "number", "boolean"]
@@ -70,7 +70,15 @@ _WORTH = (
     ),
     *_numbers(
         "difference of shares",
-        accuracy_gain_over_local="accuracy_after_training less that of the same clients without any exchange",
+        **{
+            f"gain_over_local_{moment}{end}": words
+            for moment in MOMENTS
+            for end, words in (
+                ("", f"accuracy_{moment} less that of the same clients and seed without any exchange"),
+                ("_low", "lower end of its 95 % interval over clients and seeds"),
+                ("_high", "upper end"),
+            )
+        },
     ),
     *_numbers(SCALARS, upload_scalars_per_client_round="uploaded by a client in a round"),
     *_numbers(BYTES, upload_bytes_per_client_round="the same as it is encoded, everything counted"),

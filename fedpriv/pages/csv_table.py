@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedpriv.pages.alike import Verdicts
-from fedpriv.pages.baselines import Baselines, local_accuracy
+from fedpriv.pages.baselines import Baselines, gain_over_local
 from fedpriv.pages.card import card_words
 from fedpriv.pages.columns import RESULTS
-from fedpriv.pages.frontier import Frontier, Point, run_figures
+from fedpriv.pages.frontier import MOMENTS, Frontier, Point, run_figures
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.ranking import budget_value, in_order, stage_name
-from fedpriv.scoring.records import KnowledgeCard, Verdict
+from fedpriv.scoring.records import Comparison, KnowledgeCard, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import words
 
@@ -41,12 +41,20 @@ def _point_row(point: Point, *, best: bool) -> dict[str, object]:
         "bettered": not best,
         "accuracy_after_training": point.trained.mean,
         "accuracy_after_broadcast": None if point.received is None else point.received.mean,
-        "accuracy_gain_over_local": point.gain,
+        **_gains(point.gains),
         "upload_scalars_per_client_round": point.scalars.mean,
         "upload_bytes_per_client_round": point.bytes.mean,
         "adapted_attack_not_run": point.unadapted,
         "under_other_cards": point.elsewhere,
     }
+
+
+def _gains(found: Mapping[str, Comparison | None]) -> dict[str, object]:
+    row: dict[str, object] = {}
+    for moment, one in found.items():
+        name, (low, high) = f"gain_over_local_{moment}", (one and one.ci95) or (None, None)
+        row |= {name: one and one.mean, f"{name}_low": low, f"{name}_high": high}
+    return row
 
 
 def _card(card: KnowledgeCard) -> str:
@@ -75,7 +83,6 @@ def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[s
     metrics, gain, cost = record.metrics, record.advantage_db, record.cost
     reached, gained = metrics.psnr_db.ci95 or (None, None), gain.ci95 or (None, None)
     (trained, received, _), size, search = run_figures(about), upload_size(about), convergence(record)
-    local = local_accuracy(about, alone)
     permuted = record.image_floors.get(PERMUTED)
     return {
         **{
@@ -105,7 +112,7 @@ def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[s
         "defense_label": None if about.labels is None else about.labels.defense,
         "accuracy_after_training": trained,
         "accuracy_after_broadcast": received,
-        "accuracy_gain_over_local": None if trained is None or local is None else trained - local,
+        **_gains({moment: gain_over_local([about], moment, alone) for moment in MOMENTS}),
         "upload_scalars_per_client_round": None if size is None else size.scalars,
         "upload_bytes_per_client_round": None if size is None else size.bytes,
         "stage": stage_name(record),

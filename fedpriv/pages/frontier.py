@@ -17,11 +17,11 @@ import numpy as np
 
 from fedpriv.federation.answer import answers_for
 from fedpriv.pages.alike import NOT_THE_UPLOAD, Result, Verdicts, about_of, over_seeds, upload_key
-from fedpriv.pages.baselines import Baselines, local_accuracy
+from fedpriv.pages.baselines import Baselines, beside, gain_over_local
 from fedpriv.pages.labels import defense_label, local_work, method_label
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
-from fedpriv.scoring.records import About, Kind, KnowledgeCard, Provenance, Verdict
+from fedpriv.scoring.records import About, Comparison, Kind, KnowledgeCard, Provenance, Verdict
 from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.config import plain
 
@@ -32,6 +32,9 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "property": ("property",),
 }
 """Panels, and the measures whose claims count in each; the first is the one that is drawn."""
+
+MOMENTS = ("after_training", "after_broadcast")
+"""Moments of a round at which accuracy is taken."""
 
 _CLEARLY_LESS = 0.99
 """Traffic settles an order only from 1 % less on: below that lie labels, ids and the scales of encoders."""
@@ -77,7 +80,9 @@ class Point:
         effects: by panel of :data:`MEASURES`; what was not attacked is missing.
         trained, received: share of all test images classified correctly in the last round, after local training and after
             the broadcast that follows; None where not recorded.
-        local: ``trained`` of the same clients without any exchange; None where there is no such run.
+        local: ``trained`` of the same clients without any exchange; None where there is no such run of some seed.
+        gains: by ``after_training`` and ``after_broadcast``: that accuracy less the one without any exchange, seed by seed
+            and client by client; None where there is no such run of some seed.
         scalars: what a client uploads in a round, in numbers of 32 bits; see :class:`fedpriv.pages.upload_size.UploadSize`.
         bytes: the same in bytes, everything counted as it is encoded.
         seeds: of the attacked runs.
@@ -94,16 +99,12 @@ class Point:
     trained: Spread
     received: Spread | None
     local: float | None
+    gains: Mapping[str, Comparison | None]
     scalars: Spread
     bytes: Spread
     seeds: tuple[int, ...]
     unadapted: str = ""
     elsewhere: str = ""
-
-    @property
-    def gain(self) -> float | None:
-        """Accuracy after training less that without any exchange."""
-        return None if self.local is None else self.trained.mean - self.local
 
     @property
     def notes(self) -> str:
@@ -188,7 +189,7 @@ def frontiers(
 
 def run_figures(about: About) -> tuple[float | None, float | None, float | None]:
     """Return pooled accuracy after training and after broadcast, and scalars per client and round; None where missing."""
-    reached = [about.run_accuracy.get(moment) for moment in ("after_training", "after_broadcast")]
+    reached = [about.run_accuracy.get(moment) for moment in MOMENTS]
     trained, received = (None if one is None else one.pooled for one in reached)
     size = upload_size(about)
     return trained, received, None if size is None else size.scalars
@@ -271,7 +272,7 @@ def _point(label: str, own: Sequence[_Told], runs: Sequence[About], elsewhere: s
     first, sizes = runs[0], [size for about in runs if (size := upload_size(about)) is not None]
     reached = [run_figures(about) for about in runs]
     received = [value for _, value, _ in reached if value is not None]
-    alone = [value for about in runs if (value := local_accuracy(about, known)) is not None]
+    alone = [found.pooled for about in runs if (found := beside(about, known)) is not None]
     return Point(
         label=label,
         method=first.method,
@@ -282,6 +283,7 @@ def _point(label: str, own: Sequence[_Told], runs: Sequence[About], elsewhere: s
         trained=Spread.over([value for value, _, _ in reached if value is not None]),
         received=Spread.over(received) if len(received) == len(runs) else None,
         local=float(np.mean(alone)) if len(alone) == len(runs) else None,
+        gains={moment: gain_over_local(runs, moment, known) for moment in MOMENTS},
         scalars=Spread.over([size.words for size in sizes]),
         bytes=Spread.over([size.bytes for size in sizes]),
         seeds=tuple(sorted(about.run_seed for about in runs)),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from fedpriv.pages.baselines import gain_words
 from fedpriv.pages.card import differing
 from fedpriv.pages.chart_axes import Areas, Decibels, Linear, Logarithmic, Shares
 from fedpriv.pages.chart_labels import LETTER, Box, nearest, place_labels
@@ -116,6 +117,10 @@ def describe(frontier: Frontier) -> str:
     for point, best in zip(frontier.points, frontier.best, strict=True):
         leaks = [f"{name} {effect_words(name, effect)}" for name, effect in point.effects.items()]
         received = "" if point.received is None else f" ({100 * point.received.mean:.1f} % after broadcast)"
+        bought = ", ".join(
+            f"{gain_words(one)} points {when.replace('_', ' ')}" for when, one in point.gains.items() if one
+        )
+        received += f", over local {bought}" if bought else ""
         told.append(
             f"{point.label}: {BADGES[point.kind]}; {', '.join([*leaks, ''])}{100 * point.trained.mean:.1f} %{received}, "
             f"{point.scalars.mean:,.0f} scalars{'' if best else ' (bettered)'}"

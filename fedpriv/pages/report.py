@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from fedpriv.pages import membership_report, property_report
 from fedpriv.pages.alike import Verdicts, by_folder, judge_results
-from fedpriv.pages.baselines import Baselines
+from fedpriv.pages.baselines import Baselines, gain_words
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
 from fedpriv.pages.columns import table_files
 from fedpriv.pages.csv_table import csv_rows, frontier_rows
@@ -266,5 +266,6 @@ def _render(template: str, values: Mapping[str, Any], *, autoescape: bool) -> st
         "label": lambda name: LABELS.get(name, name),
         "objective": objective,
         "effect": effect_words,
+        "gain": gain_words,
     }
     return home.get_template(template).render(values)

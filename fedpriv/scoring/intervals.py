@@ -206,7 +206,7 @@ def clustered(
     return Clustered(data, position, even, kind, guess)
 
 
-KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean"}
+KINDS: dict[Measure, Kind] = {"images": "mean", "vectors": "mean", "accuracy": "mean"}
 """Kinds of difference by measure; in the others, differences of shares."""
 
 

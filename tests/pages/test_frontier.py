@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from eval_cases import ABOUT, asked, but, federated, result
 from hypothesis import given
@@ -16,15 +17,16 @@ from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
-from fedpriv.federation.summary import Communication, Total, Traffic
+from fedpriv.federation.summary import Communication, ReachedAccuracy, Total, Traffic
 from fedpriv.pages.alike import about_of, over_seeds
-from fedpriv.pages.baselines import baselines, local_accuracy
+from fedpriv.pages.baselines import baselines, beside, gain_over_local, gain_words, same_clients
 from fedpriv.pages.chart_axes import Decibels, Linear
 from fedpriv.pages.columns import table_files
 from fedpriv.pages.csv_table import frontier_rows
 from fedpriv.pages.frontier import frontiers, point_labels
 from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, describe, frontier_svg, panels
 from fedpriv.pages.upload_size import upload_size
+from fedpriv.scoring.intervals import clustered, combine
 from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
 from fedpriv.scoring.records import JudgedComparison, Reason, Verdict
 from fedpriv.util.config import plain
@@ -233,7 +235,8 @@ def test_a_lost_broadcast_is_a_loss_and_the_gain_is_over_clients_that_exchange_n
     (found,) = page(first, second)
     assert {p.label: b for p, b in zip(found.points, found.best, strict=True)} == {"fedgh": True, "fedre": False}
     (point, _) = found.points
-    assert (point.local, point.gain, found.locals) == (None, None, ())
+    assert (point.local, found.locals) == (None, ())
+    assert point.gains == {"after_training": None, "after_broadcast": None}
     assert WITHOUT_LOCAL[:30] in frontier_svg((found,))
 
 
@@ -244,13 +247,73 @@ def test_baselines_are_runs_of_the_same_clients_without_exchange():
     alone = [fedpriv.train("local", **settings, seed=seed) for seed in (0, 1)]
     federation = fedpriv.train("fedgh", **settings)
     known = baselines([run.path for run in (*alone, federation)])
-    config = RunDirectory.open(federation.path).config
-    about = but(ABOUT, run=config)
-    mean = local_accuracy(about, known)
-    assert 0 < mean <= 1
-    assert mean == pytest.approx(sum(next(iter(known.values()))) / 2)
-    other = dataclasses.replace(config, rounds=2)
-    assert local_accuracy(but(about, run=other), known) is None
+    run = RunDirectory.open(federation.path)
+    about = but(ABOUT, run=run.config, run_accuracy=run.summary.accuracy)
+    for seed, reached in enumerate(
+        run.summary.accuracy["after_training"] for run in map(RunDirectory.open, paths(alone))
+    ):
+        own = but(about, run=dataclasses.replace(run.config, seed=seed))
+        assert beside(own, known) == reached
+        assert sum(right for right, _ in reached.clients) / sum(total for _, total in reached.clients) == reached.pooled
+    for changed in ({"rounds": 2}, {"seed": 2}, {"participation": 0.5}, {"dataset": "folder", "data_dir": "mine"}):
+        assert beside(but(about, run=dataclasses.replace(run.config, **changed)), known) is None
+    stored = dataclasses.replace(run.config, capture="last", keep=(1,), options={"x": 1}, defenses=NOISE)
+    assert beside(but(about, run=stored), known) is not None
+
+
+def paths(runs):
+    return [run.path for run in runs]
+
+
+def reached(*clients):
+    """Accuracy with these test images of each client correct, of ten, twenty, and so on."""
+    counts = tuple((right, 10 * place) for place, right in enumerate(clients, start=1))
+    pooled = sum(clients) / sum(total for _, total in counts)
+    return ReachedAccuracy(
+        final=pooled, best=pooled, best_round=1, pooled=pooled, mean_over_clients=0.5, clients=counts
+    )
+
+
+TRAINED = {0: reached(9, 16, 24), 1: reached(8, 20, 27)}
+RECEIVED = {0: reached(2, 5, 6), 1: reached(3, 5, 9)}
+ALONE = {0: reached(5, 10, 24), 1: reached(6, 11, 12)}
+
+
+def runs_of(seeds):
+    accuracies = {seed: {"after_training": TRAINED[seed], "after_broadcast": RECEIVED[seed]} for seed in seeds}
+    return [but(ABOUT, run=RunConfig(clients=3, seed=seed), run_accuracy=own) for seed, own in accuracies.items()]
+
+
+KNOWN = {(same_clients(RunConfig(method="local", clients=3)), seed): own for seed, own in ALONE.items()}
+
+
+def test_a_gain_is_beside_the_same_seed_and_over_clients_by_their_images():
+    for seed in (0, 1):
+        for moment, own in (("after_training", TRAINED), ("after_broadcast", RECEIVED)):
+            found = gain_over_local(runs_of([seed]), moment, KNOWN)
+            pairs = list(zip(own[seed].clients, ALONE[seed].clients, strict=True))
+            values = [(right - alone) / total for (right, total), (alone, _) in pairs]
+            by_hand = clustered(values, [0, 1, 2], weights=np.array([10.0, 20.0, 30.0]))
+            assert found.mean == pytest.approx(own[seed].pooled - ALONE[seed].pooled) == pytest.approx(by_hand.mean)
+            assert found.ci95 == pytest.approx(by_hand.interval())
+    assert gain_over_local(runs_of([0]), "after_training", {}) is None
+    assert gain_over_local(runs_of([0, 1]), "after_training", dict([next(iter(KNOWN.items()))])) is None
+
+
+def test_gains_of_several_seeds_are_combined_seed_by_seed():
+    each = [gain_over_local(runs_of([seed]), "after_training", KNOWN) for seed in (0, 1)]
+    both = gain_over_local(runs_of([0, 1]), "after_training", KNOWN)
+    assert both == combine(each)
+    assert both.mean == pytest.approx((each[0].mean + each[1].mean) / 2)
+    swapped = {(key, 1 - seed): own for (key, seed), own in KNOWN.items()}
+    assert gain_over_local(runs_of([0]), "after_training", swapped).mean != pytest.approx(each[0].mean)
+
+
+def test_clients_that_were_not_recorded_one_by_one_have_a_gain_without_an_interval():
+    bare = {key: own.model_copy(update={"clients": ()}) for key, own in KNOWN.items()}
+    (found, whole) = (gain_over_local(runs_of([0]), "after_training", known) for known in (bare, KNOWN))
+    assert (found.mean, found.ci95) == (pytest.approx(whole.mean), None)
+    assert gain_words(found) == "+16.7"
 
 
 def test_one_step_is_never_compared_with_epochs():
@@ -461,8 +524,11 @@ def test_noise_three_times_the_signal_is_visibly_dear(tmp_path):
     page = fedpriv.report([*attacks, alone], out=tmp_path / "page").path
     rows = told(page / "frontier.csv")
     bare, noisy = sorted(rows, key=lambda row: row["defense"] != "none")
-    gains = [float(row["accuracy_gain_over_local"]) for row in (bare, noisy)]
-    assert gains[0] > 0 > gains[1]  # whoever takes part under the noise is worse off than alone
-    assert gains[0] - gains[1] > 0.04
+    for moment, least in (("after_training", 0.04), ("after_broadcast", 0.3)):
+        gains = [float(row[f"gain_over_local_{moment}"]) for row in (bare, noisy)]
+        assert gains[0] > 0 > gains[1]  # whoever takes part under the noise is worse off than alone
+        assert gains[0] - gains[1] > least
+        low, high = (float(noisy[f"gain_over_local_{moment}_{end}"]) for end in ("low", "high"))
+        assert low < gains[1] < high
     assert {row["bettered"] for row in rows} == {"False"}
     assert "long dashes: without exchange" in (page / "report.html").read_text()

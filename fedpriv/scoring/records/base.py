@@ -24,10 +24,12 @@ Measure = Literal[
     "membership",
     "members_found",
     "property",
+    "accuracy",
 ]
 """Quantities compared with a guess: PSNR of images, images 3 dB beyond the strongest guess, images told from decoys, the
 error of recovered vectors, vectors told from the client's others, classes recognised, areas under the curve of membership
-and of a property, members found at 1 % false positives."""
+and of a property, members found at 1 % false positives; and of no attack, accuracy
+beside that without any exchange."""
 
 Interval = tuple[FiniteFloat, FiniteFloat]
 """Lower and upper end of a 95 % interval."""
