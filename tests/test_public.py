@@ -119,6 +119,7 @@ def test_a_catalogue_has_the_members_of_a_kind():
     assert "pixels" in found.members
     assert found.members["pixels"]["budget"].startswith("iterations=")
     assert "fedre" in fedpriv.catalogue("methods").members
+    assert fedpriv.catalogue("datasets").members["mnist"]["where"] == "data_dir, or download"
     with pytest.raises(fedpriv.UserError, match=r"unknown list 'metods'; did you mean 'methods'"):
         fedpriv.catalogue("metods")
     with pytest.raises(fedpriv.UserError, match="target='prototype': only goes with attacks"):
@@ -133,6 +134,11 @@ def test_a_study_is_estimated_without_leaving_anything():
     assert (alone.method, alone.target, alone.attacks, alone.attack) == ("local", None, {}, 0)
     assert (cell.method, cell.defense, cell.target, list(cell.attacks)) == ("fedgh", "none", "prototype", ["pixels"])
     assert found.seconds == pytest.approx(cell.train + cell.attack + alone.train)
+    first, second, time, how = str(found).splitlines()
+    assert first.startswith("cell fedgh--none--s0, target prototype, attacks pixels, upload scalars / round (paper) ")
+    assert second.startswith("cell local--none--s0, target none, upload scalars / round (paper) 0")
+    assert (time, how) == found.sentences
+    assert time.startswith("time: about ")
     with pytest.raises(fedpriv.UserError, match="resume needs out"):
         fedpriv.estimate(resume=True)
 

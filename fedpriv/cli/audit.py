@@ -11,10 +11,8 @@ import rich_click as click
 import fedpriv
 from fedpriv.cli import common
 from fedpriv.cli.study_flags import study_options
-from fedpriv.util.durations import duration
 
 if TYPE_CHECKING:
-    from fedpriv.experiment.study.estimate import Estimate
     from fedpriv.experiment.study.run import StudyResult
     from fedpriv.experiment.verbs.estimating import StudyEstimate
 
@@ -80,39 +78,9 @@ def _show_estimate(found: StudyEstimate, *, as_json: bool) -> None:
         ]
         common.print_json({"cells": listed, "seconds": found.seconds, "complete": found.complete})
         return
-    rows = [
-        {
-            "cell": one.cell,
-            "target": one.target or "none",
-            "attacks": ", ".join(one.attacks),
-            "upload scalars / round (paper)": _count(one.upload.get("paper_scalars")),
-            "(full)": _count(one.upload.get("full_scalars")),
-            "bytes": _count(one.upload.get("full_bytes")),
-            "train": "?" if one.train is None else duration(one.train),
-            "attack": _sum(one),
-        }
-        for one in found.cells
-    ]
-    common.print_table(f"{len(rows)} cells", rows, as_json=False)
-    least, workers = "" if found.complete else "at least ", found.workers
-    together = duration(found.seconds / min(workers, len(rows)))
-    per_worker = f", {together} with {workers} workers" if workers > 1 else ""
-    click.echo(f"time: {least}about {duration(found.seconds)} with one worker{per_worker}")
-    click.echo(
-        "estimated from a rehearsal: two clients' rounds and a few iterations of each attack, scaled up; nothing ran"
-    )
-    for reason in found.reasons:
-        click.echo(f"not estimated: {reason}")
-
-
-def _sum(one: Estimate) -> str:
-    if one.attack is None:
-        return "?"
-    return duration(one.attack) if None not in one.attacks.values() else f"at least {duration(one.attack)}"
-
-
-def _count(value: float | None) -> str:
-    return "?" if value is None else f"{value:,.0f}"
+    common.print_table(f"{len(found.cells)} cells", found.in_words(), as_json=False)
+    for line in found.sentences:
+        click.echo(line)
 
 
 def _finish(result: StudyResult, *, as_json: bool, quiet: bool) -> None:

@@ -144,13 +144,15 @@ def _datasets() -> list[dict[str, str]]:
     notes = {
         "fashion": "embedded, 2,000 images of 28x28 (a part of Fashion-MNIST); the default",
         "digits": "embedded, 1,797 images of 8x8",
-        "tiny-imagenet": "--data-dir with tiny-imagenet-200/ in its original layout",
-        "folder": "--data-dir with train/ and test/, or one folder a class",
+        "tiny-imagenet": f"{argument('data_dir')} with tiny-imagenet-200/ in its original layout",
+        "folder": f"{argument('data_dir')} with train/ and test/, or one folder a class",
     }
     return [
         {
             "name": name,
-            "where": notes.get(name, "--data-dir, or --download") if name in DATASETS.builtins else "its own",
+            "where": notes.get(name, f"{argument('data_dir')}, or {argument('download')}")
+            if name in DATASETS.builtins
+            else "its own",
         }
         | _origin(DATASETS, name)
         for name in DATASETS

@@ -12,6 +12,7 @@ from fedpriv.experiment.study import estimate as rehearsal
 from fedpriv.experiment.study.cells import lay_out
 from fedpriv.experiment.study.estimate import Estimate
 from fedpriv.experiment.verbs.auditing import Described, StudySettings, read_asked
+from fedpriv.util.durations import duration
 from fedpriv.util.listener import SILENT, Listener
 
 
@@ -44,10 +45,52 @@ class StudyEstimate(Tabular):
         """Why something is not known, each once."""
         return tuple(dict.fromkeys(reason for one in self.cells for reason in one.reasons))
 
+    def in_words(self) -> Sequence[Mapping[str, str]]:
+        """Return one row a cell as a person reads it; "?" for what is not known."""
+        return [
+            {
+                "cell": one.cell,
+                "target": one.target or "none",
+                "attacks": ", ".join(one.attacks),
+                "upload scalars / round (paper)": _count(one.upload.get("paper_scalars")),
+                "(full)": _count(one.upload.get("full_scalars")),
+                "bytes": _count(one.upload.get("full_bytes")),
+                "train": "?" if one.train is None else duration(one.train),
+                "attack": _sum(one),
+            }
+            for one in self.cells
+        ]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The time of all cells together, how it was estimated, and what is not known."""
+        least = "" if self.complete else "at least "
+        together = duration(self.seconds / min(self.workers, len(self.cells)))
+        per_worker = f", {together} with {self.workers} workers" if self.workers > 1 else ""
+        return (
+            f"time: {least}about {duration(self.seconds)} with one worker{per_worker}",
+            "estimated from a rehearsal: two clients' rounds and a few iterations of each attack, scaled up; nothing ran",
+            *(f"not estimated: {reason}" for reason in self.reasons),
+        )
+
+    def __str__(self) -> str:
+        rows = [", ".join(f"{name} {value}" for name, value in row.items() if value) for row in self.in_words()]
+        return "\n".join([*rows, *self.sentences])
+
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return one row a cell; seconds that are not known are None."""
         names = ("cell", "method", "defense", "seed", "target", "train", "attack", "complete")
         return [{name: getattr(one, name) for name in names} | dict(one.upload) for one in self.cells]
+
+
+def _sum(one: Estimate) -> str:
+    if one.attack is None:
+        return "?"
+    return duration(one.attack) if None not in one.attacks.values() else f"at least {duration(one.attack)}"
+
+
+def _count(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.0f}"
 
 
 def estimate(
