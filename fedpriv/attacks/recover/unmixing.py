@@ -12,7 +12,8 @@ Two estimators, both linear in the uploads:
   Kalman smoother. Its two variance ratios are chosen by the likelihood of the innovations.
 
 Which one, and which window, is chosen by how well it predicts each of the last uploads from those before: a rule that
-needs nothing but the uploads.
+needs nothing but the uploads. Where the card grants images, their class means are the start instead: see
+:mod:`fedpriv.attacks.recover.unmixing_prior`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.observation import Needs, Observation, TargetId
+from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
+from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import rounds_of
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.attacks.recover.unmixing_prior import class_prior, unmix_with_prior
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
 from fedpriv.wire.payloads import Entangled, get_payload
@@ -50,30 +54,60 @@ class UnmixedInversion(RecoverThenInvert):
     A target is one class of one client (``TargetId.label``), as of the last round.
 
     Attributes:
-        family: which unmixing estimators may be chosen.
+        prior: ``images`` starts from the class means of the attacker's own images, ``none`` from the uploads alone; ``auto``
+            takes images where the card grants some.
+        family: which estimators may be chosen, of those without a prior.
     """
 
+    prior: Literal["auto", "images", "none"] = "auto"
     family: Family = "auto"
     iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix"
     summary = "class means unmixed from many rounds of mixtures, then inverted"
+    version = 2
     targets = MIXTURES
     needs = Needs(min_rounds=2)
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Unmix every attacked client's prototypes."""
-        unmixed = {k: unmix_client(problem.observations, k, self.family) for k in problem.clients}
+        unmixed = {k: self.prototypes(problem.observations, k, problem.knowledge) for k in problem.clients}
         places = tuple(replace(t, index=_position(unmixed[t.client][1], t)) for t in problem.targets)
-        found = [unmixed[place.client][0].prototypes[place.index] for place in places]
+        found = [unmixed[place.client][0][place.index] for place in places]
         return Recovered(as_uploads(found, places), places)
+
+    def prototypes(
+        self, observations: Sequence[Observation], client: int, knowledge: Knowledge
+    ) -> tuple[Tensor, Tensor]:
+        """Return a client's prototypes ``(m, d)`` and their classes ``(m,)``.
+
+        Raises:
+            UserError: with ``prior=images`` where the card grants none.
+        """
+        features, weights, classes = uploads_of(observations, client)
+        images, labels = knowledge.public_images, knowledge.public_labels
+        if self.prior == "images" and (images is None or labels is None):
+            raise UserError(
+                "attack 'unmix' with prior=images needs images of the attacker's own; pass "
+                f"{argument('knowledge', {'attacker_data': 'same_domain'})} and {argument('public')} N"
+            )
+        if self.prior == "none" or images is None or labels is None:
+            return unmix(features, weights, self.family).prototypes, classes
+        own = represent(knowledge, client, images)
+        prior = class_prior(own, labels.cpu(), knowledge.n_classes, classes)
+        return unmix_with_prior(features, weights, prior), classes
 
 
 def unmix_client(observations: Sequence[Observation], client: int, family: Family) -> tuple[Unmixed, Tensor]:
     """Unmix one client's uploads; return the estimate and the classes ``(m,)`` of its rows."""
-    uploads = [get_payload(seen.upload, Entangled) for seen in rounds_of(observations, client)]
-    features, weights, classes = stack_rounds([u.feature for u in uploads], [u.label_encoding for u in uploads])
+    features, weights, classes = uploads_of(observations, client)
     return unmix(features, weights, family), classes
+
+
+def uploads_of(observations: Sequence[Observation], client: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a client's uploads ``(T, d)``, weights ``(T, m)`` of classes that ever had any, and these classes ``(m,)``."""
+    uploads = [get_payload(seen.upload, Entangled) for seen in rounds_of(observations, client)]
+    return stack_rounds([u.feature for u in uploads], [u.label_encoding for u in uploads])
 
 
 def _position(classes: Tensor, target: TargetId) -> int:
