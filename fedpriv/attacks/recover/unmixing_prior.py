@@ -94,7 +94,7 @@ def unmix_with_prior(features: Tensor, weights: Tensor, prior: ClassPrior) -> Te
 
 
 def posterior_shift(surprise: Tensor, weights: Tensor, doubt: Tensor, known: Variances) -> Tensor:
-    """Return how far ``(m, d)`` the prototypes are expected from their prior means, in spreads.
+    """Return the expected shift ``(m, d)`` of the prototypes from their prior means, in spreads.
 
     ``surprise`` ``(T, d)`` holds what the uploads are off the mixtures of prior means, in spreads.
     """
