@@ -92,7 +92,7 @@ def main() -> None:
                 "inverting-gradients",
                 net,
                 InvertingGradients(
-                    options.iterations, total_variation=weight, signed=signed
+                    iterations=options.iterations, total_variation=weight, signed=signed
                 ),  # one row a target, as the peer
                 "invertinggradients",
                 [iterations, f"regularization.total_variation.scale={scale}"],
