@@ -11,6 +11,7 @@ from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
 
 from fedpriv.calibration.rates import Rate, counted, table
 from fedpriv.scoring.intervals import Values, clustered, combine, compare
+from fedpriv.scoring.reasons import FEW_CLIENTS
 from fedpriv.scoring.roc import Ranked
 from fedpriv.util.seeds import derive_seed
 
@@ -19,10 +20,18 @@ TARGETS = 5
 """Of each client, on average."""
 
 SHARES = (0.5, 0.2, 0.1, 0.02)
-PAIRS = ((0.5, 0.5), (0.9, 0.5), (0.1, 0.05), (0.98, 0.03))
+PAIRS = ((0.5, 0.5), (0.9, 0.5), (0.8, 0.2), (0.1, 0.05), (0.1, 0.0), (0.98, 0.03))
 """Shares of an attack and of its guess, for paired differences."""
 
 SEEDS = 3
+
+FAR = 4.0
+"""Distance of the tenth of values that lie far off, in standard deviations of the others."""
+
+FAR_OFF = "mean, a tenth of values far off"
+
+SPARED = 10
+"""Skewed sizes, and fewer clients than support a claim, are drawn so many times less often."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +64,24 @@ def coverage(repetitions: int, seed: int, clients: Sequence[int] = CLIENTS) -> l
     beta distribution.
 
     Args:
-        repetitions: of each.
+        repetitions: of each for clients of equal size, of whom there are enough for a claim; elsewhere a tenth of that.
         seed: of everything drawn.
         clients: numbers of clients.
     """
     found = []
     for skewed in (False, True):
-        whats = ["mean", "mean of 3 seeds", *(f"share of {p}" for p in SHARES)]
-        whats += [f"difference of shares {a} and {b}" for a, b in PAIRS] + ["AUC", "found at 1 %"]
+        whats = ["mean", FAR_OFF, "mean of 3 seeds", *(f"share of {p}" for p in SHARES)]
+        whats += [f"difference of shares {a} and {b}" for a, b in PAIRS] + [
+            "AUC",
+            "AUC less that of noise",
+            "found at 1 %",
+        ]
         drawn: dict[str, dict[int, list[bool]]] = {what: {} for what in whats}
         for number in clients:
             rng = np.random.default_rng(derive_seed(seed, "coverage", number, int(skewed)))
             of_each = sizes(number, skewed)
-            for _ in range(repetitions):
+            full = number >= FEW_CLIENTS and not skewed
+            for _ in range(repetitions if full else max(1, repetitions // SPARED)):
                 for what, held in _trial(rng, of_each).items():
                     drawn[what].setdefault(number, []).append(held)
         found += [Covered(what, skewed, {k: counted(hits) for k, hits in own.items()}) for what, own in drawn.items()]
@@ -84,6 +98,8 @@ def _trial(rng: np.random.Generator, of_each: NDArray[np.int64]) -> dict[str, bo
         return spread
 
     def told(share: float) -> Values:
+        if share == 0:
+            return np.zeros(len(client))
         own = rng.beta(share, 1 - share, size=len(of_each))  # variance s (1 - s) / 2: a correlation of one half
         return (rng.random(len(client)) < own[client]).astype(np.float64)
 
@@ -91,6 +107,8 @@ def _trial(rng: np.random.Generator, of_each: NDArray[np.int64]) -> dict[str, bo
     drawn = [(shared + rng.normal(size=len(client))) / 2**0.5 for _ in range(SEEDS)]
     seeds = [compare(one, units, measure="images", against="guess", least=0.0) for one in drawn]
     held = {"mean": _holds(clustered(normal(), units).interval(), 0), "mean of 3 seeds": _holds(combine(seeds).ci95, 0)}
+    far = clustered(normal() + FAR * told(0.1), units).interval()
+    held[FAR_OFF] = _holds(far, 0.1 * FAR)
     for share in SHARES:
         held[f"share of {share}"] = _holds(clustered(told(share), units, "share").interval(), share)
     for one, other in PAIRS:
@@ -101,10 +119,17 @@ def _trial(rng: np.random.Generator, of_each: NDArray[np.int64]) -> dict[str, bo
         np.concatenate([move + rng.normal(size=4 * n), rng.normal(size=4 * n)])
         for move, n in zip(shift, of_each, strict=True)
     ]
-    found = Ranked.of(scores, [np.arange(8 * n) < 4 * n for n in of_each], range(len(of_each))).rates()
-    wide = 1.25**0.5  # of members' scores
-    held["AUC"] = _holds(found.auc.ci95, float(ndtr(1 / (1 + wide**2) ** 0.5)))
-    held["found at 1 %"] = _holds(found.tpr_at_1_percent.ci95, float(ndtr((1 - ndtri(0.99)) / wide)))
+    noise = [rng.normal() / 2 + rng.normal(size=8 * n) for n in of_each]
+    yes = [np.arange(8 * n) < 4 * n for n in of_each]
+    ranked, other = (Ranked.of(one, yes, range(len(of_each))) for one in (scores, noise))
+    rates, wide = ranked.rates(), 1.25**0.5  # of members' scores
+    area = float(ndtr(1 / (1 + wide**2) ** 0.5))
+    beside = ranked.values("auc") - other.values("auc")
+    held["AUC"] = _holds(rates.auc.ci95, area)
+    held["AUC less that of noise"] = _holds(
+        clustered(beside, ranked.unit.tolist(), "difference", ranked.weights).interval(), area - 0.5
+    )
+    held["found at 1 %"] = _holds(rates.tpr_at_1_percent.ci95, float(ndtr((1 - ndtri(0.99)) / wide)))
     return held
 
 

@@ -1,7 +1,9 @@
 """All verdicts of a page, made together, so that a page whose attacks know nothing claims a leak at most once in twenty.
 
-Every comparison of every attack on the page is a test of its own. Holm's rule adjusts their p-values for their number,
-whatever depends on what (Holm 1979, A simple sequentially rejective multiple test procedure); intervals stay unadjusted.
+Every comparison of every attack on the page is a test of its own. Holm's rule adjusts their p-values for the number of those
+that can reject at all (:mod:`fedpriv.scoring.family`); intervals stay unadjusted. Where attacks were made under several
+seeds, what is said over seeds, and of attacks with one seed, has most of the five per cent, and what is said of each seed by
+itself the rest, so that further seeds cost no power.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TypeVar
 
 from fedpriv.attacks.infer.property import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.convergence import convergence
+from fedpriv.scoring.family import attainable, holm
 from fedpriv.scoring.intervals import combine
 from fedpriv.scoring.ranking import stage_name, title
 from fedpriv.scoring.reasons import FEW_CLIENTS, Judged, Record, reasons_by_key, record_of
@@ -27,9 +30,13 @@ from fedpriv.scoring.records import (
 from fedpriv.scoring.sections import BEYOND
 
 K = TypeVar("K")
+W = TypeVar("W")
 
 FALSE_CLAIMS = 0.05
 """At most this share of pages of attacks that know nothing claims anything."""
+
+BY_SEED = 0.01
+"""Part of that for what is said of single seeds, where the same is said over several."""
 
 MAKES: dict[Measure, Kind] = {
     "images": "leaks",
@@ -68,21 +75,22 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
     records = {key: [record_of(results[member]) for member in members] for key, members in together.items()}
     reasons = {key: _of_all([single[member] for member in members]) for key, members in together.items()}
     compared = {key: _compared(own) for key, own in records.items()}
-    places = [
-        (key, place, one.p_value)
+    parts = {member for members in (seeds or {}).values() for member in members}
+    tests = {
+        (key, place): one
         for key, own in compared.items()
         if all(reason.name != "smaller_budget" for reason in reasons[key])
         for place, (one, _) in enumerate(own)
         if one.p_value is not None and one.n_clients >= FEW_CLIENTS
-    ]
-    adjusted = {
-        (key, place): value
-        for (key, place, _), value in zip(places, holm([p_value for *_, p_value in places]), strict=True)
     }
+    adjusted = _adjusted(
+        {where: one for where, one in tests.items() if where[0] not in parts}, BY_SEED if parts else 0.0
+    )
+    adjusted |= _adjusted({where: one for where, one in tests.items() if where[0] in parts}, FALSE_CLAIMS - BY_SEED)
     found = {}
     for key, own in compared.items():
         judged = tuple(_judged(one, value, adjusted.get((key, place))) for place, (one, value) in enumerate(own))
-        found[key] = _verdict(records[key], judged, reasons[key], len(places))
+        found[key] = _verdict(records[key], judged, reasons[key], len(adjusted))
     return found
 
 
@@ -91,17 +99,11 @@ def judge(result: Judged) -> Verdict:
     return judge_page({0: result})[0]
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by Holm's rule, in their order: what is at most alpha is rejected at level alpha together.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    found, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        found[place] = largest
-    return found
+def _adjusted(tests: Mapping[W, Comparison], spent: float) -> dict[W, float]:
+    """Return p-values of tests adjusted so that, at :data:`FALSE_CLAIMS`, it is kept less what is spent."""
+    level = FALSE_CLAIMS - spent
+    p_values = holm([one.p_value or 0.0 for one in tests.values()], level, [attainable(one) for one in tests.values()])
+    return {where: min(1.0, value * FALSE_CLAIMS / level) for where, value in zip(tests, p_values, strict=True)}
 
 
 def _of_all(told: Sequence[tuple[Reason, ...]]) -> tuple[Reason, ...]:

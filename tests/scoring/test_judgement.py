@@ -5,8 +5,10 @@ import pytest
 from eval_cases import asked, attacked, but, compared, result, summary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
-from fedpriv.scoring.judgement import FALSE_CLAIMS, holm, judge, judge_page
+from fedpriv.scoring.family import attainable, holm
+from fedpriv.scoring.judgement import FALSE_CLAIMS, judge, judge_page
 from fedpriv.scoring.records.made import Budget, Training, Upload
 from fedpriv.scoring.records.reconstruction import FeatureMeasure
 
@@ -52,6 +54,50 @@ def test_all_comparisons_of_a_page_are_tested_together():
     assert page["a"].kind == "none"
     assert page["a"].compared[0].adjusted == pytest.approx(0.06)
     assert page["a"].n_compared == page["b"].n_compared == 2
+
+
+def test_comparisons_that_can_reject_nothing_cost_the_others_nothing():
+    small = compared("identified", 0.2, 0.4, stratum="1", n=5, n_clients=5, least=0.05)
+    assert attainable(small) == pytest.approx(0.525**5)  # right for five of five, the guess for none
+    assert attainable(small.model_copy(update={"measure": "images"})) == 0
+    assert attainable(small.model_copy(update={"p_value": 1e-6})) == 1e-6
+    page = judge(attacked(compared(p_value=0.02), *(small.model_copy(update={"stratum": s}) for s in ("1", "2-3"))))
+    assert page.kind == "leaks"  # neither of the small ones could reject at half the level
+    assert page.compared[0].adjusted == pytest.approx(0.04)
+    assert not any(one.stands for one in page.compared[1:])
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12), st.sampled_from([0.01, 0.05]))
+def test_what_holms_rule_rejects_stays_rejected_where_some_tests_cannot_reject(tests, level):
+    p_values, least = [max(pair) for pair in tests], [min(pair) for pair in tests]
+    plain, found = holm(p_values), holm(p_values, level, least)
+    assert all(one <= level for one, other in zip(found, plain, strict=True) if other <= level)
+    assert all(one >= p for one, p in zip(found, p_values, strict=True))
+    assert holm(p_values, level, [0.0] * len(tests)) == pytest.approx(plain)
+
+
+def test_tests_that_cannot_reject_add_no_false_claims():
+    # Ten sign tests of 3 to 12 coins each: the smallest p-value of the small ones is above a tenth of the level.
+    draw, false, gained = np.random.default_rng(1), 0, 0
+    coins = np.arange(3, 13)
+    least = (0.5**coins).tolist()
+    for _ in range(4000):
+        heads = draw.binomial(coins, 0.5)
+        p_values = binom.sf(heads - 1, coins, 0.5).tolist()
+        false += min(holm(p_values, 0.05, least)) <= 0.05
+        gained += min(holm(p_values)) <= 0.05
+    assert 0 < gained < false <= 4000 * 0.05
+
+
+def test_further_seeds_cost_little():
+    one = attacked(compared(p_value=0.02))
+    page = judge_page({"a": one, "b": one, "other": attacked(compared(p_value=0.9))}, {"ab": ("a", "b")})
+    assert page["ab"].compared[0].p_value is not None
+    # What is said over seeds, and of attacks with one, has four fifths of the level; each seed by itself the rest.
+    assert page["ab"].compared[0].adjusted == pytest.approx(min(1, page["ab"].compared[0].p_value * 2 * 5 / 4))
+    assert page["a"].compared[0].adjusted == pytest.approx(0.02 * 2 * 5)
+    assert page["other"].compared[0].adjusted == 1
+    assert page["a"].n_compared == 4
 
 
 @settings(max_examples=5, deadline=None)
