@@ -61,6 +61,7 @@ class BudgetCurve:
         floor: the best blind guess, the same at every budget.
         floor_psnr: its mean PSNR in dB.
         points: budgets ascending.
+        over: what their intervals are over: how many clients, or declared groups of them.
     """
 
     name: str
@@ -68,6 +69,7 @@ class BudgetCurve:
     floor: str
     floor_psnr: float
     points: tuple[Point, ...]
+    over: str
 
     @property
     def description(self) -> str:
@@ -98,11 +100,12 @@ def _curve(records: Sequence[ReconstructionRecord], upload: str) -> BudgetCurve:
         floor=LABELS[floor],
         floor_psnr=last.image_floors[floor].psnr_db,
         points=tuple(_point(record, floor) for record in records),
+        over=f"{last.n_clients} {last.units}",
     )
 
 
 def _point(record: ReconstructionRecord, floor: str) -> Point:
-    means = Means(tuple(row.client for row in record.targets))
+    means = Means(tuple(record.unit_of(row.client) for row in record.targets))
     mine, blind = (
         np.asarray(found.psnr_db.per_target, dtype=np.float64)
         for found in (record.metrics, record.floor_details[floor])

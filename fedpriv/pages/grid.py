@@ -159,7 +159,8 @@ def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
     )
     return (
         f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the floor "
-        f"{record.advantage_db.mean:+.1f} dB{spread}, {record.n_targets} targets, {which}\n{card}"
+        f"{record.advantage_db.mean:+.1f} dB{spread}, {record.n_targets} targets of {record.n_clients} {record.units}, "
+        f"{which}\n{card}"
     )
 
 

@@ -27,7 +27,7 @@ class StageRow:
         psnr: mean PSNR in dB.
         floor: mean PSNR of the floor in dB, and which it is.
         advantage: mean, dB.
-        interval: its 95 % interval, or None.
+        interval: its 95 % interval over clients, or groups of them where these were declared; or None.
         converged: share of targets.
         objective: median, as a table shows it.
     """

@@ -23,7 +23,7 @@ BADGES: dict[Kind, str] = {
 
 TOGETHER = (
     "All comparisons shown here are tested together (Holm, 5 %): where attacks know nothing, at most one such page in "
-    "twenty claims a leak. Intervals are of one comparison each."
+    "twenty claims a leak. Intervals are of one comparison each, over clients or, where these are declared, groups of them."
 )
 """Said once on a page of verdicts."""
 

@@ -1,6 +1,7 @@
 """Budgets and stages of training on the command line, and what tables do on a narrow terminal."""
 
 import csv
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from federations import DIGITS
 from fedpriv.cli import common
 from fedpriv.cli.main import run
 from fedpriv.pages.budget_curve import budget_curves, curve_svg
+from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.storage import load_attack
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "4"]
@@ -76,6 +78,26 @@ def test_a_curve_is_drawn_the_same_every_time_and_holds_what_the_records_say(bud
     assert curve.points[1].permuted is not None
     assert curve_svg(curve) == curve_svg(curve)
     assert len(curve_svg(curve)) < 80_000
+
+
+def test_intervals_of_a_curve_are_over_declared_groups_of_clients(budgets):
+    found = [load_attack(budgets / f"pixels@{budget}") for budget in (40, 4)]
+    (own,) = budget_curves(found)
+    groups = {row.client: int(row.client > 0) for row in found[0].metrics.targets}
+    assert len(groups) > 2
+    grouped = [
+        dataclasses.replace(one, metrics=one.metrics.model_copy(update={"groups": groups, "n_clients": 2}))
+        for one in found
+    ]
+    (curve,) = budget_curves(grouped)
+    assert (own.over, curve.over) == (f"{len(groups)} clients", "2 groups")
+    for point, attack in zip(curve.points, reversed(found), strict=True):
+        record = attack.metrics
+        blind = record.floor_details[_best_blind(record)].psnr_db.per_target
+        gains = [one - other for one, other in zip(record.metrics.psnr_db.per_target, blind, strict=True)]
+        units = [groups[row.client] for row in record.targets]
+        assert point.interval == pytest.approx(clustered(gains, units).interval())
+    assert [point.interval for point in curve.points] != [point.interval for point in own.points]
 
 
 def _best_blind(record):
