@@ -1,18 +1,129 @@
-"""What guesses made without any upload score on natural images: the floors beside which published PSNR can be read.
+"""What guesses made without any upload score: the floors beside which recovered images and vectors can be read.
 
+    python benchmarks/blind_guesses.py --target representation
     python benchmarks/blind_guesses.py DATA/tiny-imagenet-200/val/images --train DATA/tiny-imagenet-200/train
     python benchmarks/blind_guesses.py DATA/cifar10-jpeg/test --train DATA/cifar10-jpeg/train
 
-Prints, for each guess, mean and standard deviation over images of PSNR in dB on [0, 1], and the mean squared error on
-0..255. Mean colour and mean image are those of the training images; a random other image is drawn among the tested ones.
+With ``--target``, a kind of upload of the embedded data set: a federation is trained, one attack is made, and every guess is
+shown by every measure at the attack's very targets, from its record; with the attack's own row, that on permuted uploads,
+and, for attacks that decode, what the decoder itself reaches on representations of strangers, whom it has never seen.
+
+With a folder, for each guess the mean and standard deviation over its images of PSNR in dB on [0, 1], and the mean squared
+error on 0..255. Mean colour and mean image are those of the training images; a random other image is drawn among the tested.
 """
 
 import argparse
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
+
+import fedpriv
+from fedpriv.attacks.invert.decoder import DecoderInversion, pairs
+from fedpriv.attacks.invert.decoder_network import DecoderTraining, train_decoder
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.calibration.rates import table
+from fedpriv.evidence.gather import gather
+from fedpriv.evidence.truths import truths
+from fedpriv.experiment.federation import prepare
+from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.scoring.definitions import squared_errors
+from fedpriv.scoring.floors import LABELS, NEAREST
+from fedpriv.scoring.leakage import psnr_of_mse
+from fedpriv.scoring.records import ReconstructionRecord
+from fedpriv.scoring.sections import BEYOND
+
+ATTACKS: Mapping[str, tuple[str, int]] = {
+    "representation": ("decoder", 400),
+    "prototype": ("decoder", 400),
+    "entangled": ("unmix", 20),
+}
+"""Attack on each kind of upload, and its budget; guesses do not depend on it."""
+
+STRANGERS = 200
+"""On whom a decoder is tried, for each client."""
+
+
+def at_targets(record: ReconstructionRecord) -> list[dict[str, str]]:
+    """Return a row for every guess, the control and the attack: each measure, at the same targets."""
+    psnr = {name: np.asarray(one.psnr_db.per_target) for name, one in record.floor_details.items()}
+    best = max((name for name in psnr if name != NEAREST), key=lambda name: float(psnr[name].mean()))
+    metrics = record.metrics
+    psnr["attack"] = np.asarray(metrics.psnr_db.per_target)
+    told, nearest = metrics.identification_top1, metrics.feature_identification
+    identified = dict(told.blind) | {"attack": told.mean}
+    errors = {name: getattr(one, "relative_error", None) for name, one in record.floors.items()}
+    own = {name: getattr(one, "feature_identification", None) for name, one in record.floors.items()}
+    if metrics.relative_error is not None and nearest is not None:
+        errors["attack"], own["attack"] = metrics.relative_error.mean, nearest.mean
+
+    def cell(value: float | None, unit: str) -> str:
+        return "" if value is None else f"{value:.1f}" if unit == "dB" else f"{100 * value:.1f}"
+
+    return [
+        {
+            "guess": LABELS.get(name, name) + (" (the floor)" if name == best else ""),
+            "PSNR (dB)": cell(float(psnr[name].mean()) if name in psnr else None, "dB"),
+            "3 dB beyond the floor (%)": cell(
+                float((psnr[name] - psnr[best] >= BEYOND).mean()) if name in psnr else None, "%"
+            ),
+            "identified (%)": cell(identified.get(name), "%"),
+            "relative error (%)": cell(errors.get(name), "%"),
+            "nearest own (%)": cell(own.get(name), "%"),
+        }
+        for name in (*record.floors, "attack")
+    ]
+
+
+def of_strangers(path: Path, kind: str, seed: int) -> str:
+    """Return what the decoder of a run reaches on strangers' images, whose representations it never saw."""
+    run = RunDirectory.open(path)
+    federation = prepare(run.config, torch.device("cpu"))
+    card = KnowledgeCard(attacker_data="same_domain")
+    evidence = gather(run, federation, kind, card, n_targets=48, seed=seed)
+    beside = truths(run, federation, kind, evidence.targets, seed=seed)
+    knowledge, attack = evidence.knowledge, DecoderInversion()
+    clients = sorted(knowledge.extractors)
+    assert knowledge.public_images is not None
+    extractors = [knowledge.extractors[client] for client in clients]
+    inside, outside = pairs(extractors, knowledge.public_images, seed)
+    training = DecoderTraining(attack.iterations, attack.learning_rate, attack.batch_size, attack.width)
+    decoder = train_decoder(inside, outside, training, seed)
+    reached, mean_image = [], []
+    pools = {target.client: truth.pool for target, truth in zip(evidence.targets, beside, strict=True)}
+    for client, pool in pools.items():
+        images = pool.guesses[
+            torch.randperm(len(pool.guesses), generator=torch.Generator().manual_seed(seed))[:STRANGERS]
+        ]
+        place = clients.index(client)
+        with torch.no_grad():
+            decoded = decoder(extractors[place](images), place)
+        reached.append(float(psnr_of_mse((decoded - images).square().flatten(1).mean(1)).mean()))
+        mean_image.append(float(psnr_of_mse(squared_errors(inside.images.mean(0, keepdim=True), images)[0]).mean()))
+    return (
+        f"The decoder, trained on {len(inside.images)} images of the attacker's own, reaches {np.mean(reached):.1f} dB on "
+        f"{STRANGERS} strangers' representations through each of {len(reached)} extractors ({min(reached):.1f} to "
+        f"{max(reached):.1f} dB by client); the mean of its own images {np.mean(mean_image):.1f} dB on the same strangers."
+    )
+
+
+def of_uploads(target: str, seed: int) -> None:
+    """Train, attack and print what guesses reach by every measure."""
+    name, iterations = ATTACKS[target]
+    with tempfile.TemporaryDirectory() as folder:
+        found = fedpriv.attack(
+            target=target, attacks=[name], seed=seed, iterations=iterations, out=Path(folder) / "attack", device="cpu"
+        )
+        record = found.records[name]
+        assert found.run is not None
+        made = f"{record.dataset}, {record.method}, seed {seed}"
+        print(f"{record.n_targets} {target} targets of {record.n_clients} clients, {made}:\n")
+        print(table(at_targets(record)))
+        if target in ("representation", "prototype"):
+            print(of_strangers(found.run.path, target, seed))
 
 
 def images_below(folder: Path, at_most: int | None) -> np.ndarray:
@@ -42,11 +153,17 @@ def guesses(truth: np.ndarray, train: np.ndarray, seed: int) -> Iterator[tuple[s
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="images to guess at")
-    parser.add_argument("--train", type=Path, required=True, help="images that mean colour and mean image are of")
+    parser.add_argument("folder", type=Path, nargs="?", help="images to guess at")
+    parser.add_argument("--train", type=Path, help="images that mean colour and mean image are of")
     parser.add_argument("--train-at-most", type=int, default=20000)
+    parser.add_argument("--target", choices=tuple(ATTACKS), help="kind of upload of the embedded data set")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.target is not None:
+        of_uploads(options.target, options.seed)
+        return
+    if options.folder is None or options.train is None:
+        parser.error("pass --target, or a folder and --train")
     truth, train = images_below(options.folder, None), images_below(options.train, options.train_at_most)
     print(f"{len(truth)} images {truth.shape[1]} x {truth.shape[2]}; means of {len(train)} training images")
     print("guess                 PSNR (dB)     sd   MSE (0..255)")

@@ -42,6 +42,8 @@ $COMMAND
 
 on a 2-core CPU; every draw follows from the seed. Rates are in per cent, with 95 % intervals (Clopper and Pearson).
 
+What guesses made without any upload reach by each measure, and the trained decoder on strangers: [guesses.md](guesses.md).
+
 ## Nothing leaks
 
 A page holds two of the inversions and all inferences, on two targets of each of ten simulated clients. Inversions return
