@@ -121,10 +121,10 @@ def _trial(rng: np.random.Generator, of_each: NDArray[np.int64]) -> dict[str, bo
     ]
     noise = [rng.normal() / 2 + rng.normal(size=8 * n) for n in of_each]
     yes = [np.arange(8 * n) < 4 * n for n in of_each]
-    ranked, other = (Ranked.of(one, yes, range(len(of_each))) for one in (scores, noise))
+    ranked, control = (Ranked.of(one, yes, range(len(of_each))) for one in (scores, noise))
     rates, wide = ranked.rates(), 1.25**0.5  # of members' scores
     area = float(ndtr(1 / (1 + wide**2) ** 0.5))
-    beside = ranked.values("auc") - other.values("auc")
+    beside = ranked.values("auc") - control.values("auc")
     held["AUC"] = _holds(rates.auc.ci95, area)
     held["AUC less that of noise"] = _holds(
         clustered(beside, ranked.unit.tolist(), "difference", ranked.weights).interval(), area - 0.5
