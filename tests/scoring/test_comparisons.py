@@ -41,7 +41,8 @@ def test_an_attack_that_does_as_well_on_permuted_uploads_identifies_nothing():
         [0.4 * truth.members + 0.6 * noise for truth, noise in zip(secrets, control.images, strict=True)]
     )
     something = judge(reconstruction(hints, per_client=1), secrets, control)
-    assert something.metrics.identification_top1.permuted.difference.ci95[0] > 0.2
+    # Of six clients none does worse, which leaves up to 46 % who might.
+    assert something.metrics.identification_top1.permuted.difference.ci95[0] > 0.1
     assert "told from decoys" in words(judged(something))
 
 
