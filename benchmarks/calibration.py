@@ -94,9 +94,9 @@ their lower end is above the truth in 2.4 % at most, and they are 1.1 times as w
 same limits, so that power changed with them: true images were told from decoys on 54 pages in a hundred and are on 96,
 lay 3 dB beyond the best guess on 94 and do on 100, and under much noise were found on 61 and are on 90.
 
-They cost power where the attack is right for some targets only and the guess for hardly any: a share of 0.5 against 0.05, ten
-clients of five targets, correlation 0.2, is told to exceed five points at 2.5 % in 73 % of cases where Student's t did in
-92 %; 0.3 in 12 % (45 %); 0.7 in 98 % (100 %); 0.9 against 0.1 in 100 % (96 %).
+They cost power where the attack is right for some targets only and the guess for hardly any: a share of 0.5 against 0.05,
+ten clients of five targets, correlation 0.2, is told to exceed five points at 2.5 % in 73 % of cases where Student's t did
+in 92 %; 0.3 in 12 % (45 %); 0.7 in 98 % (100 %); 0.9 against 0.1 in 100 % (96 %).
 
 The page's family of tests changed too. A comparison of so few targets or clients that it could never be claimed takes no
 part of the five per cent. On pages of prototypes, where each number of images has comparisons of its own, 100 comparisons
