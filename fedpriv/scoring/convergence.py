@@ -9,25 +9,28 @@ from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.records.reconstruction import Fit
 
 SPECIFIC = 0.1
-"""Share of the objective of images found without an upload that those found from it must stay below to be specific.
+"""Share of the objective of strangers' images that images found from an upload must stay below to be specific.
 
 One step from the same start already leads below the objective of other images, so that below alone would say nothing.
 """
 
 
 def is_specific(fit: Fit | None) -> bool | None:
-    """Return, target by target, whether images explain their own upload far better than images that were found without it.
+    """Return, target by target, whether images explain their own upload better than images that were found without it.
 
-    A network that tells no images apart lets any image explain any upload. Then a search converges at once, and neither its
-    success nor its failure says anything.
+    Far better (:data:`SPECIFIC`) than strangers' images; better than images found from permuted uploads, which may be good
+    guesses where an attack starts from what it knows of the class. A network that tells no images apart lets any image explain
+    any upload. Then a search converges at once, and neither its success nor its failure says anything.
 
     Args:
         fit: of a target; None where it was not measured, and then so is the answer.
     """
     if fit is None:
         return None
-    others = [value for value in (fit.permuted, fit.strangers) if value is not None]
-    return fit.own is not None and all(fit.own < SPECIFIC * value for value in others)
+    if fit.own is None:
+        return False
+    permuted = fit.permuted is None or fit.own < fit.permuted
+    return permuted and (fit.strangers is None or fit.own < SPECIFIC * fit.strangers)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def test_images_found_from_an_upload_fit_it_better_than_others_also_when_scored_
     assert all(row.specific for row in rows)
     for row in rows:
         assert row.fit.own == pytest.approx(row.objective, rel=1e-3)
-        assert row.fit.own < SPECIFIC * min(row.fit.permuted, row.fit.strangers)
+        assert row.fit.own < min(row.fit.permuted, SPECIFIC * row.fit.strangers)
     saved = found.save(tmp_path / "kept")
     again = fedpriv.score(saved)[saved.path / "dip"].targets
     assert [(row.fit, row.specific) for row in again] == [(row.fit, row.specific) for row in rows]
@@ -78,7 +78,9 @@ def test_without_a_control_nothing_is_said():
     ("own", "permuted", "lowest", "specific"),
     [
         (0.1, 1.1, 1.1, True),
-        (0.1, 0.5, 1.1, False),
+        (0.1, 0.2, 1.1, True),
+        (0.1, 0.1, 1.1, False),
+        (0.1, 0.09, 1.1, False),
         (0.1, 1.1, 0.5, False),
         (0.0, 0.0, 1.0, False),
         (0.0, 1e-9, 1e-9, True),
@@ -86,7 +88,7 @@ def test_without_a_control_nothing_is_said():
         (0.1, None, None, True),
     ],
 )
-def test_specific_is_far_below_both_others(own, permuted, lowest, specific):
+def test_specific_is_far_below_strangers_and_below_what_permuted_uploads_give(own, permuted, lowest, specific):
     assert is_specific(Fit(own=own, permuted=permuted, strangers=lowest)) is specific
 
 

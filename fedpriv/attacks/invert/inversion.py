@@ -169,6 +169,7 @@ class DipInversion(DipFitting, VectorInversion):
     """Inversion under a deep image prior (Ulyanov et al. 2018, their feature inversion, resized to small images)."""
 
     iterations: Annotated[int, Ge(1)] = 400
+    learning_rate: Annotated[float, Gt(0)] = 2e-2
     tolerance: Annotated[float, Ge(0)] = 2e-4
     fits: Annotated[float, Ge(0)] = FITS
 

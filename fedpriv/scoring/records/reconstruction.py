@@ -202,7 +202,7 @@ class Target(Record):
         converged: by the attack's own rule.
         fit: how well the images explain the upload, beside images found without it; None without a control, and where
             nothing leads from images to uploads.
-        specific: whether they do so far better than those, as ``convergence.is_specific`` has it; None with ``fit``.
+        specific: whether they do so better than those, as ``convergence.is_specific`` has it; None with ``fit``.
         diverged: it was not finite, and counts as black.
     """
 
