@@ -19,8 +19,8 @@ def is_specific(fit: Fit | None) -> bool | None:
     """Return, target by target, whether images explain their own upload better than images that were found without it.
 
     Far better (:data:`SPECIFIC`) than strangers' images; better than images found from permuted uploads, which may be good
-    guesses where an attack starts from what it knows of the class. A network that tells no images apart lets any image explain
-    any upload. Then a search converges at once, and neither its success nor its failure says anything.
+    guesses where an attack starts from what it knows of the class. A network that tells no images apart lets any image
+    explain any upload. Then a search converges at once, and neither its success nor its failure says anything.
 
     Args:
         fit: of a target; None where it was not measured, and then so is the answer.

@@ -321,10 +321,14 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
 
 
 def _barnard_rubin(between: float, within: float, number: int, complete: float) -> float:
-    """Return degrees of freedom of both variances together over so many seeds, where one seed has ``complete``."""
+    """Return degrees of freedom of both variances together over so many seeds, where one seed has ``complete``.
+
+    Barnard and Rubin's tend to zero where seeds differ far more than clients do; the variance between m seeds has m - 1.
+    """
     added = between / (between + within) if between else 0.0
     observed = (complete + 1) / (complete + 3) * complete * (1 - added)
-    return 1 / (added**2 / (number - 1) + 1 / observed) if added < 1 else number - 1.0
+    alone = min(number - 1.0, complete)
+    return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
 
 
 def summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> Summary:
