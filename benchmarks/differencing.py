@@ -2,8 +2,8 @@
 
     python benchmarks/differencing.py [--picture FILE.png]
 
-A client of 300 digits is trained; then a digit more arrives. Its class's prototype and count are uploaded before and after,
-with the extractor kept as it is, or trained on in between for a pass over the data at the given learning rate.
+A client of 300 images of clothes is trained; then one more arrives. Its class's prototype and count are uploaded before
+and after, with the extractor kept as it is, or trained on in between for a pass over the data at the given learning rate.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from fedpriv.scoring.leakage import psnr, relative_error
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes
 
-HELD, ADDED, WIDTH = 300, 10, 128
-RATES = (0.0, 0.0001, 0.001, 0.01, 0.1)
+HELD, ADDED, WIDTH = 300, 6, 128
+RATES = (0.0, 0.001, 0.01, 0.1)
 
 
 def upload(model: SplitModel, samples: Samples) -> Prototypes:
@@ -39,7 +39,7 @@ def upload(model: SplitModel, samples: Samples) -> Prototypes:
 
 def trained_client(samples: Samples, n_classes: int, seed: int) -> SplitModel:
     """Return a model trained on a client's images."""
-    model = build_model(Blueprint("small-mlp", (1, 8, 8), n_classes, WIDTH), seed)
+    model = build_model(Blueprint("small-mlp", (1, 28, 28), n_classes, WIDTH), seed)
     train(
         model,
         samples,
@@ -69,7 +69,7 @@ def trial(
     model.eval().requires_grad_(False)
     observations = Observation(1, 0, (first,), ()), Observation(2, 0, (upload(model, after),), ())
     targets = changed_targets(observations, "prototype")
-    knowledge = Knowledge(KnowledgeCard(rounds_seen=2), (1, 8, 8), n_classes, extractors={0: model.represent})
+    knowledge = Knowledge(KnowledgeCard(rounds_seen=2), (1, 28, 28), n_classes, extractors={0: model.represent})
     attack = Differencing(iterations=iterations)
     found = attack.change(observations, targets[0])
     assert found is not None
@@ -81,11 +81,11 @@ def main() -> None:
     """Print one line a learning rate."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=600)
+    parser.add_argument("--iterations", type=int, default=400)
     parser.add_argument("--picture", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    dataset = load_dataset("digits", SourceOptions())
+    dataset = load_dataset("fashion", SourceOptions())
     order = torch.randperm(len(dataset.samples), generator=generator(arguments.seed, "order"))
     images, labels = as_unit(dataset.samples.images[order]), dataset.samples.labels[order]
     print(f"{'rate':>8} {'error':>8} {'foreseen':>9} {'PSNR':>7}   (medians over {ADDED} added images)")

@@ -1,6 +1,6 @@
 """Prototypes recovered from a FedRE run by each rung of the ladder: label alone, prior, one round's posterior, many rounds.
 
-fedpriv train --method fedre --rounds 30 --lr 0.1 --capture all --public 200 --out RUN
+fedpriv train --method fedre --rounds 30 --lr 0.03 --strangers 0.5 --capture all --out RUN
 python benchmarks/entangled_ladder.py RUN
 """
 
@@ -57,7 +57,7 @@ def main() -> None:
     torch.set_num_threads(1)
     run = RunDirectory.open(arguments.run)
     federation = prepare(run.config, torch.device("cpu"))
-    data: DataAccess = "none" if federation.server.public is None else "same_domain"
+    data: DataAccess = "none" if federation.attacker is None else "same_domain"
     card = KnowledgeCard(attacker_data=data, rounds_seen=len(run.captured_rounds()))
     evidence = gather(run, federation, "entangled", card, n_targets=10**9, seed=arguments.seed, unit="class")
     newest = tuple(o for o in evidence.observations if o.round == max(seen.round for seen in evidence.observations))
