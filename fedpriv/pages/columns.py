@@ -287,10 +287,10 @@ Tables are UTF-8 with a header line; an empty cell was not measured or does not 
 `results.csv` the file `results.schema.json`: a [Table Schema](https://specs.frictionlessdata.io/table-schema/) whose fields
 have a `unit` too. Units as a second header line in pandas:
 
-```pycon
->>> table = pandas.read_csv(folder / "results.csv")
->>> fields = json.loads((folder / "results.schema.json").read_text())["fields"]
->>> table.columns = pandas.MultiIndex.from_tuples([(field["name"], field["unit"]) for field in fields])
+```
+table = pandas.read_csv(folder / "results.csv")
+fields = json.loads((folder / "results.schema.json").read_text())["fields"]
+table.columns = pandas.MultiIndex.from_tuples([(field["name"], field["unit"]) for field in fields])
 ```
 
 Made by `python -m fedpriv.pages.columns docs/columns.md`.

@@ -287,7 +287,7 @@ def test_attacks_say_what_they_need_and_what_they_find(capsys):
     assert rows["unmix"]["needs from the knowledge card"] == "extractor=white_box or shadow, at least 2 rounds"
     assert rows["unmix"]["one target is"] == "a class of a client"
     assert rows["dip"]["one target is"] == "an upload, or a row of it"
-    assert rows["dip"]["budget"] == "iterations=300"
+    assert rows["dip"]["budget"] == "iterations=400"
     assert rows["membership"]["budget"] == "none"
     assert "targets" not in rows["dip"]
 

@@ -172,7 +172,7 @@ def test_intervals_go_by_the_groups_that_are_declared(tmp_path):
     page = (kept.path / "report.html").read_text()
     assert "2 groups, and 5 are the least" in page
     assert "/ 2 groups</td>" in page
-    assert "rests on 2 group(s)" in page
+    assert "Intervals are over 2 groups." in page
     assert "2 clients" not in page
     (again,) = fedpriv.score(kept).values()
     assert again.advantage_db.ci95 == together.advantage_db.ci95

@@ -51,8 +51,8 @@ def test_units_are_a_second_header_in_pandas(tmp_path):
     for file, text in table_files("runs.csv", [{"run": "a", "seconds": 2.0, "rounds": 3}]).items():
         (tmp_path / file).write_text(text)
     known = {"pandas": pandas, "json": json, "folder": tmp_path}
-    block = page().partition("```pycon\n")[2].partition("```")[0].replace("results", "runs")
-    exec("\n".join(line.removeprefix(">>> ") for line in block.splitlines()), known)
+    block = page().partition("```\n")[2].partition("```")[0].replace("results", "runs")
+    exec(block, known)
     assert known["table"]["seconds", "s"].tolist() == [2.0]
     assert known["table"]["rounds", "rounds"].tolist() == [3]
 

@@ -1,36 +1,22 @@
-"""The frontier: what betters what, by hand and by a property; one point an upload; what may be compared; the picture."""
+"""The frontier: what betters what, by hand and by a property; one point an upload; what may be compared."""
 
-import csv
 import dataclasses
-import io
-from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from eval_cases import ABOUT, asked, but, federated, result
+from eval_cases import ABOUT, but, result
+from frontier_cases import LOOSE, image, judged, member, page
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import told
 
-from fedpriv.defenses import build_defenses, parse_choice
-from fedpriv.federation.defense import DefensePipeline
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig, RunDirectory
-from fedpriv.federation.summary import Communication, ReachedAccuracy, Total, Traffic
-from fedpriv.pages.alike import about_of, over_seeds
+from fedpriv.federation.summary import ReachedAccuracy
 from fedpriv.pages.baselines import baselines, beside, gain_over_local, gain_words, same_clients
-from fedpriv.pages.chart_axes import Decibels, Linear
-from fedpriv.pages.columns import table_files
-from fedpriv.pages.csv_table import frontier_rows
-from fedpriv.pages.frontier import frontiers, point_labels
-from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, describe, frontier_svg, panels
-from fedpriv.pages.upload_size import upload_size
+from fedpriv.pages.frontier import point_labels
+from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, frontier_svg
 from fedpriv.scoring.intervals import clustered, combine
 from fedpriv.scoring.pareto import Effect, Objectives, betters, undominated
-from fedpriv.scoring.records import JudgedComparison, Reason, Verdict
-from fedpriv.util.config import plain
-from fedpriv.wire.ledger import Entry, count
 
 
 def effect(value=1.0, *, stands=False, tested=True, unit="prototype", low=None, high=None):
@@ -96,68 +82,6 @@ def test_bettering_is_an_order(one, two, three):
 
 
 # ---------------------------------------------------------------- points
-
-
-def judged(measure="images", mean=1.0, *, stands=False, p_value=0.5):
-    return JudgedComparison(
-        **{"measure": measure, "stratum": "all", "against": "noise", "n": 20, "n_clients": 10, "least": 0.5},
-        **{"mean": mean, "ci95": (mean - 0.5, mean + 0.5), "p_value": p_value},
-        **{"value": mean, "adjusted": p_value, "stands": stands},
-    )
-
-
-LOOSE = (Reason(name="not_converged", value=0.1, beside=0.5),)
-
-
-def page(*told, known=None):
-    """Frontiers of results, each with its comparisons and the reasons against them."""
-    results = {Path(str(place)): one for place, (one, *_) in enumerate(told)}
-    verdicts = {}
-    for folders in over_seeds(results):
-        one, compared, reasons = told[int(str(folders[0]))]
-        verdicts[folders] = verdict(about_of(one), compared, reasons)
-    return frontiers(results, verdicts, known)
-
-
-KINDS = {
-    "images": "leaks",
-    "identified": "some",
-    "vectors": "vectors",
-    "membership": "membership",
-    "property": "property",
-}
-
-
-def verdict(about, compared, reasons=()):
-    standing = [KINDS[one.measure] for one in compared if one.stands]
-    kind = next(iter(standing), "untested" if reasons else "none")
-    own = {
-        "attack": about.attack,
-        "target": about.target,
-        "subject": "class prototypes",
-        "kind": kind,
-        "reasons": reasons,
-    }
-    counts = {"n_targets": 20, "n_clients": 10, "n_compared": 9, "n_seeds": 1, "converged": 1.0, "question": ""}
-    fields = {**own, **counts, "compared": tuple(compared)}
-    return Verdict(**{name: value for name, value in fields.items() if name in Verdict.model_fields})
-
-
-def image(gain=1.0, stands=False, reasons=(), method="fedgh", **changed):
-    """A result whose images gain so much."""
-    return result(method, gain, **changed), (judged(mean=gain, stands=stands),), reasons
-
-
-def member(gain=0.2, stands=True, method="fedgh", seed=0, **changed):
-    """A record of membership inference on the same upload."""
-    own = federated(method, seed)
-    record = asked(
-        run=own["run"], method=method, dataset=own["run"].dataset, upload=result(method).about.upload, **changed
-    )
-    return record, (judged("membership", gain, stands=stands),), ()
-
-
-QUANTISED = (DefenseChoice("quantise", {"bits": 4}),)
 
 
 def test_one_point_an_upload_with_the_gravest_of_all_its_attacks():
@@ -355,56 +279,6 @@ def test_seeds_of_an_upload_are_one_point():
     assert point.trained.ends == (0.8, 1.0)
 
 
-# ---------------------------------------------------------------- what is sent
-
-
-def sent(choices, shape=(10, 64), clients=2):
-    """What an attack's directory says of a round in which clients send one prototype matrix with its ids each."""
-    matrix = Entry(1, 0, "upload", "prototype.features", shape, "float32", 4, in_paper_count=True)
-    ids = Entry(1, 0, "upload", "prototype.classes", shape[:1], "int64", 8, in_paper_count=False)
-    pipeline = DefensePipeline(build_defenses([parse_choice(choice) for choice in choices]))
-    wire = [row for _ in range(clients) for row in pipeline.wire_entries([matrix, ids])]
-    totals = count(wire)
-    per_round = {kind: {f"{key}_per_round": value for key, value in plain(one).items()} for kind, one in totals.items()}
-    return upload_size(
-        but(
-            ABOUT,
-            run=RunConfig(clients=clients),
-            communication=Communication(
-                **{kind: Traffic(**own, total=Total(**plain(totals[kind]))) for kind, own in per_round.items()}
-            ),
-        )
-    )
-
-
-def test_what_is_not_encoded_counts_as_scalars():
-    assert sent([]).words == sent([]).scalars == 640 + 10
-
-
-@pytest.mark.parametrize(
-    ("choice", "words"),
-    [
-        ("quantise:bits=4", 640 * 4 / 32 + 1 + 10),  # one scale, ten ids
-        ("quantise:bits=2", 640 * 2 / 32 + 1 + 10),
-        ("prune:keep=0.1", 64 + 640 / 32 + 10),  # 64 values, and a bit for each of 640 places
-    ],
-)
-def test_encoders_count_by_their_bits(choice, words):
-    size = sent([choice])
-    assert size.words == words < sent([]).scalars
-    assert size.bytes == 4 * (words - 10) + 8 * 10
-
-
-def test_an_encoder_can_win():
-    # As the encoder sends them: as many entries and eight scales, in four bits each.
-    (found,) = page(
-        image(method="fedavg", scalars=22603),
-        image(method="fedavg", scalars=22611, bits=4, defenses=QUANTISED),
-    )
-    first = next(p for p in found.points if p.defense != "none")
-    assert (first.scalars.mean, first.bytes.mean) == (pytest.approx(22611 / 8), pytest.approx(22611 / 2))
-
-
 def test_what_another_card_gives_away_is_told():
     leak, compared, _ = image(4.0, stands=True, attack="joint")
     card = dataclasses.replace(leak.about.knowledge, labels="inferred")
@@ -429,106 +303,3 @@ def test_labels_tell_what_differs():
     both = [r.about for r in (result(), result(target="entangled"))]
     assert point_labels(both) == ["fedre, prototype", "fedre, entangled"]
     assert ABOUT.defense == "none"
-
-
-# ---------------------------------------------------------------- picture
-
-
-def crowd(n):
-    return page(
-        *(image(0.5 + 0.01 * i, method=f"method-{i}", accuracy=0.8 + 0.001 * i, scalars=100 + i) for i in range(n))
-    )
-
-
-def test_the_picture_is_the_same_every_time_and_well_formed():
-    found = page(image(), image(3.0, method="fedre", scalars=640), member())
-    picture = frontier_svg(found)
-    assert picture == frontier_svg(found)
-    ElementTree.fromstring(picture)
-    assert [panel.title for panel in panels(found[0])] == ["Images", "Membership", "Communication"]
-    assert "prefers-color-scheme:dark" in picture
-    assert "not run" not in describe(found[0])
-
-
-def test_the_table_has_a_line_for_each_point():
-    found = page(image(2.0, stands=True), image(-3.0, method="fedre", reasons=LOOSE), member(0.1))
-    text = table_files("frontier.csv", frontier_rows(found))["frontier.csv"]
-    rows = {row["upload"]: row for row in csv.DictReader(io.StringIO(text))}
-    assert (rows["fedgh"]["images"], rows["fedgh"]["images_found"], rows["fedgh"]["membership"]) == (
-        "2.0",
-        "leak",
-        "0.1",
-    )
-    assert (rows["fedre"]["verdict_kind"], rows["fedre"]["images_found"]) == ("untested", "untested")
-    assert rows["fedre"]["accuracy_after_broadcast"] == "0.9"
-
-
-@given(low=st.floats(-30, 30), span=st.floats(1.0, 60))
-def test_ticks_of_leakage_say_where_they_are(low, span):
-    ticks = Decibels(low, low + span, 0, 100).ticks()
-    assert len(ticks) >= 3
-    for value, text in ticks:
-        assert float(text.replace("−", "-")) == pytest.approx(value, abs=1e-9)
-
-
-@given(low=st.floats(-0.1, 0.9), span=st.floats(0.02, 1.1))
-def test_ticks_of_accuracy_say_where_they_are(low, span):
-    for value, text in Linear(low, low + span, 0, 100).ticks():
-        assert float(text.removesuffix(" %")) == pytest.approx(100 * value, abs=1e-9)
-        assert 0 <= value <= 1 + 1e-9
-
-
-def test_half_steps_are_written_in_full():
-    assert [text for _, text in Decibels(-8, 1, 0, 100).ticks()][:3] == ["−7.5", "−5.0", "−2.5"]
-    assert "92.5 %" in [text for _, text in Linear(0.9, 0.99, 0, 100).ticks()]
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 25])
-def test_labels_do_not_overlap(n):
-    (found,) = crowd(n)
-    for panel in panels(found):
-        boxes = panel.label_boxes
-        assert len(boxes) == n
-        assert None not in boxes
-        assert panel.numbered == (n > 8)
-        for i, one in enumerate(boxes):
-            assert one.left >= 0
-            assert one.right <= panel.width
-            for two in boxes[:i]:
-                assert not one.overlaps(two)
-
-
-def test_noise_three_times_the_signal_is_visibly_dear(tmp_path):
-    import fedpriv
-
-    settings = {
-        "dataset": "digits",
-        "per_class": 60,
-        "clients": 6,
-        "partition": "iid",
-        "models": "small-cnn",
-        "seed": 0,
-    }
-    settings |= {"rounds": 6, "epochs": 2, "lr": 0.2, "strangers": 0.2}
-    runs = [fedpriv.train("fedavg", **settings, defense=defense) for defense in ([], ["noise:scale=3"])]
-    alone = fedpriv.train("local", **settings)
-    quick = {
-        "target": "model",
-        "attacks": "linear-layer",
-        "iterations": 1,
-        "restarts": 1,
-        "targets": 5,
-        "control": False,
-    }
-    attacks = [fedpriv.attack(run, **quick) for run in runs]
-    page = fedpriv.report([*attacks, alone], out=tmp_path / "page").path
-    rows = told(page / "frontier.csv")
-    bare, noisy = sorted(rows, key=lambda row: row["defense"] != "none")
-    for moment, least in (("after_training", 0.04), ("after_broadcast", 0.3)):
-        gains = [float(row[f"gain_over_local_{moment}"]) for row in (bare, noisy)]
-        assert gains[0] > 0 > gains[1]  # whoever takes part under the noise is worse off than alone
-        assert gains[0] - gains[1] > least
-        low, high = (float(noisy[f"gain_over_local_{moment}_{end}"]) for end in ("low", "high"))
-        assert low < gains[1] < high
-    assert {row["bettered"] for row in rows} == {"False"}
-    assert "long dashes: without exchange" in (page / "report.html").read_text()
