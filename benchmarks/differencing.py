@@ -9,6 +9,7 @@ and after, with the extractor kept as it is, or trained on in between for a pass
 from __future__ import annotations
 
 import argparse
+import copy
 from pathlib import Path
 
 import torch
@@ -28,8 +29,8 @@ from fedpriv.scoring.leakage import psnr, relative_error
 from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes
 
-HELD, ADDED, WIDTH = 300, 6, 128
-RATES = (0.0, 0.001, 0.01, 0.1)
+HELD, ADDED, WIDTH = 300, 5, 128
+RATES = (0.0, 0.01, 0.1)
 
 
 def upload(model: SplitModel, samples: Samples) -> Prototypes:
@@ -52,10 +53,10 @@ def trained_client(samples: Samples, n_classes: int, seed: int) -> SplitModel:
 
 
 def trial(
-    before: Samples, after: Samples, n_classes: int, rate: float, seed: int, iterations: int
+    trained: SplitModel, before: Samples, after: Samples, rate: float, seed: int, iterations: int
 ) -> tuple[Change, Tensor, Tensor]:
     """Return the change that is found, the true representation ``(d,)`` and the reconstruction ``(c, h, w)``."""
-    model = trained_client(before, n_classes, seed)
+    model, n_classes = copy.deepcopy(trained), trained.head.out_features
     first = upload(model, before)
     if rate:
         train(
@@ -89,16 +90,17 @@ def main() -> None:
     order = torch.randperm(len(dataset.samples), generator=generator(arguments.seed, "order"))
     images, labels = as_unit(dataset.samples.images[order]), dataset.samples.labels[order]
     print(f"{'rate':>8} {'error':>8} {'foreseen':>9} {'PSNR':>7}   (medians over {ADDED} added images)")
+    before = Samples(images[:HELD], labels[:HELD])
+    trained = trained_client(before, dataset.n_classes, arguments.seed)
     shown: list[Tensor] = []
     for rate in RATES:
         lines, pictures = [], []
         for number in range(ADDED):
-            before = Samples(images[:HELD], labels[:HELD])
             last = [*range(HELD), HELD + number]
             found, truth, image = trial(
+                trained,
                 before,
                 Samples(images[last], labels[last]),
-                dataset.n_classes,
                 rate,
                 arguments.seed,
                 arguments.iterations,
