@@ -314,13 +314,14 @@ def _as_float(samples: Samples) -> Samples:
 
 
 def _refuse_non_finite(result: ClientResult, round_: int) -> None:
-    for payload in result.upload:
-        name = payload.non_finite()
-        if name is not None:
-            raise UserError(
-                f"round {round_}, client {result.client}: {payload.kind}.{name} became NaN or infinite; "
-                f"training diverged, try a smaller {argument('lr')}"
-            )
+    found = [f"{payload.kind}.{name}" for payload in result.upload if (name := payload.non_finite()) is not None]
+    if not result.upload:  # then nothing but the state shows it
+        found = [name for name, value in result.state.items() if not bool(torch.isfinite(value).all())]
+    if found:
+        raise UserError(
+            f"round {round_}, client {result.client}: {found[0]} became NaN or infinite; "
+            f"training diverged, try a smaller {argument('lr')}"
+        )
 
 
 def _protected(federation: Federation, result: ClientResult, broadcast: Message, round_: int) -> Message:

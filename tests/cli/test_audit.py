@@ -302,6 +302,7 @@ control = false
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
+    from fedpriv.experiment import processes
     from fedpriv.experiment.study import execution
 
     values = {"methods": ["fedproto", "fedgh"], "attacks": ["pixels:iterations=2"], "targets": 2, "control": False}
@@ -312,7 +313,7 @@ def test_a_worker_that_is_killed_fails_its_cell_only(tmp_path, monkeypatch):
     lines = standing(tmp_path / "out", cells)
     started, killed = [], []
     original = subprocess.Popen
-    monkeypatch.setattr(execution.subprocess, "Popen", lambda *a, **k: started.append(original(*a, **k)) or started[-1])
+    monkeypatch.setattr(processes.subprocess, "Popen", lambda *a, **k: started.append(original(*a, **k)) or started[-1])
 
     def watch(lines, doing):
         if not killed and any(cell.startswith("fedproto") for cell in doing):
