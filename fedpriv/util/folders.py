@@ -43,6 +43,7 @@ def check_free(path: Path, *, force: bool) -> None:
                 raise UserError(
                     f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
                 )
+            _refuse_busy(path)  # before files are counted that somebody is just writing
             foreign = ownership.strangers(path)
             if foreign:
                 more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -50,10 +51,14 @@ def check_free(path: Path, *, force: bool) -> None:
                     f"{path}: holds files that fedpriv did not make ({foreign[0].relative_to(path)}{more}); "
                     f"{argument('force')} removes only what fedpriv made: choose another {argument('out')}"
                 )
-        if (path / ownership.LOCK).is_file():
-            with ownership.held(path):
-                pass
+        _refuse_busy(path)
         _try_to_make(path)
+
+
+def _refuse_busy(path: Path) -> None:
+    if ownership.identity(path) is not None and (path / ownership.LOCK).is_file():
+        with ownership.held(path):
+            pass
 
 
 def occupied(path: Path) -> bool:
