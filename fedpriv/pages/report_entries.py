@@ -8,6 +8,7 @@ from typing import Any
 
 from fedpriv.pages.alike import Verdicts
 from fedpriv.pages.card import card_words, spaced
+from fedpriv.pages.comparison_table import ComparisonRow, comparison_rows
 from fedpriv.pages.labels import method_label, upload_title
 from fedpriv.pages.picture_table import PictureTable, picture_table, room_for
 from fedpriv.scoring.convergence import Convergence, convergence
@@ -86,6 +87,7 @@ class Entry:
         pictures: rows of pictures, or None where the private truth was left out.
         measures: rows of (name, mean, median, sd, interval, remark).
         floors: rows of (name, PSNR, MSE on 0..255, SSIM, whether it is the best).
+        compared: every comparison with the best guess.
     """
 
     anchor: str
@@ -104,6 +106,7 @@ class Entry:
     pictures: PictureTable | None
     measures: tuple[tuple[str, ...], ...]
     floors: tuple[tuple[str, str, str, str, bool], ...]
+    compared: tuple[ComparisonRow, ...]
 
     @property
     def seed(self) -> int:
@@ -229,6 +232,7 @@ def _entry(
         pictures=picture_table(attack, room),
         measures=tuple(_measure_row(key, value, record) for key, value in record.metrics.measured.items()),
         floors=_floor_rows(record),
+        compared=comparison_rows(verdict),
     )
 
 

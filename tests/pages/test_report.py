@@ -3,6 +3,7 @@ import hashlib
 import io
 import itertools
 import re
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from table_cases import told
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.alike import judge_results
+from fedpriv.pages.comparison_table import comparison_rows
 from fedpriv.pages.grid import at_quantiles, grid_png
 from fedpriv.pages.picture_table import picture_table
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, number, write_report
@@ -81,8 +83,13 @@ def test_the_page_holds_every_verdict_and_card(three, tmp_path):
     assert "same domain" in flat
     assert ABOUT.command in flat
     assert ABOUT.command in markdown
-    for stratum in ("1", "2-3", "4-10", ">10"):
-        assert f"<tr><td>{stratum.replace('>', '&gt;')}</td>" in (out / "report.html").read_text()
+    source = (out / "report.html").read_text()
+    rows = [row for verdict in judged(three) for row in comparison_rows(verdict)]
+    assert {row.images for row in rows} == {"all", "1", "2-3", "4-10", ">10"}
+    for row in rows:
+        told = [escape(value) for value in (row.images, row.over, row.attack)]
+        assert "".join(f"<td>{value}</td>" for value in told) in source
+        assert f"| {row.images} | {row.over} | {row.attack} |" in markdown
 
 
 def test_the_page_needs_nothing_from_outside(three, tmp_path):
