@@ -26,7 +26,7 @@ AT_CHANCE = 0.1
 """A model that is right in less than this share of what a constant guess leaves wrong counts as untrained."""
 
 FAR = 0.5
-"""Undertrained is less than this share of what the method gains over a constant guess elsewhere on the page."""
+"""Undertrained is less than this share of what the method gains elsewhere on the page, of what constant guesses leave."""
 
 
 def record_of(result: Judged) -> Record:
@@ -94,21 +94,25 @@ def _method(record: Record) -> tuple[str, str]:
 
 
 def _reached_elsewhere(records: Iterable[Record]) -> dict[tuple[str, str], float]:
-    """Return the most that each method gains over a constant guess on each data set."""
+    """Return the largest share that each method gains, on each data set, of what a constant guess leaves to be gained."""
     found: dict[tuple[str, str], float] = {}
     for record in records:
         if record.training is not None:
-            gain = record.training.accuracy - record.training.guess
-            found[_method(record)] = max(gain, found.get(_method(record), 0.0))
+            found[_method(record)] = max(_gained(record.training), found.get(_method(record), 0.0))
     return found
 
 
 def _training(training: Training | None, elsewhere: float) -> list[Reason]:
     if training is None:
         return []
-    gain = training.accuracy - training.guess
-    if gain < AT_CHANCE * (1 - training.guess):
+    if _gained(training) < AT_CHANCE:
         return [Reason(name="at_chance", value=training.accuracy, beside=training.guess)]
-    if gain < FAR * elsewhere:
-        return [Reason(name="undertrained", value=training.accuracy, beside=training.guess + elsewhere)]
+    if _gained(training) < FAR * elsewhere:
+        likewise = training.guess + elsewhere * (1 - training.guess)
+        return [Reason(name="undertrained", value=training.accuracy, beside=likewise)]
     return []
+
+
+def _gained(training: Training) -> float:
+    """Return the share of what a constant guess leaves; clients of another seed leave more or less to be gained."""
+    return (training.accuracy - training.guess) / max(1 - training.guess, 1e-9)

@@ -280,10 +280,10 @@ def _db(value: float | None) -> str:
 def percent(share: float | None, digits: int = 0) -> str:
     """Return a share in per cent; a mean or median over values that are not all finite has no number.
 
-    >>> percent(0.056, 1), percent(None)
-    ('5.6 %', 'not finite')
+    >>> percent(0.056, 1), percent(-1e-9), percent(None)
+    ('5.6 %', '0 %', 'not finite')
     """
-    return "not finite" if share is None else f"{100 * share:.{digits}f} %"
+    return "not finite" if share is None else f"{round(100 * share, digits) + 0.0:.{digits}f} %"
 
 
 # ---------------------------------------------------------------- why not

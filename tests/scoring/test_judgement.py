@@ -250,6 +250,16 @@ def test_a_model_that_was_hardly_trained(accuracy, reasons):
     assert names(alone) == [name for name in reasons if name == "at_chance"]
 
 
+def test_clients_of_another_seed_that_leave_less_to_gain_are_not_undertrained():
+    easy, hard = Training(accuracy=0.906, guess=0.788), Training(accuracy=0.879, guess=0.625)
+    found = judge_page({at: attacked(compared(), training=at) for at in (easy, hard)})
+    assert [names(one) for one in found.values()] == [[], []]
+    poor = Training(accuracy=0.82, guess=0.788)  # 15 % of what the guess leaves, where the other has 68 %
+    (reason,) = judge_page({at: attacked(compared(), training=at) for at in (poor, hard)})[poor].reasons
+    assert (reason.name, reason.value) == ("undertrained", 0.82)
+    assert reason.beside == pytest.approx(0.788 + 0.212 * 0.254 / 0.375)
+
+
 def test_reasons_do_not_undo_a_claim():
     found = judge(attacked(compared(p_value=SURE), caveat="Two losses."))
     assert (found.kind, names(found)) == ("leaks", ["caveat"])
