@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
     from fedpriv.experiment.verbs.counting import Traffic as Traffic
     from fedpriv.experiment.verbs.counting import cost as cost
+    from fedpriv.experiment.verbs.diagnosing import Diagnosis as Diagnosis
+    from fedpriv.experiment.verbs.diagnosing import doctor as doctor
     from fedpriv.experiment.verbs.dividing import Holdings as Holdings
     from fedpriv.experiment.verbs.dividing import data as data
     from fedpriv.experiment.verbs.estimating import StudyEstimate as StudyEstimate
@@ -65,6 +67,7 @@ _PLACES = {
     "catalogue": _VERBS + "cataloguing",
     "cost": _VERBS + "counting",
     "data": _VERBS + "dividing",
+    "doctor": _VERBS + "diagnosing",
     "calibrate": "fedpriv.calibration.own",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
@@ -74,6 +77,7 @@ _PLACES = {
     "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
     "Holdings": _VERBS + "dividing",
+    "Diagnosis": _VERBS + "diagnosing",
     "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",
     "Gradient": "fedpriv.experiment.uploads.given",

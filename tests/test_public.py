@@ -16,14 +16,15 @@ from fedpriv.cli.main import run as command
 VERBS = (
     *("train", "attack", "audit", "attack_uploads", "score", "report", "estimate", "catalogue", "cost", "data"),
     "calibrate",
+    "doctor",
 )
 PAYLOADS = (
     *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
     *("Model", "Payload", "Prototypes", "Representations", "SampleCount", "SmallModel"),
 )
 OTHERS = (
-    *("AttackResult", "BatchFacts", "Calibration", "Catalogue", "Gradient", "Holdings", "KnowledgeCard", "Listener"),
-    *("Report", "Run", "StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
+    *("AttackResult", "BatchFacts", "Calibration", "Catalogue", "Diagnosis", "Gradient", "Holdings", "KnowledgeCard"),
+    *("Listener", "Report", "Run", "StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "cost": "fedpriv.cli.cost:cost",
     "list": "fedpriv.cli.list:list_names",
     "data": "fedpriv.cli.data:data",
+    "doctor": "fedpriv.cli.doctor:doctor",
 }
 
 
