@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 import textwrap
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,7 +17,8 @@ import rich_click as click
 
 from fedpriv.cli.bars import Bars
 from fedpriv.util.arguments import Spelling
-from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import Listener, Report
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,12 +34,7 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | N
     """Make a TOML file's keys the defaults of the command's flags; flags on the command line still win."""
     if value is None:
         return None
-    try:
-        values = tomllib.loads(value.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"--config {value}: no such file") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"--config {value}: not readable as TOML ({error})") from error
+    values = toml_file(value, f"--config {value}", expected="flags in TOML, see docs/configuration.md")
     known = {name: p for p in ctx.command.params for name in _toml_names(p) if name != "config"}
     defaults: dict[str, Any] = {}
     for key, entry in values.items():
@@ -47,15 +42,36 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, value: Path | N
         if name not in known:
             raise unknown_name(f"key in {value}:", key, (n.replace("_", "-") for n in known))
         found = known[name]
-        if isinstance(entry, dict):
-            if not found.multiple:
-                raise UserError(f"{value}: {key}: expected a value, got a table")
-            entry = [f"{inner}={_toml_text(item)}" for inner, item in entry.items()]
-        elif found.multiple and not isinstance(entry, list):
-            entry = [entry]
-        defaults[str(found.name)] = entry
+        defaults[str(found.name)] = _as_typed(ctx, found, f"{value}: {key}", entry)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return value
+
+
+def _as_typed(ctx: click.Context, parameter: click.Parameter, where: str, entry: Any) -> Any:
+    """Return an entry of a TOML file as the flag would have it, checked as the flag is.
+
+    Raises:
+        UserError: for a list or a table where the flag takes one value, and for another type.
+    """
+    if parameter.multiple or parameter.nargs == -1:
+        if isinstance(entry, dict):
+            entry = [f"{inner}={_toml_text(item)}" for inner, item in entry.items()]
+        return [_one_typed(ctx, parameter, where, one) for one in (entry if isinstance(entry, list) else [entry])]
+    return _one_typed(ctx, parameter, where, entry)
+
+
+def _one_typed(ctx: click.Context, parameter: click.Parameter, where: str, entry: Any) -> Any:
+    if isinstance(entry, (list, dict)):
+        raise UserError(f"{where}: expected one value, got a {'list' if isinstance(entry, list) else 'table'}")
+    wanted = {"boolean": (bool,), "path": (str,)}.get(parameter.type.name)
+    if wanted and not isinstance(entry, wanted):
+        raise UserError(f"{where}: expected {'true or false' if bool in wanted else 'a text'}, got {shown(entry)}")
+    text = entry if wanted else str(entry)
+    try:
+        parameter.type.convert(text, parameter, ctx)
+    except click.BadParameter as error:
+        raise UserError(f"{where}: {error.message[0].lower()}{error.message[1:].rstrip('.')}") from error
+    return text
 
 
 def _toml_names(parameter: click.Parameter) -> set[str]:

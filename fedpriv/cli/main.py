@@ -15,7 +15,7 @@ import rich_click as click
 
 from fedpriv import __version__
 from fedpriv.util.arguments import spelled
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, one_line
 
 COMMANDS: dict[str, str] = {
     "train": "fedpriv.cli.train:train",
@@ -92,7 +92,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(line: str, code: int) -> int:
-    click.echo(f"fedpriv: {line}", err=True)
+    click.echo(f"fedpriv: {one_line(line)}", err=True)
     return code
 
 

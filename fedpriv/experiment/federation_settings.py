@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.foreign import given_path
 from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
     if flags.get("data_dir") is not None:
-        values["data_dir"] = str(Path(flags["data_dir"]).expanduser().resolve())
+        values["data_dir"] = os.path.realpath(given_path(argument("data_dir"), flags["data_dir"]))
     if "checkpoint_every" in flags:
         values["checkpoint_every"] = flags["checkpoint_every"]
     values["keep"] = tuple(flags.get("keep", ()))

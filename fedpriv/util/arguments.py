@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
+from fedpriv.util.errors import shown
+
 _NOTHING: Final = object()
 
 
@@ -19,7 +21,7 @@ class Spelling:
         >>> Spelling().argument("rounds_seen"), Spelling().argument("target", "prototype")
         ('rounds_seen', "target='prototype'")
         """
-        return name if value is _NOTHING else f"{name}={value!r}"
+        return name if value is _NOTHING else f"{name}={shown(value)}"
 
     def call(self, verb: str, *given: Any, **named: Any) -> str:
         """Return a call of a verb.

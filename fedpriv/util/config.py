@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
         first = error.errors()[0]
         name = ".".join(str(step) for step in first["loc"])
         message = first["msg"][0].lower() + first["msg"][1:]
-        raise UserError(f"{where}: {name}: {message}, got {first['input']!r}", keys=first["loc"]) from error
+        raise UserError(f"{where}: {name}: {message}, got {shown(first['input'])}", keys=first["loc"]) from error
     _refuse_not_finite(made, values, where, "")
     return made
 
@@ -59,7 +59,7 @@ def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, pr
 def _refuse_not_finite(made: Any, values: Any, where: str, name: str) -> None:
     """Refuse infinities and NaN among the parsed forms of what was given; defaults were not."""
     if isinstance(made, float) and not math.isfinite(made):
-        told = f"{where}: {name}: input should be a finite number, got {values!r}"
+        told = f"{where}: {name}: input should be a finite number, got {shown(values)}"
         raise UserError(told, keys=tuple(name.split(".")))
     if dataclasses.is_dataclass(made) and isinstance(values, Mapping):
         defaults = {spec.name: spec.default for spec in dataclasses.fields(made)}

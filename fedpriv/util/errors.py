@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import reprlib
 from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+LONGEST_WORD: Final = 300
+"""Characters without a blank that a message may hold: longer than most paths."""
+LONGEST_LINE: Final = 2000
+"""Characters of a message: a screen full, beyond every message that lists all known names."""
 
 
 class UserError(Exception):
@@ -19,8 +26,69 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str, *, keys: tuple[str | int, ...] = ()) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.keys = keys
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as one line that a terminal can show, whatever was echoed into it.
+
+    Line breaks become blanks and other control characters their escapes; of a long word, or of a long line, the middle
+    is left out, and the number of its characters is said.
+
+    >>> one_line("a\nb \x1b[31m"), len(one_line("x" * 10_000)) < 300
+    ('a b \\x1b[31m', True)
+    """
+    text = " ".join(text.splitlines())
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    words = (_shortened(word, 100) if len(word) > LONGEST_WORD else word for word in text.split(" "))
+    return _shortened(" ".join(words), LONGEST_LINE)
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[: most * 2 // 3]}...({len(text):,} characters)...{text[-(most // 4) :]}"
+
+
+class _Shown(reprlib.Repr):
+    """``repr`` of anything, bounded in length and depth before it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlong, self.maxstring, self.maxother = 4, 60, 200, 200
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = 12
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Return a whole number; of one that is too long to be printed, its size."""
+        return f"a whole number of {x.bit_length():,} bits" if x.bit_length() > 256 else repr(x)
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        """Return a mapping in its own order."""
+        if level <= 0:
+            return "{...}"
+        shown = [f"{self.repr1(key, level - 1)}: {self.repr1(x[key], level - 1)}" for key in [*x][: self.maxdict]]
+        return "{" + ", ".join([*shown, "..."] if len(x) > self.maxdict else shown) + "}"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        """Return the words an object has for itself; of one that fails at that, its type."""
+        try:
+            return _shortened(repr(x), self.maxother)
+        except Exception:  # a stranger's __repr__ may raise anything
+            return f"<{type(x).__name__}>"
+
+
+_SHOWN: Final = _Shown()
+
+
+def shown(value: Any) -> str:
+    """Return a value that somebody gave as an error echoes it: ``repr``, at most some hundred characters long.
+
+    >>> shown("VAP"), shown([0.1, 1]), len(shown("x" * 10_000)) < 300, shown(1 << 9999)
+    ("'VAP'", '[0.1, 1]', True, 'a whole number of 10,000 bits')
+    """
+    return one_line(_SHOWN.repr(value))
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

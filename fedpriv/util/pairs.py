@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import inline_value
 
 
 def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
@@ -26,10 +26,7 @@ def key_values(pairs: tuple[str, ...], flag: str) -> dict[str, Any]:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
                 raise UserError(f"{flag} {pair}: {parent!r} already has a value")
-        try:
-            inner[last] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            inner[last] = text
+        inner[last] = inline_value(text)
     return result
 
 

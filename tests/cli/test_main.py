@@ -337,6 +337,51 @@ def test_a_configuration_file_with_an_unknown_key_is_refused(capsys, tmp_path):
     assert "'round'; did you mean 'rounds'" in err
 
 
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("clients = [1]", "run.toml: clients: expected one value, got a list"),
+        ("momentum = {a = 1}", "run.toml: momentum: expected one value, got a table"),
+        ("keep = [[1]]", "run.toml: keep: expected one value, got a list"),
+        ("data-dir = 0", "run.toml: data-dir: expected a text, got 0"),
+        ("public = inf", "run.toml: public: 'inf' is not a valid integer"),
+        ("device = [1.5]", "run.toml: device: expected one value, got a list"),
+        ("device = 1.5", "device 1.5: unknown device"),
+        ("clients = true", "run.toml: clients: 'True' is not a valid integer"),
+        ("drop-last = 1", "run.toml: drop-last: expected true or false, got 1"),
+        ("lr = 'x'", "run.toml: lr: 'x' is not a valid float"),
+        ("option = {mechanism = [[1]]}", "mechanism"),
+        ("out = 2026-01-01", "run.toml: not readable as TOML ('out': a date"),
+        (f"alpha = {'[' * 500}{']' * 500}", "run.toml: not readable as TOML (more than 32 lists"),
+        (f"dataset = '{'x' * 10_000}'", "characters)..."),
+        ('dataset = "\\u001b[31m"', "'\\x1b[31m'"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_a_configuration_file_with_another_type_is_refused(line, complaint, capsys, tmp_path):
+    (tmp_path / "run.toml").write_text(line)
+    code, out, err = call(capsys, "train", "--config", "run.toml")
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert (len(err.splitlines()), len(err) < 1500) == (1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_a_study_that_is_no_file_or_no_settings_is_refused(capsys, tmp_path):
+    (tmp_path / "deep.toml").write_text(f"seeds = {'[' * 500}{']' * 500}")
+    (tmp_path / "bytes.toml").write_bytes(b"seeds = '\xff'")
+    for name, complaint in (
+        ("deep.toml", "not readable as TOML (more than 32"),
+        ("bytes.toml", "not UTF-8"),
+        (".", "is a folder"),
+        ("/dev/zero", "is no regular file"),
+        ("nowhere.toml", "no such file; expected a study in TOML"),
+    ):
+        code, out, err = call(capsys, "audit", name, "--out", "study")
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert complaint in err
+
+
 @pytest.mark.parametrize("command", ["train", "attack"])
 def test_an_output_folder_that_exists_is_left_alone(command, capsys, tmp_path):
     (tmp_path / "mine").mkdir()

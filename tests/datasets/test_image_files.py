@@ -1,5 +1,9 @@
 """TinyImageNet and folders of images, in the layouts of the originals."""
 
+import os
+import tracemalloc
+import zlib
+
 import numpy as np
 import pytest
 from image_cases import first_pixels, refused
@@ -77,7 +81,7 @@ def test_tiny_imagenet_that_is_incomplete_says_what_is_missing(tiny):
     (tiny / "train" / "n03" / "images").rmdir()
     (tiny / "train" / "n03").rmdir()
     (tiny / "val" / "val_annotations.txt").unlink()
-    refused("tiny-imagenet", "cannot read .*val_annotations.txt", data_dir=tiny)
+    refused("tiny-imagenet", "incomplete or damaged: .*val_annotations.txt: no such file", data_dir=tiny)
 
 
 def test_tiny_imagenet_cannot_be_downloaded_and_says_so(tmp_path):
@@ -153,3 +157,91 @@ def test_folder_layouts_that_are_refused(tmp_path):
     refused("folder", "c is a class that .*train does not have", data_dir=tmp_path)
     (tmp_path / "train" / "c").mkdir()
     refused("folder", "no images in .*c: expected files", data_dir=tmp_path)
+
+
+def png(path, width, height):
+    """Write a PNG that says it is so large, and holds nothing."""
+    size = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\x00\x00\x00"
+    chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(b"")), (b"IEND", b""))
+    written = (len(d).to_bytes(4, "big") + k + d + zlib.crc32(k + d).to_bytes(4, "big") for k, d in chunks)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(written))
+
+
+@pytest.mark.parametrize("side", [9_000, 12_000, 20_000, 2_000_000_000])
+@pytest.mark.parametrize("channels", [None, 3])
+def test_an_image_that_is_too_large_is_refused_by_its_header(tmp_path, side, channels, recwarn):
+    (tmp_path / "a").mkdir()
+    png(tmp_path / "a" / "bomb.png", side, side)
+    tracemalloc.start()
+    try:
+        message = refused("folder", "may have 64,000,000, make it smaller", data_dir=tmp_path, channels=channels)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
+    assert message.startswith(f"cannot read image {tmp_path / 'a' / 'bomb.png'}")
+    assert not recwarn.list
+
+
+def test_no_decoder_runs_that_images_of_these_suffixes_do_not_need(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    )
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *given: pytest.fail("PostScript was run"))
+    refused("folder", "cannot read image .*1.png: cannot identify", data_dir=tmp_path)
+
+
+def test_animations_and_odd_modes_are_read_as_one_picture(tmp_path):
+    (tmp_path / "a").mkdir()
+    first, second = Image.new("P", (5, 5), 1), Image.new("P", (5, 5), 2)
+    first.save(tmp_path / "a" / "1.gif", save_all=True, append_images=[second] * 3)
+    first.save(tmp_path / "a" / "2.png", transparency=b"\x10\x20")  # Pillow warns of such a palette
+    for mode, suffix in (("1", "png"), ("LA", "png"), ("RGBA", "png"), ("CMYK", "tif"), ("YCbCr", "jpg")):
+        Image.new("RGB", (5, 5), (200, 10, 10)).convert(mode).save(tmp_path / "a" / f"{mode}.{suffix}")
+    assert load_dataset("folder", SourceOptions(tmp_path)).samples.images.shape == (7, 3, 5, 5)
+
+
+def test_what_is_no_file_among_the_images_is_said(tmp_path):
+    flat_image(tmp_path / "a" / "1.png", 1)
+    os.mkfifo(tmp_path / "a" / "2.png")
+    refused("folder", "2.png: is no regular file but a pipe", data_dir=tmp_path)
+    (tmp_path / "a" / "2.png").unlink()
+    (tmp_path / "a" / "2.png").symlink_to("/dev/zero")
+    refused("folder", "2.png: is no regular file but a pipe", data_dir=tmp_path)
+    (tmp_path / "a" / "2.png").unlink()
+    with (tmp_path / "a" / "2.bmp").open("wb") as file:
+        file.truncate(1 << 40)
+    refused("folder", "2.bmp: 1,099,511,627,776 bytes; an image may have", data_dir=tmp_path)
+
+
+def test_folders_that_cannot_be_read_are_said(tmp_path, monkeypatch):
+    flat_image(tmp_path / "a" / "1.png", 1)
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("a"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    refused("folder", "a: not readable as a folder .Permission denied", data_dir=tmp_path)
+    for name in ("folder", "tiny-imagenet", "cifar10", "mnist"):
+        for odd in (tmp_path / ("x" * 5000), "a\0b"):
+            refused(name, "not found: looked for", data_dir=odd)
+
+
+def test_lists_of_tiny_imagenet_are_text_of_a_bounded_size(tiny):
+    (tiny / "words.txt").write_bytes(b"n01\t\xff\n")
+    refused("tiny-imagenet", "words.txt: not UTF-8 at byte 4", data_dir=tiny)
+    with (tiny / "words.txt").open("wb") as file:
+        file.truncate(1 << 40)
+    refused("tiny-imagenet", "words.txt: 1,099,511,627,776 bytes; a list in text may have", data_dir=tiny)
+    (tiny / "words.txt").write_text("n01\tcrane\n")
+    (tiny / "val" / "val_annotations.txt").write_text("../../train/n01/images/n01_0.png\tn01\n")
+    refused("tiny-imagenet", "n01_0.png is not there", data_dir=tiny)
+
+
+def test_packed_files_of_torchvision_have_a_bounded_size(tmp_path):
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").symlink_to("/dev/zero")
+    refused("mnist", "train-images-idx3-ubyte: is no regular file", data_dir=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fedpriv.datasets.sources.image_files import LabelledFile, images_in, read_dataset, subfolders
@@ -20,7 +21,7 @@ def load_folder(options: SourceOptions) -> Dataset:
     every image counts as training part. Images are grey if all files are, else colour.
     """
     root = options.folder("folder", LAYOUT)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise UserError(
             f"image folder not found: looked for {root}; it cannot be downloaded: give {argument('data_dir')}",
             keys=("data_dir",),

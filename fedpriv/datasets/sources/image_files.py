@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from fedpriv.datasets.shaping import first_per_class
+from fedpriv.datasets.sources.foreign_image import SUFFIXES, opened
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import entries
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 GREY_MODES = frozenset({"1", "L", "LA"})
 
 
@@ -32,11 +34,7 @@ class LabelledFile:
 
 def images_in(folder: Path) -> list[Path]:
     """Return the image files directly in a folder in order of their names."""
-    found = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-    )
+    found = [path for path in entries(folder) if path.suffix.lower() in SUFFIXES and not os.path.isdir(path)]
     if not found:
         raise UserError(f"no images in {folder}: expected files such as .png or .jpg")
     return found
@@ -44,7 +42,7 @@ def images_in(folder: Path) -> list[Path]:
 
 def subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder in order of their names, hidden ones left out."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [path for path in entries(folder) if os.path.isdir(path)]
 
 
 def read_dataset(
@@ -85,37 +83,15 @@ def _decode(paths: Sequence[Path], channels: int, size: int | None) -> Tensor:
 
 def _pixels(path: Path, channels: int, size: int | None) -> Tensor:
     """Return one image as ``(channels, height, width)`` bytes."""
-    try:
-        with Image.open(path) as image:
-            _check_depth(image, path)
-            picture = image.convert("L" if channels == 1 else "RGB")
+    with opened(path) as image:
+        picture = image.convert("L" if channels == 1 else "RGB")
         if size is not None:
             picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
-    except UserError:
-        raise
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, DecompressionBombError, ...
-        raise _unreadable(path, error) from error
-    array = np.array(picture, dtype=np.uint8)
+        array = np.array(picture, dtype=np.uint8)
     return torch.from_numpy(array.reshape(*array.shape[:2], channels)).permute(2, 0, 1)
-
-
-def _check_depth(image: Image.Image, path: Path) -> None:
-    """Refuse pixels of more than 8 bits: Pillow would clip them to white without a word."""
-    if image.mode.startswith(("I", "F")):
-        raise UserError(f"{path} has pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits per channel")
 
 
 def _is_grey(path: Path) -> bool:
     """True if a file's header says that it has no colour."""
-    try:
-        with Image.open(path) as image:
-            _check_depth(image, path)
-            return image.mode in GREY_MODES
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    """Return the error for a file that is no image, or a broken one."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return UserError(f"cannot read image {path}: {reason}")
+    with opened(path) as image:
+        return image.mode in GREY_MODES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import LISTING, read_text
 
 FOLDER = "tiny-imagenet-200"
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
@@ -24,8 +26,8 @@ def load_tiny_imagenet(options: SourceOptions) -> Dataset:
     give all of them the first label. Classes of ``wnids.txt`` without a training folder are left out.
     """
     root = options.folder("tiny-imagenet", f"{FOLDER}/ ({argument('download')} cannot fetch it; {URL})")
-    root = root if (root / "wnids.txt").is_file() else root / FOLDER
-    if not (root / "wnids.txt").is_file():
+    root = root if os.path.isfile(root / "wnids.txt") else root / FOLDER
+    if not os.path.isfile(root / "wnids.txt"):
         raise UserError(
             f"tiny-imagenet not found: looked for {root / 'wnids.txt'}; {argument('download')} cannot fetch it: "
             f"unpack {URL} there",
@@ -49,10 +51,7 @@ def _images_of(folder: Path) -> Path:
 
 def _lines(path: Path) -> list[str]:
     """Return the lines of a text file."""
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"tiny-imagenet is incomplete or damaged: cannot read {path} ({error})") from error
+    return read_text(path, LISTING, f"tiny-imagenet is incomplete or damaged: {path}").splitlines()
 
 
 def _present_classes(root: Path) -> list[str]:
@@ -94,7 +93,7 @@ def _validation_files(folder: Path, label: dict[str, int]) -> list[LabelledFile]
         if name in found:
             raise UserError(f"{where}: image {name} is annotated twice")
         path = folder / "images" / name
-        if not path.is_file():
+        if name != os.path.basename(name) or not os.path.isfile(path):
             raise UserError(f"{where}: image {path} is not there")
         found[name] = LabelledFile(path, label[wnid], False)
     return [found[name] for name in sorted(found)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import PACKED, check_file, entries
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,14 @@ def _load(kind: Kind, options: SourceOptions) -> Dataset:
     """Read both parts of a data set and merge them, training part first."""
     root = kind.root(options.folder(kind.name, f"{kind.inside}/ ({argument('download')} puts it there)"))
     place = root / kind.inside
-    if not options.download and not place.is_dir():
+    if not options.download and not os.path.isdir(place):
         raise UserError(
             f"{kind.name} not found: looked for {place}; {argument('download')} fetches it into {root}",
             keys=("data_dir",),
         )
+    for path in entries(place) if os.path.isdir(place) else ():
+        if not os.path.isdir(path):
+            check_file(path, PACKED)
     parts = [_read_part(kind, root, train, options.download) for train in (True, False)]
     class_names = tuple(str(name) for name in parts[0].classes)
     images = np.concatenate([np.asarray(part.data) for part in parts])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,8 @@ from pydantic import (
 from fedpriv.experiment.study.grammar import parse_chain, parse_entry, split_entries
 from fedpriv.experiment.study.origin import Keys, Origin
 from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.foreign import inline_values, toml_file
 from fedpriv.util.pairs import mapping
 
 
@@ -59,7 +59,7 @@ def _underscored(values: Any) -> Any:
 def _distinct(values: list[Any] | None) -> list[Any] | None:
     for place, value in enumerate(values or ()):
         if value in (values or ())[:place]:
-            raise _Refused(f"{value!r} is listed twice", (place,))
+            raise _Refused(f"{shown(value)} is listed twice", (place,))
     return values
 
 
@@ -109,7 +109,7 @@ class _Member(BaseModel):
             with _refusing():
                 value = parse_entry(value)
         if not isinstance(value, Mapping):
-            raise _Refused(f"expected a name or a table with one, got {value!r}")
+            raise _Refused(f"expected a name or a table with one, got {shown(value)}")
         if not isinstance(value.get("name"), str):
             raise _Refused('needs a name: { name = "..." }')
         return _underscored(value)
@@ -191,7 +191,7 @@ def read_written(origin: Origin) -> WrittenStudy:
             raise origin.error(keys, unknown_key("key of a study", str(keys[-1]), WrittenStudy.model_fields)) from error
         if first["type"] == "too_short":
             raise origin.error(keys, "an empty list: nothing would run") from error
-        raise origin.error(keys, f"{message}, got {first['input']!r}") from error
+        raise origin.error(keys, f"{message}, got {shown(first['input'])}") from error
 
 
 def unknown_key(kind: str, key: str, known: Iterable[str]) -> str:
@@ -211,13 +211,7 @@ def read_file(path: Path) -> Origin:
     Raises:
         UserError: when it is missing or not TOML; the message gives line and column.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; expected a study in TOML, see docs/audit.md") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{path}: not readable as TOML ({error})") from error
-    return Origin(values, path)
+    return Origin(toml_file(path, expected="a study in TOML, see docs/audit.md"), path)
 
 
 def overridden(origin: Origin, settings: Mapping[str, Any]) -> Origin:
@@ -240,7 +234,7 @@ def overridden(origin: Origin, settings: Mapping[str, Any]) -> Origin:
         if own:
             before = values.get(table, {})
             if not isinstance(before, Mapping):
-                raise origin.error((table,), f"expected a table, got {before!r}")
+                raise origin.error((table,), f"expected a table, got {shown(before)}")
             values[table] = _over(before, own)
             places |= {
                 (table, name): argument(name) if own is federation else f"{argument('axes')} {name}" for name in own
@@ -294,8 +288,5 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise UserError(f"{argument('axes', text)}: expected KEY=VALUE,VALUE, such as alpha=0.1,1")
         if key in found:
             raise UserError(f"{argument('axes', text)}: {key} is there twice")
-        try:
-            found[key] = tomllib.loads(f"values = [{values}]")["values"]
-        except tomllib.TOMLDecodeError:
-            found[key] = [part.strip() for part in values.split(",")]
+        found[key] = inline_values(values)
     return found

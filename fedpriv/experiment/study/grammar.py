@@ -7,13 +7,13 @@ attack takes as its budgets.
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Any
 
 from fedpriv.attacks import ATTACKS
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import inline_value
 from fedpriv.util.registry import split_reference
 
 _BEHIND = re.compile(r"\+(?=[A-Za-z])")
@@ -59,7 +59,7 @@ def parse_entry(text: str) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key or not value:
             raise UserError(f"{text!r}: expected NAME or NAME:KEY=VALUE,KEY=VALUE, got {pair!r}")
-        parts = [_value(part) for part in value.split("/")]
+        parts = [inline_value(part) for part in value.split("/")]
         *parents, last = key.split(".")
         inner: Any = table
         for parent in parents:
@@ -77,10 +77,3 @@ def parse_chain(text: str) -> list[dict[str, Any]]:
         UserError: when it is not written so.
     """
     return [parse_entry(part) for part in _BEHIND.split(text)]
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -1,0 +1,321 @@
+"""Reading what fedpriv did not write itself: files and texts from outside, bounded before anything is allocated for them.
+
+Every reader gives plain values of the type it names, or one :class:`UserError` that says which file, what is wrong with it
+and what would be right: no folder, pipe or device in place of a file, no more bytes than its limit, UTF-8, and nesting that
+neither a parser nor whoever walks the values can fall over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from fedpriv.util.errors import UserError, one_line, shown
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most bytes that a kind of file may have, and what such a file holds."""
+
+    bytes: int
+    what: str
+
+
+SETTINGS: Final = Limit(_MIB, "settings in TOML")
+"""A study of ten thousand lines has half of it; a parser takes a second for it."""
+LISTING: Final = Limit(64 * _MIB, "a list in text")
+"""TinyImageNet's longest list, its annotations, has 0.4 MiB; ImageNet's would have 2."""
+RECORDS: Final = Limit(256 * _MIB, "records in JSON")
+"""A trace of a thousand rounds and a hundred clients has 30 MiB; parsed it takes ten times its bytes."""
+IMAGE: Final = Limit(256 * _MIB, "an image")
+"""Uncompressed, and with three bytes a pixel, the largest image that is decoded has 192 MiB."""
+PACKED: Final = Limit(1024 * _MIB, "a part of a data set")
+"""The largest file of the data sets that torchvision unpacks has 148 MiB (CIFAR-100)."""
+TENSORS: Final = Limit(16 * 1024 * _MIB, "tensors")
+"""The largest network of torchvision has 2.4 GiB; tensors are mapped, so nothing is allocated before they are checked."""
+TENSOR_HEADER: Final = 16 * _MIB
+"""Names and shapes of a hundred thousand tensors in a safetensors file; its header is parsed as a whole."""
+
+MOST_ENTRIES: Final = 2_000_000
+"""Files of a folder that is read: ImageNet as a whole has 1.4 million."""
+NESTING: Final = 32
+"""Tables and lists in one another: a study has 6, a record 9."""
+
+_WHOLE: Final = range(-(2**63), 2**63)
+"""Whole numbers of TOML; hexadecimal ones of a megabyte would have to be printed in an error."""
+
+
+# ---------------------------------------------------------------- files
+
+
+def open_file(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> BinaryIO:
+    """Open a regular file of at most so many bytes, without waiting for a pipe's other end.
+
+    Args:
+        path: the file.
+        limit: of its size.
+        where: begins an error (default: the path).
+        expected: advice where there is no such file.
+
+    Raises:
+        UserError: for anything else.
+    """
+    where = where or str(path)
+    advice = f"; expected {expected}" if expected else ""
+    try:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError as error:
+        raise UserError(f"{where}: no such file{advice}") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{where}: is a folder; expected a file of {limit.what}") from error
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        raise UserError(f"{where}: not readable ({reason(error)}){advice}") from error
+    found = os.fstat(number)
+    told = ""
+    if stat.S_ISDIR(found.st_mode):
+        told = f"is a folder; expected a file of {limit.what}"
+    elif not stat.S_ISREG(found.st_mode):
+        told = f"is no regular file but a pipe or a device; expected a file of {limit.what}"
+    elif found.st_size > limit.bytes:
+        told = _too_large(found.st_size, limit)
+    if told:
+        os.close(number)
+        raise UserError(f"{where}: {told}")
+    return os.fdopen(number, "rb")
+
+
+def check_file(path: Path, limit: Limit, where: str = "") -> None:
+    """Check that a path is a regular file of at most so many bytes that can be read.
+
+    Raises:
+        UserError: naming the file.
+    """
+    open_file(path, limit, where).close()
+
+
+def read_bytes(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> bytes:
+    """Return the contents of a file; arguments as :func:`open_file` has them."""
+    with open_file(path, limit, where, expected=expected) as file:
+        try:
+            content = file.read(limit.bytes + 1)
+        except OSError as error:
+            raise UserError(f"{where or path}: not readable ({reason(error)})") from error
+    if len(content) > limit.bytes:  # it grows, or its file system knows no sizes
+        raise UserError(f"{where or path}: {_too_large(len(content), limit)}")
+    return content
+
+
+def read_text(path: Path, limit: Limit, where: str = "", *, expected: str = "") -> str:
+    """Return the contents of a file in UTF-8; arguments as :func:`open_file` has them."""
+    try:
+        return read_bytes(path, limit, where, expected=expected).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where or path}: not UTF-8 at byte {error.start}; expected {limit.what}") from error
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return the files and folders directly in a folder, in order of the names, without what is hidden.
+
+    Raises:
+        UserError: for a folder that cannot be read.
+    """
+    try:
+        with os.scandir(folder) as found:
+            names = sorted(entry.name for entry in found if not entry.name.startswith("."))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: not readable as a folder ({reason(error)})") from error
+    if len(names) > MOST_ENTRIES:
+        raise UserError(f"{folder}: {len(names):,} entries; a folder that is read may have {MOST_ENTRIES:,}")
+    return [folder / name for name in names]
+
+
+def given_path(where: str, value: Any) -> Path:
+    """Return a path that somebody gave, a text or a path, with the home folder in place of ``~``.
+
+    Raises:
+        UserError: for anything else, and for a text that no path can be.
+    """
+    try:
+        path = Path(value).expanduser()
+        os.fsencode(path)
+    except (TypeError, ValueError, RuntimeError) as error:  # of ~ without a home: RuntimeError
+        raise UserError(f"{where}: expected a path, got {shown(value)} ({reason(error)})") from error
+    if "\0" in str(path):
+        raise UserError(f"{where}: expected a path, got {shown(value)}, which holds a NUL character")
+    return path
+
+
+def _too_large(size: int, limit: Limit) -> str:
+    return f"{size:,} bytes; {limit.what} may have {limit.bytes:,}"
+
+
+def reason(error: BaseException) -> str:
+    """Return in one line why an operation failed: the system's words, without the path, which is told anyway."""
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return one_line(told) or type(error).__name__
+
+
+# ---------------------------------------------------------------- TOML
+
+_TOML_TOKENS = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}.,=\n]', re.DOTALL
+)
+
+
+def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
+    """Return the table that a TOML file holds: text, whole numbers of 64 bits, numbers, booleans, lists and tables.
+
+    Args:
+        path: the file.
+        where: begins an error (default: the path).
+        expected: advice where there is no such file.
+    """
+    where = where or str(path)
+    text = read_text(path, SETTINGS, where, expected=expected)
+    try:
+        return toml_table(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not readable as TOML ({reason(error)})") from error
+
+
+def toml_table(text: str) -> dict[str, Any]:
+    """Return the table that a text in TOML stands for.
+
+    Raises:
+        ValueError: for a text that is none, or that holds what no setting is: dates, larger numbers, NUL, deep nesting.
+    """
+    _refuse_deep_toml(text)
+    values = tomllib.loads(text)
+    left: list[tuple[str, Any]] = list(values.items())
+    while left:
+        key, value = left.pop()
+        if isinstance(value, dict):
+            left += value.items()
+        elif isinstance(value, list):
+            left += [(key, one) for one in value]
+        elif isinstance(value, int) and value not in _WHOLE:
+            raise ValueError(f"{shown(key)}: a whole number beyond 64 bits")
+        elif not isinstance(value, (str, int, float)):
+            raise ValueError(f"{shown(key)}: a date or a time; put it in quotes where a text is meant")
+        elif isinstance(value, str) and "\0" in value:
+            raise ValueError(f"{shown(key)}: a NUL character")
+    return values
+
+
+def _refuse_deep_toml(text: str) -> None:
+    """Check nesting before a parser does: lists, tables, and names joined by dots, whose parser is quadratic."""
+    depth = dots = 0
+    for token in _TOML_TOKENS.finditer(text):
+        mark = token.group()
+        if mark in "[{":
+            depth, dots = depth + 1, 0
+        elif mark in "]}":
+            depth = max(depth - 1, 0)
+        elif mark in ",=\n":
+            dots = 0
+        elif mark == ".":
+            dots += 1
+        if max(depth, dots) > NESTING:
+            raise ValueError(f"more than {NESTING} lists, tables or names in one another")
+
+
+def inline_value(text: str) -> Any:
+    """Return a text as the TOML value that it stands for; the text itself where it stands for none.
+
+    >>> inline_value("0.1"), inline_value("VAP"), inline_value("true"), inline_value("2026-01-01")
+    (0.1, 'VAP', True, '2026-01-01')
+    """
+    found = _inline(text)
+    return text if found is None else found
+
+
+def inline_values(text: str) -> list[Any]:
+    """Return values that stand in a text with commas between; where they are no TOML, the texts.
+
+    >>> inline_values("0.1,1"), inline_values("VAP, VAR")
+    ([0.1, 1], ['VAP', 'VAR'])
+    """
+    found = _inline(f"[{text}]")
+    return found if isinstance(found, list) else [part.strip() for part in text.split(",")]
+
+
+def _inline(text: str) -> Any:
+    if len(text) > SETTINGS.bytes:
+        return None
+    try:
+        found = toml_table(f"value = {text}")
+    except ValueError:
+        return None
+    return found["value"] if len(found) == 1 else None
+
+
+# ---------------------------------------------------------------- JSON
+
+_JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
+
+
+def json_file(path: Path, where: str = "", *, expected: str = "") -> Any:
+    """Return the value that a JSON file holds; arguments as :func:`toml_file` has them."""
+    text = read_text(path, RECORDS, where, expected=expected)
+    try:
+        return json_value(text)
+    except ValueError as error:
+        raise UserError(f"{where or path}: not readable as JSON ({reason(error)})") from error
+
+
+def json_value(text: str | bytes) -> Any:
+    """Return the value that a text in JSON stands for.
+
+    Raises:
+        ValueError: for a text that is none, or deeper than :data:`NESTING`.
+    """
+    text = text.decode("utf-8") if isinstance(text, bytes) else text
+    if text.count("[") + text.count("{") > NESTING:
+        depth = 0
+        for token in _JSON_TOKENS.finditer(text):
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
+            if depth > NESTING:
+                raise ValueError(f"more than {NESTING} lists or objects in one another")
+    return json.loads(text)
+
+
+def json_lines(path: Path, where: str = "") -> list[dict[str, Any]]:
+    """Return the objects that a file holds, one a line; a last line without an end, as a crash leaves it, is left out."""
+    rows = []
+    for number, line in enumerate(read_text(path, RECORDS, where).split("\n")[:-1], start=1):
+        try:
+            row = json_value(line)
+        except ValueError as error:
+            raise UserError(f"{where or path}:{number}: not a line of JSON ({reason(error)})") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{where or path}:{number}: expected a JSON object, got {type(row).__name__}")
+        rows.append(row)
+    return rows
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def check_tensor_file(path: Path) -> None:
+    """Check the size and the header's length of a safetensors file before it is opened as one.
+
+    Raises:
+        UserError: naming the file.
+    """
+    with open_file(path, TENSORS) as file:
+        first = file.read(8)
+        size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(first, "little")
+    if len(first) < 8 or length > min(TENSOR_HEADER, size - 8):
+        raise UserError(
+            f"{path}: not readable as safetensors (a header of {length:,} bytes in a file of {size:,}; "
+            f"at most {TENSOR_HEADER:,})"
+        )

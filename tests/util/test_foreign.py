@@ -1,0 +1,213 @@
+"""Files and texts from outside: bounded before they are read, and refused in one line that names the file."""
+
+import os
+
+import pytest
+
+from fedpriv.util import foreign
+from fedpriv.util.errors import LONGEST_LINE, UserError, one_line, shown
+
+READERS = {
+    "bytes": lambda path: foreign.read_bytes(path, foreign.SETTINGS),
+    "text": lambda path: foreign.read_text(path, foreign.SETTINGS),
+    "toml": foreign.toml_file,
+    "json": foreign.json_file,
+    "json lines": foreign.json_lines,
+    "check": lambda path: foreign.check_file(path, foreign.SETTINGS),
+    "tensors": foreign.check_tensor_file,
+}
+
+
+def refusal(reader, path):
+    """The one line in which a file is refused."""
+    with pytest.raises(UserError) as caught:
+        reader(path)
+    told = str(caught.value)
+    assert told.isprintable()
+    assert len(told) < 600
+    return told
+
+
+@pytest.fixture(params=READERS)
+def reader(request):
+    return READERS[request.param]
+
+
+def test_what_is_no_file_is_said(reader, tmp_path):
+    (tmp_path / "folder").mkdir()
+    assert "folder: is a folder; expected a file of" in refusal(reader, tmp_path / "folder")
+    assert "none: no such file" in refusal(reader, tmp_path / "none")
+    assert "not readable" in refusal(reader, tmp_path / "a\0b")
+    assert "not readable" in refusal(reader, tmp_path / ("x" * 10_000))
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    assert "not readable" in refusal(reader, tmp_path / "circle")
+
+
+def test_neither_a_pipe_nor_a_device_is_waited_for(reader, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", foreign.Path("/dev/zero"), foreign.Path("/dev/null")):
+        assert "is no regular file but a pipe or a device" in refusal(reader, path)
+
+
+@pytest.mark.parametrize("name", sorted(set(READERS) - {"tensors", "json", "json lines"}))
+def test_a_file_beyond_its_limit_is_refused_before_it_is_read(name, tmp_path):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)  # holds nothing: whoever reads it allocates a terabyte
+    assert f"1,099,511,627,776 bytes; settings in TOML may have {1 << 20:,}" in refusal(
+        READERS[name], tmp_path / "large"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything is readable to root")
+def test_a_file_that_may_not_be_read_is_said(reader, tmp_path):
+    (tmp_path / "secret").touch(mode=0)
+    assert "not readable (Permission denied)" in refusal(reader, tmp_path / "secret")
+
+
+def test_a_file_that_grows_while_it_is_read_stays_bounded(tmp_path, monkeypatch):
+    (tmp_path / "growing").write_bytes(b"x" * 100)
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda number: os.stat_result((*real(number)[:6], 0, *real(number)[7:])))
+    with pytest.raises(UserError, match="51 bytes; a few may have 50"):
+        foreign.read_bytes(tmp_path / "growing", foreign.Limit(50, "a few"))
+
+
+def test_text_is_utf_8_with_or_without_its_mark(tmp_path):
+    (tmp_path / "a").write_bytes(b"name = '\xff'")
+    assert "a: not UTF-8 at byte 8; expected settings in TOML" in refusal(foreign.toml_file, tmp_path / "a")
+    (tmp_path / "a").write_bytes("\ufeffname = 'ä'".encode())
+    assert foreign.toml_file(tmp_path / "a") == {"name": "ä"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 500 + "]" * 500,
+        "a = " + "{b=" * 500 + "1" + "}" * 500,
+        "[" * 100_000,
+        ".".join("a" * 200_000) + " = 1",
+        "[" + ".".join(['"x"'] * 100_000) + "]",
+        'a = """' + "[" * 10 + '"""\nb = ' + "[" * 200,
+    ],
+    ids=["lists", "tables", "open", "names", "quoted names", "behind a text"],
+)
+def test_toml_nested_without_end_is_refused_before_it_is_parsed(text, tmp_path):
+    (tmp_path / "a.toml").write_text(text)
+    assert "more than 32 lists, tables or names in one another" in refusal(foreign.toml_file, tmp_path / "a.toml")
+
+
+def test_brackets_and_dots_in_texts_and_comments_nest_nothing():
+    text = f'# {"[" * 99}\na = "{"[." * 99}"\nb = \'{"{" * 99}\'\nc = """\n{"[.]" * 99}\n"""\nd = {[0.5] * 99}\n'
+    assert foreign.toml_table(text)["d"] == [0.5] * 99
+    assert foreign.toml_table("\n".join(f"[a{n}]\nb.c = 1.5" for n in range(99)))["a98"] == {"b": {"c": 1.5}}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("out = 2026-01-01", "'out': a date or a time; put it in quotes"),
+        ("a = [{b = 07:32:00}]", "'b': a date or a time"),
+        ("n = 0x" + "f" * 100_000, "'n': a whole number beyond 64 bits"),
+        ("n = " + "9" * 5000, "not readable as TOML"),
+        ("n = 9223372036854775808", "'n': a whole number beyond 64 bits"),
+        ('data-dir = "a\\u0000b"', "'data-dir': a NUL character"),
+        ("a = 1\na = 2", "not readable as TOML"),
+    ],
+    ids=["date", "time", "hexadecimal", "digits", "65 bits", "nul", "twice"],
+)
+def test_toml_that_no_setting_is_written_as(text, complaint, tmp_path):
+    (tmp_path / "a.toml").write_text(text)
+    assert complaint in refusal(foreign.toml_file, tmp_path / "a.toml")
+
+
+def test_inline_values_are_toml_or_themselves():
+    for text in ("1\nb = 2", "[" * 500, "2026-01-01", "0x" + "f" * 99, "x" * (2 << 20), "", '"'):
+        assert foreign.inline_value(text) == text
+    assert foreign.inline_value("[1, {a = 2}]") == [1, {"a": 2}]
+    assert foreign.inline_values("1], b = [2") == ["1]", "b = [2"]
+    assert foreign.inline_values("-1, true") == [-1, True]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500, "[" * 1_000_000], ids=["lists", "objects", "open"]
+)
+def test_json_nested_without_end_is_refused(text, tmp_path):
+    (tmp_path / "a.json").write_text(text)
+    assert "more than 32 lists or objects in one another" in refusal(foreign.json_file, tmp_path / "a.json")
+    (tmp_path / "a.jsonl").write_text("{}\n" + text + "\n")
+    assert "a.jsonl:2: not a line of JSON" in refusal(foreign.json_lines, tmp_path / "a.jsonl")
+
+
+def test_json_that_is_wide_is_read(tmp_path):
+    (tmp_path / "a.json").write_text('["' + "[" * 99 + '", ' + "[[]], " * 999 + "{}]")
+    assert len(foreign.json_file(tmp_path / "a.json")) == 1001
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"b": 2}\n{"half')
+    assert foreign.json_lines(tmp_path / "a.jsonl") == [{"a": 1}, {"b": 2}]
+    (tmp_path / "a.jsonl").write_text("[]\n")
+    assert "a.jsonl:1: expected a JSON object, got list" in refusal(foreign.json_lines, tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567", b"\xff" * 100, (200).to_bytes(8, "little") + b"{}"])
+def test_tensors_whose_header_is_longer_than_the_file(content, tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(content)
+    assert "a.safetensors: not readable as safetensors (a header of" in refusal(
+        foreign.check_tensor_file, tmp_path / "a.safetensors"
+    )
+
+
+def test_a_folder_that_cannot_be_listed_is_said(tmp_path, monkeypatch):
+    (tmp_path / "b").touch()
+    (tmp_path / "a").mkdir()
+    (tmp_path / ".hidden").touch()
+    assert foreign.entries(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+    assert "b: not readable as a folder" in refusal(foreign.entries, tmp_path / "b")
+    monkeypatch.setattr(foreign, "MOST_ENTRIES", 1)
+    assert "2 entries; a folder that is read may have 1" in refusal(foreign.entries, tmp_path)
+
+    def forbidden(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    assert "not readable as a folder (Permission denied)" in refusal(foreign.entries, tmp_path)
+
+
+@pytest.mark.parametrize("value", [0, [1], None, "a\0b", b"\xff", "~nobody-of-this-name/x"])
+def test_a_path_is_a_text_without_nul(value):
+    with pytest.raises(UserError, match="data_dir: expected a path, got "):
+        foreign.given_path("data_dir", value)
+
+
+# ---------------------------------------------------------------- echoed values
+
+
+class Hostile:
+    """Fails at everything that an error might ask of it."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def nested(depth):
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 10_000, list(range(10_000)), {"k" * 9999: "v" * 9999}, 1 << 99_999, nested(10_000), Hostile(), b"\0" * 9999],
+    ids=["text", "list", "table", "number", "nested", "hostile", "bytes"],
+)
+def test_a_value_is_echoed_shortened(value):
+    assert len(shown(value)) < 1500
+    assert shown(value).isprintable()
+
+
+def test_an_error_is_one_line_whatever_is_echoed_into_it():
+    assert str(UserError("a\n\nb\x1b[2J\x07 \ud800")) == "a  b\\x1b[2J\\x07 \\ud800"
+    told = str(UserError(f"dataset {'x' * 10_000!r}: unknown; known: a, b"))
+    assert told.startswith("dataset 'xxx")
+    assert told.endswith("...(10,003 characters)...xxxxxxxxxxxxxxxxxxxxxxx': unknown; known: a, b")
+    assert len(str(UserError("many words " * 10_000))) < LONGEST_LINE + 100
+    assert one_line("/a/path with blanks/of a usual length") == "/a/path with blanks/of a usual length"
