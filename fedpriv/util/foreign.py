@@ -49,8 +49,8 @@ MOST_ENTRIES: Final = 2_000_000
 NESTING: Final = 32
 """Tables and lists in one another: a study has 6, a record 9."""
 
-_WHOLE: Final = range(-(2**63), 2**63)
-"""Whole numbers of TOML; hexadecimal ones of a megabyte would have to be printed in an error."""
+WHOLE_BITS: Final = 256
+"""Of a whole number in TOML: an error prints it, and hexadecimal ones may have a megabyte."""
 
 
 # ---------------------------------------------------------------- files
@@ -171,7 +171,7 @@ _TOML_TOKENS = re.compile(
 
 
 def toml_file(path: Path, where: str = "", *, expected: str = "settings in TOML") -> dict[str, Any]:
-    """Return the table that a TOML file holds: text, whole numbers of 64 bits, numbers, booleans, lists and tables.
+    """Return the table that a TOML file holds: text, whole numbers, numbers, booleans, lists and tables.
 
     Args:
         path: the file.
@@ -201,8 +201,8 @@ def toml_table(text: str) -> dict[str, Any]:
             left += value.items()
         elif isinstance(value, list):
             left += [(key, one) for one in value]
-        elif isinstance(value, int) and value not in _WHOLE:
-            raise ValueError(f"{shown(key)}: a whole number beyond 64 bits")
+        elif isinstance(value, int) and value.bit_length() > WHOLE_BITS:
+            raise ValueError(f"{shown(key)}: a whole number of {value.bit_length():,} bits; at most {WHOLE_BITS}")
         elif not isinstance(value, (str, int, float)):
             raise ValueError(f"{shown(key)}: a date or a time; put it in quotes where a text is meant")
         elif isinstance(value, str) and "\0" in value:

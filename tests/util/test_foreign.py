@@ -107,13 +107,12 @@ def test_brackets_and_dots_in_texts_and_comments_nest_nothing():
     [
         ("out = 2026-01-01", "'out': a date or a time; put it in quotes"),
         ("a = [{b = 07:32:00}]", "'b': a date or a time"),
-        ("n = 0x" + "f" * 100_000, "'n': a whole number beyond 64 bits"),
+        ("n = 0x" + "f" * 100_000, "'n': a whole number of 400,000 bits; at most 256"),
         ("n = " + "9" * 5000, "not readable as TOML"),
-        ("n = 9223372036854775808", "'n': a whole number beyond 64 bits"),
         ('data-dir = "a\\u0000b"', "'data-dir': a NUL character"),
         ("a = 1\na = 2", "not readable as TOML"),
     ],
-    ids=["date", "time", "hexadecimal", "digits", "65 bits", "nul", "twice"],
+    ids=["date", "time", "hexadecimal", "digits", "nul", "twice"],
 )
 def test_toml_that_no_setting_is_written_as(text, complaint, tmp_path):
     (tmp_path / "a.toml").write_text(text)
@@ -121,7 +120,7 @@ def test_toml_that_no_setting_is_written_as(text, complaint, tmp_path):
 
 
 def test_inline_values_are_toml_or_themselves():
-    for text in ("1\nb = 2", "[" * 500, "2026-01-01", "0x" + "f" * 99, "x" * (2 << 20), "", '"'):
+    for text in ("1\nb = 2", "[" * 500, "2026-01-01", "0x" + "f" * 999, "x" * (2 << 20), "", '"'):
         assert foreign.inline_value(text) == text
     assert foreign.inline_value("[1, {a = 2}]") == [1, {"a": 2}]
     assert foreign.inline_values("1], b = [2") == ["1]", "b = [2"]
