@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +22,8 @@ def pick_device(name: str) -> torch.device:
     available = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if available else "cpu")
+    if not isinstance(name, str):
+        raise UserError(f"device {shown(name)}: expected a text; use auto, cpu, cuda or cuda:N")
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
+from fedpriv.wire.plain_tensor import check_names, check_plain
 
 Origin = Literal["image", "class", "mixture", "client", "training", "public", "server"]
 """The origin of a row of the values: one image; the images of a class, as their mean; all of a client's images,
@@ -139,7 +140,7 @@ class Payload:
     def __post_init__(self) -> None:
         for spec in fields(self):
             value = getattr(self, spec.name)
-            if isinstance(value, Mapping):
+            if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
                 # Sorted, so that a payload is the same whether it was just made or read back.
                 object.__setattr__(self, spec.name, types.MappingProxyType(dict(sorted(value.items()))))
         self.check()
@@ -217,6 +218,9 @@ class Payload:
             if spec.metadata["shape"] == "*":
                 if not isinstance(value, Mapping) or not all(isinstance(entry, Tensor) for entry in value.values()):
                     raise UserError(f"{self.kind}.{spec.name}: expected tensors by name, got {type(value).__name__}")
+                check_names(f"{self.kind}.{spec.name}", [*value])
+                for name, entry in value.items():
+                    check_plain(f"{self.kind}.{spec.name}/{name}", entry)
                 continue
             _check_tensor(f"{self.kind}.{spec.name}", value, spec.metadata, axes)
 
@@ -226,8 +230,7 @@ class Payload:
 
 
 def _check_tensor(where: str, value: object, meta: Mapping[str, Any], axes: dict[str, int]) -> None:
-    if not isinstance(value, Tensor):
-        raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
+    value = check_plain(where, value)
     letters = meta["shape"].split()
     if value.dim() != len(letters):
         raise UserError(f"{where}: expected shape ({', '.join(letters)}), got {tuple(value.shape)}")

@@ -256,7 +256,7 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"labels": [CLASSES, CLASSES[:2]]}, "labels: expected 3, one an image"),
         ({"labels": [CLASSES, CLASSES - 1]}, "labels: expected classes of at least 0, got -1"),
         ({"labels": [CLASSES.float(), CLASSES]}, "labels: expected whole numbers"),
-        ({"n_classes": 2}, "labels: class 2, but n_classes=2"),
+        ({"n_classes": 2}, r"uploads: prototype.classes: class 2; expected 0..1 \(n_classes=2\)"),
         ({"strangers": STRANGERS[:, :, :4]}, r"strangers: images \(1, 4, 8\), expected \(1, 8, 8\)"),
         ({"strangers": STRANGERS[:1]}, "strangers: expected at least 2"),
         ({"strangers": torch.cat([STRANGERS, IMAGES[1][:1]])}, "strangers: image 60 is one of client 1's"),

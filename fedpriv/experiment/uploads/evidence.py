@@ -20,11 +20,13 @@ from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.norm_statistics import batch_norms
 from fedpriv.evidence.permuted import permute
 from fedpriv.evidence.targets import choose_classes, choose_targets, classes_with_weight
+from fedpriv.experiment.uploads.announced import tried
 from fedpriv.experiment.uploads.given import PrivateImages
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, NETWORKS, VECTORS
+from fedpriv.wire.plain_tensor import check_plain
 
 
 @dataclass(frozen=True)
@@ -201,14 +203,19 @@ def own_copy(name: str, network: Any, device: torch.device) -> nn.Module:
     """Return a network in evaluation mode that is not the user's: attacks change nothing of what was handed in.
 
     Raises:
-        UserError: for anything but a module.
+        UserError: for anything but a module of finite weights that can be copied.
     """
     if not isinstance(network, nn.Module):
         raise UserError(f"{argument(name)}: expected a torch.nn.Module, got {type(network).__name__}")
-    return copy.deepcopy(network).to(device).eval().requires_grad_(False)
+    for key, value in network.state_dict().items():
+        if isinstance(value, Tensor) and not bool(check_plain(f"{argument(name)}: {key}", value).isfinite().all()):
+            raise UserError(f"{argument(name)}: {key} holds NaN or infinity; expected finite numbers")
+    try:
+        return copy.deepcopy(network).to(device).eval().requires_grad_(False)
+    except Exception as error:  # a network of somebody else raises anything
+        raise UserError(f"{argument(name)}: {type(network).__name__} cannot be copied to {device}: {error}") from error
 
 
-@torch.no_grad()
 def check_extractor(network: nn.Module, images: Tensor, seen: Observation, target: str) -> None:
     """Check that a network maps the client's images to vectors as wide as those of its upload.
 
@@ -216,17 +223,7 @@ def check_extractor(network: nn.Module, images: Tensor, seen: Observation, targe
         UserError: when it fails on them, or returns another shape.
     """
     where = argument("extractor")
-    device = next(network.parameters(), images).device
-    try:
-        found = network(images[:2].to(device))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{where}: fails on images {tuple(images.shape[1:])}: {told}") from error
-    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(images[:2]):
-        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise UserError(f"{where}: expected representations (n, d) of images (n, c, h, w), got {got}")
-    if not bool(found.isfinite().all()):
-        raise UserError(f"{where}: returns NaN or infinity on the client's images")
+    found = tried(where, network, images[:2], "representations (n, d)")
     payload = VECTORS.first(seen.upload)
     name = None if payload is None else payload.values_field()
     if payload is not None and name is not None and payload.kind == target:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from fedpriv.experiment.uploads.announced import MOST_CLASSES
 from fedpriv.util.arguments import argument
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.wire.payload import Payload
+from fedpriv.wire.plain_tensor import check_plain
+
+MOST_CLIENTS: Final = 1_000_000
+"""Clients that uploads may be of, and their numbers."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,9 @@ def by_client(name: str, given: Any) -> dict[int, Any]:
         return {0: given}
     if isinstance(given, Mapping):
         found = dict(given)
-        if not all(isinstance(client, int) and not isinstance(client, bool) and client >= 0 for client in found):
-            raise UserError(f"{argument(name)}: expected client numbers of at least 0 as keys, got {list(found)!r}")
+        if not all(type(client) is int and 0 <= client < MOST_CLIENTS for client in found):
+            told = shown([*found])
+            raise UserError(f"{argument(name)}: expected client numbers 0..{MOST_CLIENTS - 1} as keys, got {told}")
     elif isinstance(given, (list, tuple)):
         found = dict(enumerate(given))
     else:
@@ -87,6 +93,8 @@ def by_client(name: str, given: Any) -> dict[int, Any]:
         )
     if not found:
         raise UserError(f"{argument(name)}: expected at least one, got none")
+    if len(found) > MOST_CLIENTS:
+        raise UserError(f"{argument(name)}: {len(found):,} clients; expected at most {MOST_CLIENTS:,}")
     return dict(sorted(found.items()))
 
 
@@ -118,7 +126,9 @@ def declared_groups(given: Any, clients: Sequence[int]) -> dict[int, int]:
     labels = each("groups", given, clients)
     for client, label in labels.items():
         if isinstance(label, bool) or not isinstance(label, (int, str)):
-            raise UserError(f"{argument('groups')}: {label!r} of client {client}; expected a text or a whole number")
+            raise UserError(
+                f"{argument('groups')}: {shown(label)} of client {client}; expected a text or a whole number"
+            )
     order = list(dict.fromkeys(labels.values()))
     return {client: order.index(label) for client, label in labels.items()}
 
@@ -150,7 +160,8 @@ def check_images(name: str, images: Any, shape: Sequence[int] | None = None) -> 
     where = argument(name)
     if not isinstance(images, Tensor):
         raise UserError(f"{where}: expected a tensor (n, c, h, w), got {type(images).__name__}")
-    if images.dim() != 4 or not len(images):
+    check_plain(where, images)
+    if images.dim() != 4 or not images.numel():
         raise UserError(f"{where}: expected a tensor (n, c, h, w) of at least one image, got {tuple(images.shape)}")
     if not images.is_floating_point():
         raise UserError(f"{where}: expected floats in [0, 1], got {images.dtype}; divide by 255")
@@ -165,24 +176,34 @@ def check_images(name: str, images: Any, shape: Sequence[int] | None = None) -> 
     return found
 
 
-def check_labels(name: str, labels: Any, count: int) -> Tensor:
-    """Return labels on the CPU as int64 ``(n,)``.
+def check_labels(name: str, labels: Any, count: int | None = None) -> Tensor:
+    """Return labels on the CPU as int64 ``(n,)``, of any number where none is expected.
 
     Raises:
         UserError: naming the argument, what was given and what would be right.
     """
     where = argument(name)
-    try:
-        found = torch.as_tensor(labels).detach().cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{where}: expected whole numbers, one an image, got {type(labels).__name__}") from error
+    found = _numbers(where, labels, "whole numbers, one an image")
     if found.is_floating_point() or found.dtype == torch.bool or found.is_complex():
         raise UserError(f"{where}: expected whole numbers, got {found.dtype}")
-    if found.shape != (count,):
-        raise UserError(f"{where}: expected {count}, one an image, got shape {tuple(found.shape)}")
-    if bool((found < 0).any()):
+    if found.dim() != 1 or not len(found) or count not in (None, len(found)):
+        expected = "as many as images" if count is None else count
+        raise UserError(f"{where}: expected {expected}, one an image, got shape {tuple(found.shape)}")
+    found = found.long()
+    if int(found.min()) < 0:
         raise UserError(f"{where}: expected classes of at least 0, got {int(found.min())}")
-    return found.long()
+    if int(found.max()) >= MOST_CLASSES:
+        raise UserError(f"{where}: class {int(found.max())}; expected 0..{MOST_CLASSES - 1}")
+    return found
+
+
+def _numbers(where: str, given: Any, expected: str) -> Tensor:
+    """Return a tensor, or a list of numbers, as a tensor on the CPU without a graph."""
+    try:
+        found = given if isinstance(given, Tensor) else torch.as_tensor(given)
+    except Exception as error:  # of an object with an array's protocols anything
+        raise UserError(f"{where}: expected {expected}, got {type(given).__name__}") from error
+    return check_plain(where, found).detach().cpu()
 
 
 def private_images(
@@ -239,7 +260,8 @@ def _only(given: Any) -> Any:
 def _check_weights(weights: Any, count: int) -> Tensor | None:
     if weights is None:
         return None
-    found = torch.as_tensor(weights).detach().cpu().double().abs()
+    given = _numbers(argument("weights"), weights, f"{count} finite shares, one an image")
+    found = given.abs().double() if not given.is_complex() else torch.empty(0)
     if found.shape != (count,) or not bool(found.isfinite().all()) or not float(found.sum()) > 0:
         raise UserError(f"{argument('weights')}: expected {count} finite shares, not all zero, one an image")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.norm_statistics import batch_norms
 from fedpriv.evidence.pool import MOST_VALUES, Pool
+from fedpriv.experiment.uploads.announced import MOST_IMAGES, check_label, refuse_too_much, settled, tried
 from fedpriv.experiment.uploads.evidence import Handed, check_extractor, own_copy
 from fedpriv.experiment.uploads.given import (
     Gradient,
@@ -27,10 +29,11 @@ from fedpriv.experiment.uploads.messages import exchange, read_message
 from fedpriv.experiment.uploads.truth import refuse_known
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, shown
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import LAYERS, NETWORKS, TELLING
+from fedpriv.wire.kinds import LAYERS, NETWORKS, TELLING, WHOLE
 from fedpriv.wire.payload import Message, Payload
+from fedpriv.wire.plain_tensor import check_plain
 
 
 def read_handed(
@@ -44,6 +47,9 @@ def read_handed(
     number = settings.get("n_classes")
     messages = [{k: read_message(one, target, told[k], number) for k, one in given.items()} for given in rounds]
     read = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
+    for name in ("method", "dataset"):
+        if name in settings:
+            check_label(name, settings[name])
     own = private_images(
         images, labels, settings.get("weights"), {k: m if isinstance(m, tuple) else () for k, m in read.items()}
     )
@@ -53,7 +59,7 @@ def read_handed(
         raise UserError(f"{argument('model')}: missing; weights of a network are attacked through its architecture")
     facts = _facts(settings.get("batch"), {k: len(own[k].images) for k in clients}, read)
     observations, batches = [], {}
-    before = _broadcasts(settings.get("broadcasts"), rounds)
+    before = _broadcasts(settings.get("broadcasts"), rounds, number)
     for place, of_round in enumerate(messages):
         for k, one in of_round.items():
             broadcast, known = before[place][k], facts.get(k)
@@ -97,23 +103,24 @@ def _labels_by_client(labels: Any, clients: Sequence[int]) -> dict[int, Any]:
     return each("labels", labels, clients)
 
 
-def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]]) -> list[dict[int, Message]]:
+def _broadcasts(given: Any, rounds: Sequence[Mapping[int, Any]], n_classes: int | None) -> list[dict[int, Message]]:
     """Return the message that each client answered in each round; an empty one where none is known."""
     if len(rounds) == 1 or not isinstance(given, list):
-        return [_answered(given, list(clients)) for clients in rounds]
+        return [_answered(given, list(clients), n_classes) for clients in rounds]
     if len(given) != len(rounds):
         raise UserError(f"{argument('broadcasts')}: {len(given)} given for {len(rounds)} rounds; expected one for each")
-    return [_answered(one, list(clients)) for one, clients in zip(given, rounds, strict=True)]
+    return [_answered(one, list(clients), n_classes) for one, clients in zip(given, rounds, strict=True)]
 
 
-def _answered(given: Any, clients: Sequence[int]) -> dict[int, Message]:
+def _answered(given: Any, clients: Sequence[int], n_classes: int | None) -> dict[int, Message]:
     one = given is None or isinstance(given, (Payload, tuple))
     found = dict.fromkeys(clients, given) if one else each("broadcasts", given, clients)
     messages = {k: () if own is None else (own,) if isinstance(own, Payload) else own for k, own in found.items()}
     for k, message in messages.items():
         if not isinstance(message, tuple) or not all(isinstance(payload, Payload) for payload in message):
             raise UserError(f"{argument('broadcasts')}: expected payloads for client {k}, got {type(message).__name__}")
-    return messages
+    where = argument("broadcasts")
+    return {k: tuple(settled(where, payload, n_classes) for payload in message) for k, message in messages.items()}
 
 
 def _facts(
@@ -121,8 +128,7 @@ def _facts(
 ) -> dict[int, BatchFacts]:
     facts = {k: one for k, one in each("batch", batch, list(counts)).items() if one is not None}
     for one in facts.values():
-        if not isinstance(one, BatchFacts):
-            raise UserError(f"{argument('batch')}: expected fedpriv.BatchFacts, got {type(one).__name__}")
+        _check_facts(one)
     for k, upload in read.items():
         if k not in facts and isinstance(upload, Gradient):
             facts[k] = BatchFacts(counts[k], 1.0, 1)
@@ -131,9 +137,26 @@ def _facts(
                 f"{argument('batch')}: {facts[k].images} images in {facts[k].steps} step(s), but client {k} has "
                 f"{counts[k]} images; expected the images of the steps, in order"
             )
-        if k in facts and not facts[k].learning_rate > 0:
-            raise UserError(f"{argument('batch')}: learning rate {facts[k].learning_rate}; expected more than 0")
     return facts
+
+
+def _check_facts(facts: Any) -> None:
+    where = argument("batch")
+    if not isinstance(facts, BatchFacts):
+        raise UserError(f"{where}: expected fedpriv.BatchFacts, got {type(facts).__name__}")
+    if not isinstance(facts.sizes, tuple):
+        raise UserError(f"{where}: sizes {shown(facts.sizes)}; expected a tuple of whole numbers")
+    sizes = [("sizes", one) for one in facts.sizes]
+    for name, count in [("batch_size", facts.batch_size), ("steps", facts.steps), *sizes]:
+        if type(count) is not int or not 1 <= count <= MOST_IMAGES:
+            raise UserError(f"{where}: {name} {shown(count)}; expected a whole number of at least 1")
+    rate = facts.learning_rate
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
+        raise UserError(f"{where}: learning rate {shown(rate)}; expected a finite number, more than 0")
+    if facts.sizes and (len(facts.sizes) != facts.steps or max(facts.sizes) > facts.batch_size):
+        raise UserError(
+            f"{where}: sizes {shown(facts.sizes)} of {facts.steps} step(s) of at most {facts.batch_size} images"
+        )
 
 
 def _n_classes(given: int | None, payloads: Sequence[Payload], own: Mapping[int, Any], model: nn.Module | None) -> int:
@@ -178,21 +201,35 @@ def _heads(settings: Mapping[str, Any], clients: Sequence[int]) -> dict[int, nn.
     for head in found.values():
         if not isinstance(head, nn.Linear) or head.bias is None:
             raise UserError(f"{argument('head')}: expected a torch.nn.Linear with a bias, got {type(head).__name__}")
+        own_copy("head", head, torch.device("cpu"))
     return found
 
 
 def _statistics(model: nn.Module | None, given: Mapping[int, Any]) -> dict[int, Any]:
     """Return the running statistics that uploaded state dicts hold of every batch norm of the model."""
-    names = [] if model is None else list(batch_norms(model))
+    norms = {} if model is None else batch_norms(model)
+    names = list(norms)
     found = {}
     for k, one in given.items():
         after = one.after if isinstance(one, Update) else one[1] if isinstance(one, tuple) and len(one) == 2 else None
         if names and isinstance(after, Mapping) and all(f"{name}.running_mean" in after for name in names):
-            found[k] = {
-                name: tuple(after[f"{name}.running_{what}"].detach().cpu().float() for what in ("mean", "var"))
-                for name in names
-            }
+            found[k] = {name: _running(after, name, norms[name]) for name in names}
     return found if len(found) == len(given) else {}
+
+
+def _running(after: Mapping[str, Any], name: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the running mean and variance ``(c,)`` of a batch norm as an uploaded state dict has them."""
+    found = []
+    for what in ("running_mean", "running_var"):
+        where, own = f"{argument('uploads')}: after[{name + '.' + what!r}]", getattr(norm, what)
+        value = check_plain(where, after.get(f"{name}.{what}"))
+        if value.shape != own.shape or not value.is_floating_point():
+            raise UserError(f"{where}: {value.dtype} {tuple(value.shape)}; expected floats {tuple(own.shape)}")
+        value = value.detach().cpu().float()
+        if not bool(value.isfinite().all()) or (what == "running_var" and bool((value < 0).any())):
+            raise UserError(f"{where}: holds NaN, infinity or a negative variance")
+        found.append(value)
+    return found[0], found[1]
 
 
 def _public(settings: Mapping[str, Any], shape: Sequence[int], device: torch.device) -> Samples | None:
@@ -209,6 +246,11 @@ def _public(settings: Mapping[str, Any], shape: Sequence[int], device: torch.dev
 
 def _check_together(handed: Handed) -> None:
     """Check that uploads, networks and images belong together."""
+    sent = (tensor for seen in handed.observations for payload in seen.upload for tensor in payload.tensors().values())
+    refuse_too_much([*sent, *(own.images for own in handed.own.values())])
+    if handed.model is not None and handed.target in WHOLE:
+        first = next(iter(handed.own.values()))
+        tried(argument("model"), handed.model, first.images[:2], "logits (n, C)")
     for seen in handed.newest:
         own = handed.own[seen.client]
         if seen.client in handed.extractors:

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.observation import BatchFacts
-from fedpriv.experiment.uploads.given import Gradient, Update
+from fedpriv.experiment.uploads.announced import named_tensors, settled
+from fedpriv.experiment.uploads.given import Gradient, Update, check_labels
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
 from fedpriv.wire.payload import Message, Payload
 from fedpriv.wire.payloads import ClassLogits, Entangled, Prototypes, Representations
+from fedpriv.wire.plain_tensor import check_plain
 
 
 def read_message(given: Any, target: str, labels: Any, n_classes: int | None) -> Message | Update | Gradient:
@@ -45,36 +47,19 @@ def read_message(given: Any, target: str, labels: Any, n_classes: int | None) ->
         message = given
     else:
         raise UserError(f"{argument('uploads')}: expected an upload of {target}, got {type(given).__name__}")
-    message = tuple(_settled(payload) for payload in message)
+    message = tuple(settled(argument("uploads"), payload, n_classes) for payload in message)
     if target not in [payload.kind for payload in message]:
         held = ", ".join(payload.kind for payload in message)
         raise UserError(f"{argument('uploads')}: holds {held}, and no {target}, which {argument('target')} names")
     return message
 
 
-def _settled(payload: Payload) -> Payload:
-    """Return a payload on the CPU, without a graph.
-
-    Raises:
-        UserError: where it holds NaN or infinity.
-    """
-    wrong = payload.non_finite()
-    if wrong is not None:
-        raise UserError(f"{argument('uploads')}: {payload.kind}.{wrong} holds NaN or infinity; expected finite numbers")
-    values: dict[str, Any] = {}
-    for spec in fields(payload):
-        value = getattr(payload, spec.name)
-        if isinstance(value, Tensor):
-            values[spec.name] = value.detach().cpu()
-        elif isinstance(value, Mapping):
-            values[spec.name] = {name: entry.detach().cpu() for name, entry in value.items()}
-    return replace(payload, **values)
-
-
 def _from_tensor(given: Tensor, target: str, labels: Any, n_classes: int | None) -> Payload:
-    values = given.detach().cpu().float()
-    classes = None if labels is None else torch.as_tensor(labels).long().flatten().cpu()
     where = argument("uploads")
+    if not check_plain(where, given).is_floating_point():
+        raise UserError(f"{where}: a tensor of {given.dtype}; expected floats")
+    values = given.detach().cpu().float()
+    classes = None if labels is None else check_labels("labels", labels)
     if target == Representations.kind and values.dim() == 2 and classes is not None and len(classes) == len(values):
         return Representations(values, classes)
     if target in (Prototypes.kind, ClassLogits.kind) and values.dim() == 2 and classes is not None:
@@ -114,8 +99,9 @@ def exchange(
     if isinstance(given, Update):
         before, after = _weights("before", given.before), _weights("after", given.after)
         if model is not None and target in NETWORKS:
-            names = [name for name, _ in model.named_parameters()]
-            before = {name: before[name] for name in names if name in before}
+            known = dict(model.named_parameters())
+            _refuse_different(known, before, "model", "before")
+            before = {name: before[name] for name in known}
         after = {name: after[name] for name in before if name in after}
         _refuse_different(before, after, "before", "after")
         if all(torch.equal(before[name], after[name]) for name in before):
@@ -131,26 +117,35 @@ def exchange(
     return (kind(state=after),), (kind(state=before),), facts  # type: ignore[call-arg]
 
 
-def _weights(side: str, given: Mapping[str, Any]) -> dict[str, Tensor]:
-    found = {}
-    for name, value in given.items():
-        if not isinstance(value, Tensor):
-            raise UserError(f"{argument('uploads')}: {side}[{name!r}]: expected a tensor, got {type(value).__name__}")
+def _weights(side: str, given: object) -> dict[str, Tensor]:
+    where, found = argument("uploads"), {}
+    for name, value in named_tensors(f"{where}: {side}", given).items():
+        if value.is_complex():
+            raise UserError(f"{where}: {side}[{name!r}]: {value.dtype}; expected real floats")
         if value.is_floating_point():
             found[name] = value.detach().cpu().float()
             if not bool(found[name].isfinite().all()):
-                raise UserError(f"{argument('uploads')}: {side}[{name!r}] holds NaN or infinity")
+                raise UserError(f"{where}: {side}[{name!r}] holds NaN or infinity")
     return found
 
 
-def _named_gradient(values: Mapping[str, Tensor] | Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+def _named_gradient(values: object, names: Sequence[str]) -> dict[str, Tensor]:
+    where = argument("uploads")
     if not isinstance(values, Mapping):
-        if len(values) != len(names):
+        if not isinstance(values, (list, tuple)):
             raise UserError(
-                f"{argument('uploads')}: a gradient of {len(values)} tensors, but the model has {len(names)} parameters"
+                f"{where}: a gradient of type {type(values).__name__}; expected tensors by name, or in the model's order"
             )
+        if len(values) != len(names):
+            raise UserError(f"{where}: a gradient of {len(values)} tensors, but the model has {len(names)} parameters")
         values = dict(zip(names, values, strict=True))
-    return _weights("gradient", values)
+    found = _weights("gradient", values)
+    unknown = [name for name in found if name not in names]
+    if unknown:
+        raise UserError(
+            f"{where}: gradient[{unknown[0]!r}]: the model has no such parameter; it has {', '.join(names)}"
+        )
+    return found
 
 
 def _refuse_different(one: Mapping[str, Tensor], other: Mapping[str, Tensor], first: str, second: str) -> None:

@@ -1,0 +1,62 @@
+"""Tensors as everything here computes with them: plain, dense, of a bounded size; strangers may hand in others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.util.errors import UserError, shown
+
+MOST_VALUES: Final = 1 << 30
+"""Values of one tensor, counted as it is seen: 4 GiB of float32, four times the largest layer of any network of
+torchvision. A tensor expanded from one number passes for as many values as its copy would have."""
+
+MOST_ENTRIES: Final = 100_000
+"""Tensors of one mapping from names: the deepest network of torchvision has 2,000."""
+
+LONGEST_NAME: Final = 300
+"""Characters of a parameter's name: a file of tensors and an error hold it."""
+
+
+def check_plain(where: str, value: object) -> Tensor:
+    """Return a tensor that is plain: no subclass but a parameter, dense, neither quantised, nested nor without data.
+
+    Raises:
+        UserError: naming what it is instead, before anything is computed with it.
+    """
+    if not isinstance(value, Tensor):
+        raise UserError(f"{where}: expected a tensor, got {type(value).__name__}")
+    if type(value) not in (Tensor, nn.Parameter, getattr(nn, "Buffer", Tensor)):
+        told = f"a {type(value).__name__}; expected a torch.Tensor itself, no subclass"
+    elif value.is_meta:
+        told = "a tensor on the meta device, which holds no values; expected one with values"
+    elif value.is_nested:
+        told = "a nested tensor; expected one of a single shape"
+    elif value.layout != torch.strided:
+        told = f"a tensor of layout {value.layout}; expected a dense one (to_dense)"
+    elif value.is_quantized:
+        told = f"a quantised tensor, {value.dtype}; expected plain numbers (dequantize)"
+    elif value.numel() > MOST_VALUES:
+        told = f"{value.numel():,} values, shape {tuple(value.shape)}; a tensor may have {MOST_VALUES:,}"
+    elif any(getattr(value, "names", ())):  # of versions of torch that name axes
+        told = "a tensor whose axes have names; expected one without (rename(None))"
+    else:
+        return value
+    raise UserError(f"{where}: {told}")
+
+
+def check_names(where: str, names: list[object]) -> None:
+    """Check that tensors are called by printable texts of a usual length, and are not too many.
+
+    Raises:
+        UserError: naming the first that is called otherwise.
+    """
+    if len(names) > MOST_ENTRIES:
+        raise UserError(f"{where}: {len(names):,} tensors; at most {MOST_ENTRIES:,} may be named")
+    for name in names:
+        if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not name.isprintable():
+            raise UserError(
+                f"{where}: a tensor is called {shown(name)}; expected a printable text of at most {LONGEST_NAME} characters"
+            )
