@@ -1,4 +1,4 @@
-"""Behind secure aggregation a server sees one sum a round: by hand, weighted as methods weight it, and without the target."""
+"""Behind secure aggregation a server sees one sum a round: by hand, weighted by samples, and without the target."""
 
 import pytest
 import torch

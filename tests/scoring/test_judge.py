@@ -119,7 +119,9 @@ def test_judges_are_read_back_as_they_were_written(trained, tmp_path):
 
 def test_what_is_no_judge_of_these_images_is_refused(trained, tmp_path):
     save_class_evaluator(tmp_path, trained[1])
-    with pytest.raises(UserError, match=r"judge\.safetensors: not a judge of images \(3, 8, 8\) \(.*size mismatch|Error"):
+    with pytest.raises(
+        UserError, match=r"judge\.safetensors: not a judge of images \(3, 8, 8\) \(.*size mismatch|Error"
+    ):
         load_class_evaluator(tmp_path, (3, 8, 8))
     (tmp_path / judges.FILE).write_bytes(b"nothing of the kind")
     with pytest.raises(UserError, match=r"not a judge of images \(1, 8, 8\)"):
@@ -127,7 +129,8 @@ def test_what_is_no_judge_of_these_images_is_refused(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "name"), [((3, 16, 20), "cnn4"), ((1, 16, 15), "small-cnn"), ((1, 8, 30), "small-cnn"), (SHAPE, "small-cnn")]
+    ("shape", "name"),
+    [((3, 16, 20), "cnn4"), ((1, 16, 15), "small-cnn"), ((1, 8, 30), "small-cnn"), (SHAPE, "small-cnn")],
 )
 def test_larger_images_have_a_larger_judge(shape, name):
     made, like = judges._blank(shape, 4, 0), build_model(Blueprint(name, shape, 4, 128), 0)

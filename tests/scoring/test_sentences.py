@@ -48,12 +48,17 @@ def test_images_of_some_targets_that_leak():
         comparison(stratum=">10", value=22.0, mean=3.0),
     )
     assert words(told) == (
-        "Images of targets made of 1 image or more than 10 images leak: 1 image: mean PSNR 25.0 dB, +5.0 dB against the best "
-        "guess (mean image; 95 % interval +4.0 to +6.0); more than 10 images: mean PSNR 22.0 dB, +3.0 dB against the best "
-        "guess (mean image; 95 % interval +2.0 to +4.0); over all targets +0.1 dB against the best guess (mean image; 95 % "
+        "Images of targets made of 1 image or more than 10 images leak: 1 image: mean PSNR 25.0 dB, +5.0 dB against "
+        "the best "
+        "guess (mean image; 95 % interval +4.0 to +6.0); more than 10 images: mean PSNR 22.0 dB, +3.0 dB against the "
+        "best "
+        "guess (mean image; 95 % interval +2.0 to +4.0); over all targets +0.1 dB against the best guess (mean image; "
+        "95 % "
         "interval -0.5 to +0.7), not distinguishable from 0 with 6 clients."
     )
-    assert headline(told, "dip").startswith("Images of targets made of 1 image or more than 10 images leak to dip: 1 image: ")
+    assert headline(told, "dip").startswith(
+        "Images of targets made of 1 image or more than 10 images leak to dip: 1 image: "
+    )
 
 
 def test_a_claim_over_all_targets_says_it_for_every_stratum():
@@ -68,8 +73,10 @@ APART = comparison("identified", 0.75, 0.5, against="permuted")
 def test_some_images_come_back():
     told = verdict("some", BACK, APART, comparison(stands=False))
     assert words(told) == (
-        "50 % of the images come back, 3 dB or more beyond the best guess (next best guess, random image of any class: 10 %). "
-        "On average the gain is +2.0 dB against the best guess (mean image; 95 % interval +1.0 to +3.0), not sure enough among "
+        "50 % of the images come back, 3 dB or more beyond the best guess (next best guess, random image of any "
+        "class: 10 %). "
+        "On average the gain is +2.0 dB against the best guess (mean image; 95 % interval +1.0 to +3.0), not sure "
+        "enough among "
         "the 3 comparisons shown here."
     )
     assert headline(told, "dip").startswith("50 % of the images come back to dip, 3 dB or more beyond the best guess (")
@@ -80,21 +87,26 @@ def test_some_images_come_back():
 def test_images_told_from_decoys():
     told = verdict("some", APART, comparison(mean=-1.0, stands=False))
     assert words(told) == (
-        "75 % of the images are told from decoys (best guess, permuted uploads: 25 %). On average the gain is -1.0 dB against "
+        "75 % of the images are told from decoys (best guess, permuted uploads: 25 %). On average the gain is -1.0 dB "
+        "against "
         "the best guess (mean image; 95 % interval -2.0 to +0.0)."
     )
     assert headline(told, "dip") == (
         "75 % of the images are told from decoys by dip (best guess, permuted uploads: 25 %)."
     )
     rare = verdict("some", comparison("identified", 0.75, 0.5, stratum="2-3"), comparison(stands=False))
-    assert words(rare).startswith("75 % of the images of targets made of 2-3 images are told from decoys (best guess, mean ")
+    assert words(rare).startswith(
+        "75 % of the images of targets made of 2-3 images are told from decoys (best guess, mean "
+    )
 
 
 def test_a_leak_is_followed_by_what_else_stands():
     told = verdict("leaks", comparison(), BACK, APART)
     assert words(told) == (
-        f"Images leak: mean PSNR 20.0 dB, {GAIN}. 50 % of the images come back, 3 dB or more beyond the best guess (next best "
-        "guess, random image of any class: 10 %). 75 % of the images are told from decoys (best guess, permuted uploads: 25 %)."
+        f"Images leak: mean PSNR 20.0 dB, {GAIN}. 50 % of the images come back, 3 dB or more beyond the best guess "
+        f"(next best "
+        "guess, random image of any class: 10 %). 75 % of the images are told from decoys (best guess, permuted "
+        "uploads: 25 %)."
     )
 
 
@@ -103,7 +115,8 @@ def test_a_leak_is_followed_by_what_else_stands():
 ERROR = comparison("vectors", 0.2, 0.3, against="strangers")
 OWN = comparison("vectors_identified", 0.9, 0.6, against="head_rows")
 NO_IMAGES = (
-    "Images are not shown to come back: on average -1.0 dB against the best guess (mean image; 95 % interval -2.0 to +0.0)."
+    "Images are not shown to come back: on average -1.0 dB against the best guess (mean image; 95 % interval -2.0 to "
+    "+0.0)."
 )
 WORSE = comparison(mean=-1.0, stands=False)
 
@@ -111,7 +124,8 @@ WORSE = comparison(mean=-1.0, stands=False)
 def test_recovered_vectors():
     told = verdict("vectors", WORSE, ERROR, OWN)
     first = (
-        "Class prototypes are recovered: relative error 20 % (best guess, class mean of strangers through the granted extractor: "
+        "Class prototypes are recovered: relative error 20 % (best guess, class mean of strangers through the granted "
+        "extractor: "
         "50 %)."
     )
     assert words(told) == f"{first} {NO_IMAGES}"
@@ -123,7 +137,8 @@ def test_recovered_vectors():
 def test_vectors_told_from_the_clients_others():
     told = verdict("vectors", WORSE, OWN)
     first = (
-        "Class prototypes are told from the client's others: 90 % are nearest to their own (best guess, row of the broadcast "
+        "Class prototypes are told from the client's others: 90 % are nearest to their own (best guess, row of the "
+        "broadcast "
         "classifier, scaled: 30 %)."
     )
     assert words(told) == f"{first} {NO_IMAGES}"
@@ -133,8 +148,14 @@ def test_vectors_told_from_the_clients_others():
 @pytest.mark.parametrize(
     ("subject", "start"),
     [
-        ("class prototypes", "Prototypes of classes with 1 image or 4-10 images are recovered: 1 image: relative error 20 % ("),
-        ("representations", "Representations made of 1 image or 4-10 images are recovered: 1 image: relative error 20 % ("),
+        (
+            "class prototypes",
+            "Prototypes of classes with 1 image or 4-10 images are recovered: 1 image: relative error 20 % (",
+        ),
+        (
+            "representations",
+            "Representations made of 1 image or 4-10 images are recovered: 1 image: relative error 20 % (",
+        ),
     ],
 )
 def test_vectors_of_some_targets(subject, start):
@@ -166,9 +187,12 @@ def test_nothing_beyond_a_guess():
         comparison("classes", 0.4, 0.1, stands=False),
     )
     rest = (
-        ", though tested hard enough: -1.0 dB against the best guess (mean image; 95 % interval -2.0 to +0.0); 10 % of images lie "
-        "3 dB beyond it (next best guess, mean image: 10 %); 20 % are told from decoys (best guess, mean image: 10 %); 110 % "
-        "relative error of class prototypes (best guess, mean image: 100 %); 30 % of class prototypes are nearest to their own "
+        ", though tested hard enough: -1.0 dB against the best guess (mean image; 95 % interval -2.0 to +0.0); 10 % "
+        "of images lie "
+        "3 dB beyond it (next best guess, mean image: 10 %); 20 % are told from decoys (best guess, mean image: 10 "
+        "%); 110 % "
+        "relative error of class prototypes (best guess, mean image: 100 %); 30 % of class prototypes are nearest to "
+        "their own "
         "(best guess, mean image: 20 %); 40 % are of a class that is recognised (best guess, mean image: 30 %)."
     )
     assert words(told) == f"Nothing is found beyond a guess{rest}"
@@ -220,7 +244,10 @@ FEW = Reason(name="few_clients", value=4, beside=5)
             Reason(name="at_chance", value=0.12, beside=0.1),
             "the model is right for 12 % of the test images, a constant guess for 10 %",
         ),
-        (Reason(name="undertrained", value=0.5, beside=0.9), "the model reaches 50 % accuracy, its method 90 % elsewhere here"),
+        (
+            Reason(name="undertrained", value=0.5, beside=0.9),
+            "the model reaches 50 % accuracy, its method 90 % elsewhere here",
+        ),
         (Reason(name="smaller_budget"), "it was run with a larger budget too, which is judged"),
         (Reason(name="no_comparison"), "there is no guess to compare with"),
     ],
@@ -228,16 +255,25 @@ FEW = Reason(name="few_clients", value=4, beside=5)
 def test_every_reason_in_words(reason, why):
     told = verdict("untested", WORSE, reasons=(reason,))
     assert words(told) == (
-        f"Not tested hard enough to say: {why}. So far -1.0 dB against the best guess (mean image; 95 % interval -2.0 to +0.0)."
+        f"Not tested hard enough to say: {why}. So far -1.0 dB against the best guess (mean image; 95 % interval -2.0 "
+        f"to +0.0)."
     )
 
 
 def test_several_reasons_the_attacker_and_what_was_reached_so_far():
-    told = verdict("untested", WORSE, APART.model_copy(update={"stands": False}), reasons=(Reason(name="no_control"), FEW), units="groups")
+    told = verdict(
+        "untested",
+        WORSE,
+        APART.model_copy(update={"stands": False}),
+        reasons=(Reason(name="no_control"), FEW),
+        units="groups",
+    )
     assert headline(told, "dip") == untested(told, "dip")
     assert untested(told, "dip") == (
-        "Not tested hard enough to say of dip: the attack was not run on permuted uploads; 4 groups, and 5 are the least. So far "
-        "-1.0 dB against the best guess (mean image; 95 % interval -2.0 to +0.0); 75 % are told from decoys (best guess, "
+        "Not tested hard enough to say of dip: the attack was not run on permuted uploads; 4 groups, and 5 are the "
+        "least. So far "
+        "-1.0 dB against the best guess (mean image; 95 % interval -2.0 to +0.0); 75 % are told from decoys (best "
+        "guess, "
         "permuted uploads: 25 %)."
     )
     alone = verdict("untested", reasons=(Reason(name="few_clients", value=1, beside=5),), units="groups")
@@ -248,7 +284,8 @@ def test_what_came_back_of_few_clients_is_counted():
     reached = BACK.model_copy(update={"stands": False})
     told = verdict("untested", reached, reasons=(FEW,))
     assert words(told) == (
-        "4 of these 8 images came back, 3 dB or more beyond the best guess (next best guess, random image of any class: 10 %); "
+        "4 of these 8 images came back, 3 dB or more beyond the best guess (next best guess, random image of any "
+        "class: 10 %); "
         "nothing is claimed beyond them: 4 clients, and 5 are the least."
     )
     assert untested(told, "dip").startswith("4 of these 8 images came back to dip, 3 dB or more beyond")
@@ -271,10 +308,13 @@ def test_membership():
     half = inference("membership", AREA, comparison("members_found", 0.083, 0.073, stands=False))
     assert words(half) == f"Leaks membership: {SCORES}."
     none = inference("none", AREA, FOUND)
-    assert words(none) == f"Membership is told no better than by a guess, though tested hard enough: {SCORES}; {MEMBERS}."
+    assert (
+        words(none) == f"Membership is told no better than by a guess, though tested hard enough: {SCORES}; {MEMBERS}."
+    )
     why = inference("untested", AREA, reasons=(FEW, Reason(name="no_control")))
     assert words(why) == (
-        "Not tested hard enough to say whether membership leaks: 4 clients, and 5 are the least; the attack was not run on "
+        "Not tested hard enough to say whether membership leaks: 4 clients, and 5 are the least; the attack was not "
+        "run on "
         f"permuted uploads. So far {SCORES}."
     )
     assert words(inference("untested", reasons=(FEW,))) == (
@@ -297,7 +337,8 @@ def test_a_property():
         f"A property ({question}) is told no better than by a guess, though tested hard enough: {SCORES}."
     )
     assert words(inference("untested", about, question=question, reasons=(FEW,))) == (
-        f"Not tested hard enough to say whether a property ({question}) leaks: 4 clients, and 5 are the least. So far {SCORES}."
+        f"Not tested hard enough to say whether a property ({question}) leaks: 4 clients, and 5 are the least. So far "
+        f"{SCORES}."
     )
     assert words(inference("property", about, question=question, clear=question)) == f"Sent in clear: {question}."
 

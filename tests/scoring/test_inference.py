@@ -1,0 +1,263 @@
+"""Inferences judged by hand-made answers: candidates in pairs, scales of clients, strata, controls, what is refused."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from eval_cases import ABOUT, but
+
+from fedpriv.attacks.infer.contract import Asked, Inference, Scores
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.disclosed_labels import Said
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.held import HeldImages
+from fedpriv.scoring import inference as judged
+from fedpriv.scoring.inference_case import InferenceCase
+from fedpriv.scoring.membership import draw_trials, on_common_scale
+from fedpriv.scoring.records import Provenance
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import LabelCounts
+
+KEPT = Provenance.model_fields
+PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in KEPT})
+
+# Forty images, image i of class i mod 4 with every pixel at i / 40. Client 0 holds ten, client 1 six.
+LABELS = torch.arange(40) % 4
+SAMPLES = Samples((torch.arange(40) / 40)[:, None, None, None].expand(-1, 1, 2, 2).clone(), LABELS)
+HELD = {0: np.array([0, 4, 8, 12, 16, 1, 2, 6, 10, 3]), 1: np.array([0, 5, 9, 13, 7, 11])}
+TRUTH = HeldImages(SAMPLES, HELD)
+
+
+def number_of(image):
+    return round(float(image.flatten()[0]) * 40)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Knows(Inference):
+    """Scores a candidate by a table: 2 for its client's images, then 1 for some others, by what uploads hold."""
+
+    name: ClassVar[str] = "knows"
+    asks: ClassVar = "images"
+    number: int = 4
+
+    @property
+    def n_candidates(self):
+        return self.number
+
+    def run(self, problem):
+        values = {}
+        for client, one in problem.candidates.items():
+            mine = set(problem.uploads[client].upload[0].counts.tolist())
+            values[client] = torch.tensor([float(number_of(image) in mine) for image in one.images]).double()
+        return Scores(self.ask(problem), values, seconds=1.0)
+
+
+def seen(client, numbers, round_=3):
+    return Observation(round_, client, (LabelCounts(torch.tensor(numbers)),), ())
+
+
+def case_of(observations, permuted=None, told=None, truth=TRUTH):
+    knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
+    told = {client: Said(None, None) for client in HELD} if told is None else told
+    return InferenceCase(Evidence(tuple(observations), permuted, knowledge, ()), truth, "x", 0, told)
+
+
+OWN = tuple(seen(client, own.tolist()) for client, own in HELD.items())
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def test_every_member_has_a_stranger_of_its_class():
+    for trial, client in zip(draw_trials(TRUTH, [0, 1], 100, 0), (0, 1), strict=True):
+        numbers = [number_of(image) for image in trial.candidates.images]
+        assert trial.candidates.client == client
+        assert len(set(numbers)) == len(numbers)
+        assert [n in HELD[client] for n in numbers] == trial.member.tolist()
+        classes = [n % 4 for n in numbers]
+        assert classes == trial.candidates.labels.tolist()
+        members, strangers = (sorted(np.array(classes)[trial.member == told]) for told in (True, False))
+        assert members == strangers
+        counts = np.bincount(LABELS[HELD[client]], minlength=4)
+        assert trial.n_c.tolist() == counts[classes].tolist()
+    assert len(draw_trials(TRUTH, [0], 100, 0)[0].member) == 20
+
+
+def test_candidates_are_as_many_as_asked_for_and_in_mixed_order():
+    (trial,) = draw_trials(TRUTH, [0], 3, 0)
+    assert trial.member.sum() == 3
+    assert len(trial.member) == 6
+    orders = {tuple(draw_trials(TRUTH, [0], 5, seed)[0].member) for seed in range(8)}
+    assert len(orders) > 4
+    again = draw_trials(TRUTH, [1, 0], 3, 0)[1]  # the company of clients does not matter
+    assert torch.equal(again.candidates.images, trial.candidates.images)
+
+
+def test_members_are_those_that_went_into_the_upload_and_no_stranger_is_the_clients():
+    used = dataclasses.replace(TRUTH, used={0: np.array([4, 1])})
+    (trial,) = draw_trials(used, [0], 100, 0)
+    numbers = np.array([number_of(image) for image in trial.candidates.images])
+    assert sorted(numbers[trial.member]) == [1, 4]
+    assert not set(numbers[~trial.member]) & set(HELD[0].tolist())
+    assert set(trial.n_c.tolist()) == {1}  # images of the class that the round used
+
+
+def test_a_class_that_nobody_else_has_images_of_gives_no_candidates():
+    everything = HeldImages(SAMPLES, {0: np.arange(40)})
+    assert [len(trial.member) for trial in draw_trials(everything, [0], 100, 0)] == [0]
+    with pytest.raises(UserError) as refused:
+        judged.check(Knows(), case_of([seen(0, [1])], truth=everything))
+    assert str(refused.value) == "knows: no image outside the clients' training sets has a class that they hold"
+
+
+def test_scores_of_clients_on_one_scale_by_hand():
+    # Median 4, absolute deviations 3, 1, 0, 1, 4 with the median 1.
+    assert on_common_scale(np.array([1.0, 3.0, 4.0, 5.0, 8.0])).tolist() == [-3, -1, 0, 1, 4]
+    # Deviations 2, 0, 2 of three, and what is ruled out stands one below the lowest.
+    assert on_common_scale(np.array([0.0, -np.inf, 2.0, 4.0])).tolist() == [-1, -2, 0, 1]
+    assert on_common_scale(np.array([5.0, 5.0, 5.0, 7.0])).tolist() == [0, 0, 0, 2]  # no spread: as they are
+    assert on_common_scale(np.array([-np.inf] * 3)).tolist() == [0, 0, 0]
+
+
+# ---------------------------------------------------------------- membership
+
+
+def test_who_knows_every_member_is_always_right_and_its_control_is_not():
+    swapped = (seen(0, HELD[1].tolist()), seen(1, HELD[0].tolist()))
+    found = judged.evaluate(Knows(number=100), case_of(OWN, swapped), PROVENANCE)
+    assert (found.kind, found.round, found.n_clients) == ("membership", 3, 2)
+    assert found.auc.value == 1
+    assert (found.n_candidates, found.n_nonmembers) == (32, 16)
+    assert found.permuted.auc.value < 0.7
+    assert [one.measure for one in found.comparisons] == ["membership", "members_found"]
+    assert found.comparisons[0].against in ("chance", "permuted")
+    assert found.classes is None
+    assert 0 < found.cost.seconds < 60
+    assert found.attack == ABOUT.attack
+
+
+def test_membership_is_told_by_the_number_of_images_of_a_class():
+    found = judged.evaluate(Knows(number=100), case_of(OWN), PROVENANCE)
+    # Client 0 holds 5, 1, 3 and 1 of the classes; client 1 holds 1, 3, 0 and 2.
+    assert {name: (part.n, part.auc) for name, part in found.strata.items()} == {
+        "1": (2 * 3, 1.0),
+        "2-3": (2 * 8, 1.0),
+        "4-10": (2 * 5, 1.0),
+    }
+    assert found.permuted is None
+    assert [one.against for one in found.comparisons] == ["chance", "chance"]
+    crowd = HeldImages(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]})  # nine of class 0, and one stranger
+    assert list(judged.evaluate(Knows(), case_of(OWN, truth=crowd), PROVENANCE).strata) == ["1", "2-3", "4-10"]
+
+
+def test_declared_groups_of_clients_are_one_unit():
+    grouped = but(PROVENANCE, groups={0: 7, 1: 7})
+    assert judged.evaluate(Knows(), case_of(OWN), grouped).n_clients == 1
+    assert judged.evaluate(Knows(), case_of(OWN), grouped).auc.ci95 is None
+
+
+def test_classes_that_uploads_name_by_hand():
+    told = {0: Said((0, 1, 2, 3), {0: 5, 1: 1, 2: 3, 3: 1}), 1: Said((0, 1), None)}
+    found = judged.evaluate(Knows(), case_of(OWN, told=told), PROVENANCE).classes
+    assert dict(found) == {"clients": 2, "exact": 1, "counted": 1, "counts_exact": 1}
+    told = {0: Said((0, 1, 2, 3), {0: 4, 1: 1, 2: 3, 3: 1}), 1: Said((0, 1, 3), None)}
+    found = judged.evaluate(Knows(), case_of(OWN, told=told), PROVENANCE).classes
+    assert dict(found) == {"clients": 2, "exact": 2, "counted": 1, "counts_exact": 0}
+
+
+def test_the_newest_round_is_attacked():
+    case = case_of([seen(0, [1], round_=2), *OWN])
+    assert case.round == 3
+    assert {client: one.round for client, one in case.problem(Knows()).uploads.items()} == {0: 3, 1: 3}
+    assert case.problem(Knows()).colluders == {}
+    assert {k: own.tolist() for k, own in case.counts(case.problem(Knows())).items()} == {
+        0: [5, 1, 3, 1],
+        1: [1, 3, 0, 2],
+    }
+
+
+# ---------------------------------------------------------------- properties
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guesses(Knows):
+    """Scores classes by what an upload holds: counts of images, or of anything."""
+
+    asks: ClassVar = "classes"
+    at_least: int = 1
+    classes: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3), (0, 1, 2, 3))
+    conspires: bool = False
+
+    @property
+    def colludes(self):
+        return self.conspires
+
+    def ask(self, problem):
+        return Asked({k: torch.tensor(self.classes[k]) for k in problem.uploads}, "share", 0.25)
+
+    def answers(self, counts, question):
+        assert question == "share"
+        return counts >= self.at_least
+
+    def run(self, problem):
+        asked = self.ask(problem)
+        rows = {k: problem.uploads[k].upload[0].counts.double()[asked.classes[k]] for k in asked.classes}
+        return Scores(asked, rows, "nobody", "all others" if problem.colluders else "")
+
+
+COUNTS = (seen(0, [5, 1, 3, 1]), seen(1, [1, 3, 0, 2]))
+
+
+def test_a_property_by_hand():
+    told = {0: Said((0, 1, 2, 3), None), 1: Said((0, 1), None)}
+    found = judged.evaluate(Guesses(at_least=2), case_of(COUNTS, told=told), PROVENANCE)
+    assert (found.kind, found.question, found.threshold, found.learned_from) == ("property", "share", 0.25, "nobody")
+    assert (found.n_pairs, found.n_yes, found.n_clients, found.round, found.colluders) == (8, 4, 2, 3, "")
+    assert found.auc.value == 1  # 5, 3 of client 0 and 3, 2 of client 1 are yes; the others are 1, 1, 1 and 0
+    # By another's upload 1, 3, 0, 2 and 5, 1, 3, 1: the yes score 1, 0, 1, 1, the no 3, 2, 5, 3: none is above.
+    assert found.permuted.auc.value == 0
+    # Of four classes each counts a quarter, of two a half: two yes and two no in either client.
+    assert found.classes_alone.auc.value == 0.5
+    assert (found.comparisons[0].measure, len(found.comparisons)) == ("property", 1)
+    assert found.cost.seconds < 60
+
+
+def test_the_number_of_classes_alone_tells_something_of_clients_with_few():
+    told = {0: Said((0, 1, 2, 3), None), 1: Said((1,), None)}
+    asks = Guesses(at_least=3, classes=((0, 1, 2, 3), (1,)))
+    found = judged.evaluate(asks, case_of(COUNTS, told=told), PROVENANCE)
+    # Yes: 5 and 3 of client 0 at a quarter, 3 of client 1 at one; no: two at a quarter.
+    assert found.classes_alone.auc.value == pytest.approx((0.5 + 0.5 + 1) / 3)
+    assert found.comparisons[0].against == "number of classes"
+    assert found.comparisons[0].mean == pytest.approx(1 - 2 / 3)
+    # Of client 0 what client 1 lacks comes one below its least: class 1 has 3, the others 2. Class 1 of client 1 scores 1.
+    assert found.permuted.auc.value == pytest.approx((0.25 + 0.25 + 0) / 3)
+    silent = judged.evaluate(asks, case_of(COUNTS), PROVENANCE)
+    assert silent.classes_alone.auc.value == 0.5  # uploads name no classes
+    nothing = judged.evaluate(asks, case_of(COUNTS, told=told | {1: Said((), None)}), PROVENANCE)
+    assert nothing.classes_alone.auc.value == pytest.approx(2 / 3)
+
+
+def test_one_client_has_no_other_to_take_an_upload_from():
+    found = judged.evaluate(Guesses(at_least=2), case_of(COUNTS[:1]), PROVENANCE)
+    assert (found.permuted, found.n_clients, found.auc.ci95) == (None, 1, None)
+
+
+def test_an_inference_in_league_with_clients_is_told_their_counts():
+    found = judged.evaluate(Guesses(at_least=2, conspires=True), case_of(COUNTS), PROVENANCE)
+    assert found.colluders == "all others"
+    assert judged.evaluate(Guesses(at_least=2), case_of(COUNTS), but(PROVENANCE, groups={1: 0})).n_clients == 1
+
+
+@pytest.mark.parametrize(("least", "answer"), [(0, "yes"), (9, "no")])
+def test_a_question_with_one_answer_is_refused(least, answer):
+    with pytest.raises(UserError) as refused:
+        judged.check(Guesses(at_least=least), case_of(COUNTS))
+    assert str(refused.value).startswith(
+        f"knows: the answer is {answer} for all 8 pairs of client and class; ask another question with "
+    )
+    assert str(refused.value).endswith(" question=holds, majority or share")
+    judged.check(Guesses(at_least=2), case_of(COUNTS))
