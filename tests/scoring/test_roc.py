@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedpriv.scoring.roc import Ranked
+from fedpriv.scoring.roc import Ranked, area, rate_at
 
 MEASURES = {"membership": "auc", "members_found": "tpr_at_1_percent"}
 
@@ -78,3 +78,77 @@ def test_a_perfect_area_is_bounded_by_the_lowest_that_it_could_be():
     assert found.mean == pytest.approx(0.5)
     assert found.p_value == pytest.approx(0.55**16)  # of 16 values that say as much, none below one; the lowest is 0
     assert found.ci95[1] == pytest.approx(0.5)
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def one_client(yes, no):
+    told = np.array([True] * len(yes) + [False] * len(no))
+    return Ranked.of([np.array([*yes, *no], dtype=float)], [told], [3])
+
+
+def test_an_area_answer_by_answer():
+    ranked = one_client([4.0, 2.0], [3.0, 2.0, 1.0, 0.0])
+    # 4 is above all four, 2 above two and level with one: 1 and 5/8. Of the others 3 is below one of two yes, 2 below one
+    # and level with one, 1 and 0 below both.
+    assert ranked.rate("auc") == area(ranked.scores, ranked.yes) == pytest.approx((1 + 5 / 8) / 2)
+    place = np.array([1, 5 / 8, 1 / 2, 3 / 4, 1, 1])
+    assert ranked.values("auc") == pytest.approx(13 / 16 + 2 * (place - 13 / 16))
+    assert ranked.weights == pytest.approx([1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 8, 1 / 8])
+    assert ranked.unit.tolist() == [3] * 6
+
+
+def test_a_rate_answer_by_answer():
+    ranked = one_client([98.5, 97.5, 94.5, 50.0], range(100))
+    # One false positive is allowed, 99, so that the threshold is 98; from 99 to 93, six false positives on, three of four
+    # are found: the slope is 3/4 a six hundredth.
+    assert ranked.rate("tpr_at_1_percent") == 1 / 4
+    values = ranked.values("tpr_at_1_percent")
+    assert values[:4] == pytest.approx([1 / 4 + 2 * 3 / 4] + [1 / 4 - 2 / 4] * 3)
+    slope = 3 / 4 * 100 / 6
+    assert values[-1] == pytest.approx(1 / 4 - 2 * slope * (1 - 1 / 100))
+    assert values[4:-1] == pytest.approx(1 / 4 + 2 * slope / 100)
+    assert ranked.rate("tpr_at_0_1_percent") == 0  # none may pass: above 99
+    # Four false positives on, to 95, two of four are found.
+    assert ranked.values("tpr_at_0_1_percent")[4:] == pytest.approx(0)
+    assert ranked._slope(np.arange(99.0, -1, -1), 0) == pytest.approx(2 / 4 * 100 / 4)
+
+
+def test_a_rate_with_few_others():
+    ranked = one_client([2.0, 0.5], [1.0])
+    assert ranked.values("tpr_at_1_percent") == pytest.approx([0.5 + 1, 0.5 - 1, 0.5])  # one has no slope about it
+    two = one_client([2.0, 0.5], [1.0, 0.0])
+    assert two._slope(np.array([1.0, 0.0]), 0) == pytest.approx((1 - 0.5) * 2)
+    assert rate_at(np.array([2.0, 1.0]), np.array([True, False]), 0.99) == 1
+    assert rate_at(np.array([1.0, 1.0]), np.array([True, False]), 0.99) == 0
+
+
+@pytest.mark.parametrize("clients", [6, 12])
+def test_intervals_cover_where_few_answers_are_yes(clients):
+    draw, hits, truth = np.random.default_rng(clients), 0, norm.cdf(1 / (1 + 1.25) ** 0.5)
+    for _ in range(200):
+        yes = np.arange(30) < 3
+        scores = [draw.normal(size=30) + yes * (1 + 0.5 * draw.normal()) for _ in range(clients)]
+        low, high = Ranked.of(scores, [yes] * clients, range(clients)).rates().auc.ci95
+        hits += low <= truth <= high
+    assert hits / 200 >= 0.91  # 2.6 standard errors under 0.95
+
+
+def test_a_rate_is_above_its_chance_by_the_least_that_counts():
+    draw = np.random.default_rng(3)
+    found = Ranked.of(*trials(draw, 8, 100, 1.0)).against({}, {"members_found": "tpr_at_1_percent"})[0]
+    own = Ranked.of(*trials(np.random.default_rng(3), 8, 100, 1.0)).rates().tpr_at_1_percent
+    assert found.mean == pytest.approx(own.value - 0.01)
+    assert found.ci95 == pytest.approx([end - 0.01 for end in own.ci95])
+    assert (found.measure, found.against, found.n, found.n_clients) == ("members_found", "chance", 1600, 8)
+    assert found.least == pytest.approx(0.03 - 0.01)
+
+
+def test_a_guess_below_chance_is_not_the_strongest():
+    draw = np.random.default_rng(2)
+    own = Ranked.of(*trials(draw, 6, 20, 1.0))
+    wrong = Ranked(-own.scores, own.yes, own.unit)
+    found = own.against({"wrong": wrong}, {"membership": "auc"})[0]
+    assert found.against == "chance"
+    assert found.mean == pytest.approx(own.rate("auc") - 0.5)

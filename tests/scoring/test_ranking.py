@@ -1,0 +1,100 @@
+"""Rankings: one a knowledge card, the strongest first; budgets in series; what attacks are called."""
+
+from eval_cases import attacked, but, result, summary
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.scoring.ranking import (
+    budget_value,
+    by_budget,
+    card_key,
+    card_numbers,
+    in_order,
+    largest_budgets,
+    stage_name,
+    strongest_first,
+    title,
+)
+from fedpriv.scoring.records.made import Budget, Stage
+from fedpriv.scoring.records.reconstruction import Advantage
+
+MIDDLE = Stage(name="middle", round=2, of=4, accuracy={})
+
+
+def record_of(one):
+    return one
+
+
+def gaining(gain, **changes):
+    return attacked(advantage_db=summary(gain, None, Advantage, share_3db=0.0, best_floor="noise"), **changes)
+
+
+SEEN, MORE = KnowledgeCard(), KnowledgeCard(rounds_seen=3)
+WEAK, STRONG, OTHER, BEST = (
+    *(gaining(1.0, knowledge=SEEN), gaining(3.0, knowledge=SEEN)),
+    *(gaining(-2.0, knowledge=MORE), gaining(4.0, knowledge=MORE)),
+)
+
+
+def test_rankings_and_their_members_begin_with_the_strongest():
+    items = [WEAK, OTHER, STRONG, BEST]
+    assert strongest_first(items, record_of) == [[BEST, OTHER], [STRONG, WEAK]]
+    assert in_order(items, record_of) == [BEST, OTHER, STRONG, WEAK]
+    assert card_numbers(items, record_of) == {card_key(MORE): 1, card_key(SEEN): 2}
+    assert strongest_first([], record_of) == []
+
+
+def test_cards_are_the_same_where_all_grants_are():
+    assert card_key(KnowledgeCard()) == card_key(KnowledgeCard(rounds_seen=1))
+    assert card_key(SEEN) != card_key(MORE)
+
+
+def test_names_of_attacks():
+    assert (title(WEAK), budget_value(WEAK), stage_name(WEAK)) == ("dip", None, None)
+    large = but(WEAK, budget=Budget(field="iterations", value=12000), stage=MIDDLE)
+    assert (budget_value(large), stage_name(large)) == (12000, "middle")
+    assert title(large) == "dip, middle, budget 12,000"
+    assert title(but(WEAK, stage=MIDDLE)) == "dip, middle"
+    assert title(but(WEAK, budget=Budget(field="iterations", value=300))) == "dip, budget 300"
+
+
+def series_of(items):
+    return [
+        [budget_value(one.metrics) for one in series]
+        for series in by_budget(items, lambda item: item.metrics, lambda item: item.about)
+    ]
+
+
+def test_budgets_of_one_attack_are_a_series_in_ascending_order():
+    many, few = result(budget=300), result(budget=20)
+    assert series_of([many, few, result()]) == [[20, 300], [None]]
+    assert series_of([result(), result()]) == [[None], [None]]  # no budgets were named: not one attack
+    assert largest_budgets([many, few], lambda item: item.metrics, lambda item: item.about) == [many]
+
+
+def test_whatever_else_differs_makes_another_series():
+    own = result(budget=20)
+    for changes in (
+        {"seed": 1},
+        {"rounds_seen": 2},
+        {"attack": "inversion"},
+        {"target": "entangled"},
+        {"method": "fedgh"},
+    ):
+        assert len(series_of([own, result(budget=300, **changes)])) == 2, changes
+    records = [own.metrics, but(own.metrics, budget=Budget(field="iterations", value=9))]
+    for changes in ({}, {"n_targets": 3}, {"stage": MIDDLE}, {"dataset": "fashion"}):
+        found = by_budget([records[0], but(records[1], **changes)], record_of, lambda item: None)
+        assert len(found) == (2 if changes else 1), changes
+
+
+def test_runs_and_other_options_tell_attacks_apart_where_they_are_known():
+    records = [attacked(budget=Budget(field="iterations", value=value)) for value in (5, 9)]
+
+    def series(first, second):
+        about = {5: first, 9: second}
+        return len(by_budget(records, record_of, lambda one: about[budget_value(one)]))
+
+    made = result(budget=5).about
+    assert series(but(made, options={"iterations": 5}), but(made, options={"iterations": 9})) == 1
+    assert series(but(made, options={"iterations": 5, "lr": 1}), but(made, options={"iterations": 9, "lr": 2})) == 2
+    assert series(made, but(made, run=result(rounds=7).about.run)) == 2
