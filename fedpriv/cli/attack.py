@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,5 +95,4 @@ def attack(ctx: click.Context, /, target: str, out: Path | None, as_json: bool, 
 
 
 def _resume_command(folder: Path, out: Path | None) -> str:
-    arguments = [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume")]
-    return common.command_line(*arguments, *(() if out else ("--out", folder)), "--resume")
+    return common.command_line(*common.anew(), *(() if out else ("--out", folder)), "--resume")

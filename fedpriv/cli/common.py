@@ -154,6 +154,11 @@ def _typed(value: Any) -> str:
     return ",".join(map(_typed, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+def anew() -> list[str]:
+    """Return the arguments of whoever makes the same anew: there is nothing to go on with then, and nothing to replace."""
+    return [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume")]
+
+
 def command_line(*parts: str | Path) -> str:
     """Return a command that can be pasted into a shell."""
     return shlex.join(["fedpriv", *(str(part) for part in parts)])
@@ -184,7 +189,7 @@ class Terminal(Listener):
         self.quiet = quiet
         self.as_json = as_json
         self.resume = resume
-        self.command = command_line(*sys.argv[1:])
+        self.command = command_line(*anew())
         self._bars = Bars()
 
     def progress(self, title: str) -> AbstractContextManager[Report]:
