@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import rich_click as click
-
 from fedpriv.cli import common
 
 if TYPE_CHECKING:
@@ -46,10 +44,10 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
     answers = {name: record for name, record in result.scores.items() if record.kind == "property"}
     _show_scores(members, [membership_row(record) for record in members.values()], verdicts)
     _show_scores(answers, [property_row(record) for record in answers.values()], verdicts)
-    click.echo(f"\n{TOGETHER}\n")
+    common.tell("", TOGETHER, "")
     for name in result.records:
-        click.echo(f"image grid: {result.path / name / 'grid.png'}")
-    click.echo(f"report:     {result.path / 'report.html'}")
+        common.tell(f"image grid: {result.path / name / 'grid.png'}")
+    common.tell(f"report:     {result.path / 'report.html'}")
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:
@@ -69,7 +67,7 @@ def _show_scores(
     for name in dict.fromkeys(record.attack for record in records.values()):
         common.print_table(name, varying(rows), as_json=False)
     for place in records:
-        click.echo(f"{place}: {words(verdicts[place])}")
+        common.tell(f"{place}: {words(verdicts[place])}")
 
 
 def show_attacks(
@@ -100,7 +98,7 @@ def show_attacks(
             name = title(members[0][1].model_copy(update={"budget": None}))
             common.print_table(f"{name} by budget", [_budget_row(record) for _, record in members], as_json=False)
     for path, record in (item for members in rankings for item in members):
-        click.echo(f"{path if with_folder else title(record)}: {words(verdicts[path])}")
+        common.tell(f"{path if with_folder else title(record)}: {words(verdicts[path])}")
 
 
 def _budget_row(record: ReconstructionRecord) -> dict[str, str]:

@@ -80,7 +80,7 @@ def _show_estimate(found: StudyEstimate, *, as_json: bool) -> None:
         return
     common.print_table(f"{len(found.cells)} cells", found.in_words(), as_json=False)
     for line in found.sentences:
-        click.echo(line)
+        common.tell(line)
 
 
 def _finish(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
@@ -91,7 +91,7 @@ def _finish(result: StudyResult, *, as_json: bool, quiet: bool) -> None:
         )
         return
     for line in result.failures:
-        click.echo(f"fedpriv: {line}", err=True)
+        common.tell(f"fedpriv: {line}", err=True)
     done = len(result.rows) - len(result.failed)
     common.say(f"{done} of {len(result.rows)} cells done", quiet=quiet, as_json=False)
     if page is not None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedpriv.util.escape import one_line
 from fedpriv.util.listener import Report
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ class Bars:
     @contextlib.contextmanager
     def follow(self, title: str) -> Iterator[Report]:
         """Show a bar; a piece of work that ends well leaves its title and time."""
-        began = time.monotonic()
+        began, title = time.monotonic(), one_line(title)
         with self._lock:
             self._shown = shown = self._shown or _bars()
             self._number += 1
             shown.start()
             task = shown.add_task(title, total=None, what="")
         try:
-            yield lambda done, planned, what: shown.update(task, completed=done, total=planned, what=what)
+            yield lambda done, planned, what: shown.update(task, completed=done, total=planned, what=one_line(what))
             line = f"{title}: done in {time.monotonic() - began:.0f} s"
         except BaseException:
             line = ""
@@ -61,13 +62,13 @@ def _bars() -> Progress:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[what]}"),
+        TextColumn("{task.fields[what]}", style="dim", markup=False),
     )
     console = Console(file=sys.stderr)
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

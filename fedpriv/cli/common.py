@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ import rich_click as click
 from fedpriv.cli.bars import Bars
 from fedpriv.util.arguments import Spelling
 from fedpriv.util.errors import UserError, shown, unknown_name
+from fedpriv.util.escape import one_line, shell_word, terminal_line
 from fedpriv.util.foreign import toml_file
 from fedpriv.util.listener import Listener, Report
 
@@ -161,7 +161,7 @@ def anew() -> list[str]:
 
 def command_line(*parts: str | Path) -> str:
     """Return a command that can be pasted into a shell."""
-    return shlex.join(["fedpriv", *(str(part) for part in parts)])
+    return " ".join(["fedpriv", *(shell_word(str(part)) for part in parts)])
 
 
 # ---------------------------------------------------------------- output
@@ -170,7 +170,13 @@ def command_line(*parts: str | Path) -> str:
 def say(text: str, *, quiet: bool, as_json: bool) -> None:
     """Print a line for people: to standard error where standard output is for machines."""
     if not quiet:
-        click.echo(text, err=as_json)
+        tell(text, err=as_json)
+
+
+def tell(*lines: str, err: bool = False) -> None:
+    """Print lines for people, as everything does that is no JSON: control characters in them reach no terminal."""
+    for line in lines:
+        click.echo(terminal_line(line), err=err)
 
 
 def print_json(value: Any) -> None:
@@ -218,8 +224,8 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool)
     console = Console(stderr=as_json, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160
-    columns = [str(name) for name in rows[0]]
-    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    title, columns = one_line(title), [one_line(str(name)) for name in rows[0]]
+    cells = [["" if value is None else one_line(str(value)) for value in row.values()] for row in rows]
     turned = [[columns[place], *(row[place] for row in cells)] for place in range(1, len(columns))]
     head = [columns[0], *(row[0] for row in cells)]
     for names, lines in ((columns, cells), (head, turned)):

@@ -61,12 +61,12 @@ def _print(found: Traffic) -> None:
     ]
     sizes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.sizes.items())
     common.print_table("communication of a settled round, all clients together", table, as_json=False)
-    click.echo(f"sizes: {sizes}")
-    click.echo("paper: without labels, class ids, counts and schedules; full: everything")
+    common.tell(f"sizes: {sizes}")
+    common.tell("paper: without labels, class ids, counts and schedules; full: everything")
     unknown: dict[str, list[str]] = {}
     for row in found.methods:
         if "missing" in row:
             reason = row["missing"].replace(f"method {row['method']!r}", "this method")
             unknown.setdefault(reason, []).append(row["method"])
     for reason, names in unknown.items():
-        click.echo(f"not counted: {', '.join(names)}; {reason}")
+        common.tell(f"not counted: {', '.join(names)}; {reason}")

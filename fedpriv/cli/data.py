@@ -33,7 +33,7 @@ def data(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, **
     elif not quiet:
         rows = [_readable(row) for row in found.clients]
         common.print_table(f"{found.dataset}: who holds what", rows, as_json=False)
-        click.echo(f"picture: {found.picture}")
+        common.tell(f"picture: {found.picture}")
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, str]:

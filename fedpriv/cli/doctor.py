@@ -34,7 +34,7 @@ def doctor(device: str, out: Path, as_json: bool, quiet: bool) -> int:
     elif not quiet or found.failed:
         for one in found.findings:
             if not quiet or one.status == "failed":
-                click.echo(str(one))
-        click.echo(found.verdict)
+                common.tell(str(one))
+        common.tell(found.verdict)
         common.say("for a bug report, paste all of this", quiet=quiet, as_json=False)
     return 1 if found.failed else 0

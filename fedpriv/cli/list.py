@@ -20,8 +20,8 @@ def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> Non
     if as_json:
         common.print_json(rows)
     elif quiet:
-        click.echo("\n".join(row["name"] for row in rows))
+        common.tell(*(row["name"] for row in rows))
     elif rows:
         common.print_table(kind, rows, as_json=False)
     else:
-        click.echo(f"no {kind} yet")
+        common.tell(f"no {kind} yet")

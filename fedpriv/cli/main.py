@@ -92,7 +92,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(line: str, code: int) -> int:
-    click.echo(f"fedpriv: {one_line(line)}", err=True)
+    from fedpriv.cli import common
+
+    common.tell(f"fedpriv: {one_line(line)}", err=True)
     return code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,7 @@ def print_summary(out: Path, summary: RunSummary) -> None:
     common.print_table("communication, all clients together", wire, as_json=False)
     for record in summary.privacy:
         print_privacy(record)
-    click.echo(f"{summary.seconds:.1f} s, kept in {out}", file=sys.stdout)
+    common.tell(f"{summary.seconds:.1f} s, kept in {out}")
 
 
 def print_privacy(record: Mapping[str, JsonValue]) -> None:
@@ -72,6 +71,6 @@ def print_privacy(record: Mapping[str, JsonValue]) -> None:
     from fedpriv.pages.guarantees import guarantee
 
     found = guarantee("privacy", record)
-    click.echo(found.told)
+    common.tell(found.told)
     for name, value in found.conditions:
-        click.echo(f"  {name}: {value}")
+        common.tell(f"  {name}: {value}")

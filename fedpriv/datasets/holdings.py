@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpriv.datasets.types import FederatedData
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import any_letters, picture_text
 from fedpriv.util.files import whole
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def draw_holdings(federated: FederatedData, path: Path) -> None:
     _draw(figure, federated, counts)
     metadata = {"Date": None} if kind == "svg" else None  # a date would make every file different
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}), whole(path) as temporary:
+        with matplotlib.rc_context({"svg.hashsalt": "fedpriv"}), any_letters(), whole(path) as temporary:
             figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
@@ -100,8 +101,10 @@ def _draw(figure: Figure, federated: FederatedData, counts: np.ndarray) -> None:
     cells.set_xlabel("class")
     cells.set_ylabel("client")
     pairs = int((counts > 0).sum())
+    name = picture_text(federated.dataset.name, most=40)
     cells.set_title(
-        f"{federated.dataset.name}: training images, {len(counts)} clients, {pairs} (client, class) pairs", fontsize=10
+        f"{name}: training images, {len(counts)} clients, {pairs} (client, class) pairs",
+        fontsize=10,
     )
     train = counts.sum(axis=1)
     test = np.array([len(client.test_index) for client in federated.clients])
@@ -130,7 +133,7 @@ def _ticks(cells: Axes, shape: tuple[int, int], class_names: tuple[str, ...]) ->
     n_clients, n_classes = shape
     cells.set_yticks(range(0, n_clients, _tick_step(n_clients)))
     if n_classes <= MAX_TICKS:
-        names = [name if len(name) <= 18 else name[:17] + "…" for name in class_names]
+        names = [picture_text(name, most=18) for name in class_names]
         turned = max(map(len, names)) > 3
         cells.set_xticks(range(n_classes), names, rotation=45 if turned else 0, ha="right" if turned else "center")
     else:

@@ -20,6 +20,7 @@ from fedpriv.scoring.ranking import budget_value, by_budget, stage_name
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.sections import Means
 from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.util.escape import picture_text
 
 _LINE, _CONTROL, _SOFT = "#2f5d8a", "#a86a00", "#5b6572"
 
@@ -145,7 +146,7 @@ def curve_svg(curve: BudgetCurve) -> str:
             axes.set_xscale("log")
             axes.axhline(0, color=_SOFT, linewidth=1, linestyle=(0, (4, 2)))
             _draw_points(axes, xs, curve.points)
-            axes.set_xlabel(label)
+            axes.set_xlabel(picture_text(label))
             if label != "seconds":
                 axes.set_xticks(xs, [f"{point.budget:,}" for point in curve.points])
             else:
@@ -156,7 +157,7 @@ def curve_svg(curve: BudgetCurve) -> str:
         left.set_ylabel("advantage (dB)")
         left.margins(y=0.14)
         left.annotate(
-            f"floor: {curve.floor}, {curve.floor_psnr:.1f} dB",
+            picture_text(f"floor: {curve.floor}, {curve.floor_psnr:.1f} dB"),
             (0.02, 0),
             xycoords=("axes fraction", "data"),
             xytext=(0, 2),

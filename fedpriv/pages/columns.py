@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedpriv.pages.frontier import MEASURES, MOMENTS
+from fedpriv.util.escape import csv_cell
 from fedpriv.util.files import write_text
 
 Kind = Literal["string", "integer", "number", "boolean"]
@@ -256,6 +257,12 @@ RUNS: Columns = (
 )
 """``runs.csv``: one line a run and way to predict."""
 
+TEXTS = (
+    "text is one line, its control characters spelled out; one that begins with = + - @ or an apostrophe has an "
+    "apostrophe before it"
+)
+"""Rule of texts in tables."""
+
 TABLES: dict[str, Columns] = {"results.csv": RESULTS, "frontier.csv": FRONTIER, "runs.csv": RUNS}
 
 
@@ -272,18 +279,21 @@ def table_files(name: str, rows: Sequence[Mapping[str, object]]) -> dict[str, st
     buffer = io.StringIO()
     table = csv.DictWriter(buffer, [column.name for column in TABLES[name]], lineterminator="\n")
     table.writeheader()
-    table.writerows(rows)
+    table.writerows({column: csv_cell(value) for column, value in row.items()} for row in rows)
     return {name: buffer.getvalue(), f"{Path(name).stem}.schema.json": schema_text(TABLES[name])}
 
 
 def schema_text(columns: Columns) -> str:
     """Return the Table Schema of columns as JSON; every field has a ``unit``, empty where there is none."""
-    return json.dumps({"fields": [vars(column) for column in columns], "missingValues": [""]}, indent=2) + "\n"
+    fields = [vars(column) for column in columns]
+    return json.dumps({"fields": fields, "missingValues": [""], "description": TEXTS}, indent=2) + "\n"
 
 
 _HEAD = """# Columns of the tables
 
-Tables are UTF-8 with a header line; an empty cell was not measured or does not apply. Beside each lies its schema, for
+Tables are UTF-8 with a header line; an empty cell was not measured or does not apply. A text is one line, its control
+characters spelled out; one that begins with `=`, `+`, `-`, `@` or an apostrophe has an apostrophe before it, so that no
+spreadsheet computes it (numbers, negative ones too, stay as they are). Beside each lies its schema, for
 `results.csv` the file `results.schema.json`: a [Table Schema](https://specs.frictionlessdata.io/table-schema/) whose fields
 have a `unit` too. Units as a second header line in pandas:
 

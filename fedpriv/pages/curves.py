@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.pages.prototype_map import PrototypeMap
+from fedpriv.util.escape import any_letters, picture_text
 
 _COLOURS = ("#2f5d8a", "#b3261e", "#0b6e4f", "#a86a00", "#7b4fa3", "#2b9bb8", "#c2558f", "#5b6572")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -52,7 +53,7 @@ def accuracy_by_round(lines: Sequence[Line], title: str) -> str:
             low, high = (np.clip(line.mean + sign * line.spread, 0, 1) for sign in (-1, 1))
             axes.fill_between(line.x, low, high, color=colour, alpha=max(0.05, 0.3 / (1 + len(lines))), linewidth=0)
             axes.plot(line.x, line.pooled, color=colour, linestyle=(0, (3, 2)), linewidth=1)
-            axes.plot(line.x, line.mean, label=_literal(line.label), **_stroke(number, len(line.x)))
+            axes.plot(line.x, line.mean, label=picture_text(line.label), **_stroke(number, len(line.x)))
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         return _finish(figure, axes, title)
@@ -68,7 +69,7 @@ def accuracy_by_scalars(lines: Sequence[Line], title: str) -> str:
             axes.set_xscale("log")
             lines = [_with_traffic(line) for line in lines]
         for number, line in enumerate(lines):
-            axes.plot(line.x, line.pooled, label=_literal(line.label), **_stroke(number, len(line.x)))
+            axes.plot(line.x, line.pooled, label=picture_text(line.label), **_stroke(number, len(line.x)))
         axes.set_xlabel("scalars on the wire, all clients, up and down")
         if axes.get_xscale() == "linear":
             axes.xaxis.set_major_formatter(_prefixes())
@@ -162,10 +163,6 @@ def _stroke(number: int, points: int) -> dict[str, Any]:
     }
 
 
-def _literal(text: str) -> str:
-    return text.replace("$", "\\$")  # a pair of dollars would be set as a formula
-
-
 def _prefixes() -> Any:
     from matplotlib.ticker import EngFormatter
 
@@ -216,7 +213,7 @@ def _canvas(lines: Sequence[Line]) -> Iterator[tuple[Any, Any]]:
 def _finish(figure: Any, axes: Any, title: str, *, columns: int = 2, percent: bool = True, key: bool = True) -> str:
     from matplotlib.ticker import PercentFormatter
 
-    axes.set_title(_literal(title), fontsize=10, loc="left", color=_INK)
+    axes.set_title(picture_text(title), fontsize=10, loc="left", color=_INK)
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if key:
@@ -237,5 +234,6 @@ def svg_text(figure: Any) -> str:
     """Return a figure as SVG; the same figure gives the same text."""
     buffer = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}  # a date would make every file different
-    figure.savefig(buffer, format="svg", metadata=nothing)
+    with any_letters():
+        figure.savefig(buffer, format="svg", metadata=nothing)
     return buffer.getvalue()

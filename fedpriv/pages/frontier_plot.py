@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from fedpriv.pages.baselines import gain_words
 from fedpriv.pages.card import differing
@@ -18,6 +17,7 @@ from fedpriv.pages.chart_labels import LETTER, Box, nearest, place_labels
 from fedpriv.pages.frontier import Frontier, Point
 from fedpriv.scoring.pareto import Effect
 from fedpriv.scoring.verdict import BADGES
+from fedpriv.util.escape import markup
 
 _WIDTH, _HEIGHT = 400.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 12.0, 30.0, 44.0
@@ -80,7 +80,7 @@ class Panel:
         """Return the chart as an element of a page, whose colours it takes over."""
         return (
             f'<svg class="chart" viewBox="0 0 {self.width:g} {self.height:g}" role="img" '
-            f'aria-label="{escape(f"{self.title}. {description}")}">{self.body}</svg>'
+            f'aria-label="{markup(f"{self.title}. {description}")}">{self.body}</svg>'
         )
 
 
@@ -145,7 +145,7 @@ def frontier_svg(found: Sequence[Frontier]) -> str:
     parts, settings = [], _settings(found)
     for number, (frontier, setting) in enumerate(zip(found, settings, strict=True)):
         title = _fitting(f"{number + 1}. {setting}", width - 16, _SMALL)
-        parts.append(f'<text class="s" x="8" y="{top + 18:g}" font-size="{_SMALL:g}">{escape(title)}</text>')
+        parts.append(f'<text class="s" x="8" y="{top + 18:g}" font-size="{_SMALL:g}">{markup(title)}</text>')
         for place, panel in enumerate(drawn := panels(frontier)):
             x, y = (place % 2) * (_WIDTH + gap), top + head + (place // 2) * _HEIGHT
             parts.append(f'<g transform="translate({x:g} {y:g})">{panel.body}</g>')
@@ -153,7 +153,7 @@ def frontier_svg(found: Sequence[Frontier]) -> str:
     height = top + foot
     parts.append(_key(height - 28))
     colours = [";".join(f"--{name}:{value}" for name, value in theme.items()) for theme in (_LIGHT, _DARK)]
-    told = escape(" ".join(f"{name}: {describe(one)}." for name, one in zip(settings, found, strict=True)))
+    told = markup(" ".join(f"{name}: {describe(one)}." for name, one in zip(settings, found, strict=True)))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
         f'height="{height:g}" role="img" aria-labelledby="t d"><title id="t">Leakage, accuracy and communication'
@@ -271,7 +271,7 @@ def _panel(
             weight = ' class="n" font-weight="650"' if mark == "b" else ' class="n s"'
             parts.append(
                 f'{_leader(*spots[n], box)}<text{weight} x="{box.left + 1:.1f}" y="{box.bottom - 3.5:.1f}" '
-                f'font-size="{_TEXT:g}">{escape(own[n])}</text>'
+                f'font-size="{_TEXT:g}">{markup(own[n])}</text>'
             )
     return Panel("".join(parts), _WIDTH, _HEIGHT, title, tuple(boxes), numbered)
 
@@ -337,14 +337,14 @@ def _backdrop(title: str, axis: str, x: Linear, y: Linear, alone: Sequence[float
     name = f"{axis} (dashed: 0)" if leaks else axis
     parts.append(_words((_LEFT + right) / 2, _HEIGHT - 8, name, "middle"))
     parts.append(
-        f'<text x="6" y="14" font-size="{_TEXT:g}" font-weight="650">{escape(title)} (upwards: accuracy)</text>'
+        f'<text x="6" y="14" font-size="{_TEXT:g}" font-weight="650">{markup(title)} (upwards: accuracy)</text>'
     )
     return "".join(parts)
 
 
 def _words(x: float, y: float, text: str, anchor: str) -> str:
     return (
-        f'<text class="s" x="{x:.1f}" y="{y:.1f}" font-size="{_SMALL:g}" text-anchor="{anchor}">{escape(text)}</text>'
+        f'<text class="s" x="{x:.1f}" y="{y:.1f}" font-size="{_SMALL:g}" text-anchor="{anchor}">{markup(text)}</text>'
     )
 
 

@@ -22,6 +22,7 @@ from fedpriv.scoring.ranking import title
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import any_letters, one_line, picture_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,8 @@ def grid_png(
     """Return the picture as PNG bytes; arguments as :func:`grid_figure` has them."""
     figure = grid_figure(attack, every_target=every_target, quantiles=quantiles)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    with any_letters():
+        figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -147,7 +149,7 @@ def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, se
 
 
 def _title(record: ReconstructionRecord) -> str:
-    return f"{title(record)} on {record.target} uploads of {record.method}, {record.dataset}"
+    return one_line(f"{title(record)} on {record.target} uploads of {record.method}, {record.dataset}")
 
 
 def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
@@ -160,7 +162,7 @@ def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
     return (
         f"mean PSNR {record.metrics.psnr_db.mean:.1f} dB, advantage over the floor "
         f"{record.advantage_db.mean:+.1f} dB{spread}, {record.n_targets} targets of {record.n_clients} {record.units}, "
-        f"{which}\n{card}"
+        f"{which}\n{one_line(card)}"
     )
 
 
@@ -179,7 +181,8 @@ def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle:
     FigureCanvasAgg(figure)
 
     def words(x: float, y: float, text: str, size: float, **how: Any) -> None:
-        figure.text(x / width, 1 - y / height, text, fontsize=size, **{"color": _INK, "va": "top", **how})
+        shown = "\n".join(map(picture_text, text.split("\n")))
+        figure.text(x / width, 1 - y / height, shown, fontsize=size, **{"color": _INK, "va": "top", **how})
 
     words(0.15, 0.12, title, 11.5, weight="bold")
     words(0.15, 0.38, subtitle, 7.5, color=_SOFT, linespacing=1.5)

@@ -1,10 +1,10 @@
-"""The section of a report on who was a member: HTML, Markdown and table rows from ``membership.json`` alone."""
+"""The section of a report on who was a member: its rows from ``membership.json`` alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.pages.score_section import html_table, markdown_table, over_units, upload_columns, with_interval
+from fedpriv.pages.score_section import ScoreSection, over_units, section, upload_columns, with_interval
 from fedpriv.scoring.records import MembershipRecord
 
 TITLE = "Membership"
@@ -34,11 +34,6 @@ def _introduction(records: Sequence[MembershipRecord]) -> str:
     return f"{INTRODUCTION} {over_units(records)}."
 
 
-def html_section(records: Sequence[MembershipRecord], verdicts: Sequence[str]) -> str:
-    """Return an HTML section, empty without records."""
-    return html_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)
-
-
-def markdown_section(records: Sequence[MembershipRecord], verdicts: Sequence[str]) -> str:
-    """Return a Markdown section, empty without records."""
-    return markdown_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)
+def sections(records: Sequence[MembershipRecord], verdicts: Sequence[str]) -> tuple[ScoreSection, ...]:
+    """Return the section of a page, none without records."""
+    return section(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)

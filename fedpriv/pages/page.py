@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.util.escape import Markdown, code_block, code_span, markdown, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -11,8 +14,12 @@ if TYPE_CHECKING:
 def environment(*, autoescape: bool) -> Environment:
     """Return the home of the templates in ``fedpriv/pages/templates``.
 
+    Every text that a template shows is escaped, without the template's doing: in HTML by jinja, in Markdown by
+    :func:`fedpriv.util.escape.markdown`. Filters of Markdown: ``code`` and ``block`` for code in a line and in lines of
+    its own, ``cells`` for a row of a table.
+
     Args:
-        autoescape: for HTML. Markdown has its own filter, ``cell``.
+        autoescape: for HTML; otherwise templates are Markdown.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -20,18 +27,33 @@ def environment(*, autoescape: bool) -> Environment:
         loader=PackageLoader("fedpriv.pages"),
         autoescape=autoescape,
         undefined=StrictUndefined,
+        finalize=_shown if autoescape else _escaped,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    home.filters |= {"cell": markdown_cell, "percent": percent, "quantity": quantity}
+    home.filters |= {"percent": percent, "quantity": quantity}
+    if not autoescape:
+        home.filters |= {"code": code_span, "block": code_block, "cells": markdown_cells}
     return home
 
 
-def markdown_cell(value: object) -> str:
-    """Return text that neither breaks a Markdown table nor is read as HTML."""
-    text = " ".join(str(value).split())
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("`", "'")
+def _shown(value: Any) -> Any:
+    """Return a value as HTML may show it, before jinja escapes it; what is HTML already stays."""
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _escaped(value: Any) -> Any:
+    return markdown(value) if isinstance(value, str) else value
+
+
+def markdown_cells(values: Iterable[object]) -> Markdown:
+    r"""Return the cells of a row of a Markdown table.
+
+    >>> print(markdown_cells(["a|b", "[1, 2]"]))
+    a\|b | [1, 2]
+    """
+    return Markdown(" | ".join(map(markdown, values)))
 
 
 def percent(share: float) -> str:

@@ -1,10 +1,10 @@
-"""The section of a report on properties of clients: HTML, Markdown and table rows from ``property.json`` alone."""
+"""The section of a report on properties of clients: its rows from ``property.json`` alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.pages.score_section import html_table, markdown_table, over_units, upload_columns, with_interval
+from fedpriv.pages.score_section import ScoreSection, over_units, section, upload_columns, with_interval
 from fedpriv.scoring.property import QUESTIONS
 from fedpriv.scoring.records import PropertyRecord
 
@@ -35,11 +35,6 @@ def _introduction(records: Sequence[PropertyRecord]) -> str:
     return f"{INTRODUCTION} {over_units(records)}."
 
 
-def html_section(records: Sequence[PropertyRecord], verdicts: Sequence[str]) -> str:
-    """Return an HTML section, empty without records."""
-    return html_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)
-
-
-def markdown_section(records: Sequence[PropertyRecord], verdicts: Sequence[str]) -> str:
-    """Return a Markdown section, empty without records."""
-    return markdown_table(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)
+def sections(records: Sequence[PropertyRecord], verdicts: Sequence[str]) -> tuple[ScoreSection, ...]:
+    """Return the section of a page, none without records."""
+    return section(TITLE, _introduction(records), [row(record) for record in records], records, verdicts)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedpriv.pages import membership_report, property_report
 from fedpriv.pages.alike import Verdicts, by_folder, judge_results
@@ -24,6 +24,7 @@ from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.page import environment
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
+from fedpriv.pages.score_section import html_sections, markdown_sections
 from fedpriv.pages.stage_table import stage_tables
 from fedpriv.pages.study_settings import StudySettings
 from fedpriv.scoring.convergence import objective
@@ -33,7 +34,11 @@ from fedpriv.scoring.records import InferenceResult, Labels, Provenance
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.scoring.verdict import BADGES, TOGETHER, inferred
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import Markdown
 from fedpriv.util.files import write_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 __all__ = ["StudyFacts", "UnfinishedCell", "number", "slug", "span", "write_report"]
 
@@ -156,17 +161,16 @@ def _called(attack: AttackRecord, called: Mapping[Path, Labels]) -> AttackRecord
     return replace(attack, about=_labels(attack.about, attack.directory, called))
 
 
-def score_sections(scores: Mapping[Path, InferenceResult], verdicts: Verdicts) -> tuple[str, str]:
+def score_sections(scores: Mapping[Path, InferenceResult], verdicts: Verdicts) -> tuple[Markup, Markdown]:
     """Return the sections on membership and property inference, as HTML and as Markdown; empty without records."""
     members = {folder: record for folder, record in scores.items() if record.kind == "membership"}
     answers = {folder: record for folder, record in scores.items() if record.kind == "property"}
     told, answered = ([inferred(verdicts[folder,]) for folder in own] for own in (members, answers))
-    return (
-        membership_report.html_section(list(members.values()), told)
-        + property_report.html_section(list(answers.values()), answered),
-        membership_report.markdown_section(list(members.values()), told)
-        + property_report.markdown_section(list(answers.values()), answered),
+    sections = (
+        *membership_report.sections(list(members.values()), told),
+        *property_report.sections(list(answers.values()), answered),
     )
+    return html_sections(sections), markdown_sections(sections)
 
 
 def slug(name: str) -> str:
@@ -223,7 +227,6 @@ def _page(values: Mapping[str, Any]) -> str:
     trusted = {
         "script": Markup(script),
         "chart_style": Markup(chart_style()),
-        "scores": Markup(values["scores"]),
     }
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = _render(

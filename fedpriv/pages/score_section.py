@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedpriv.pages.labels import defense_label, method_label, upload_title
-from fedpriv.pages.page import markdown_cell
+from fedpriv.pages.page import environment
 from fedpriv.scoring.ranking import stage_name
 from fedpriv.scoring.records import InferenceResult, Rate
+from fedpriv.util.escape import Markdown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 Rows = Sequence[Mapping[str, str]]
 Records = Sequence[InferenceResult]
@@ -57,41 +62,49 @@ def varying(rows: Rows) -> list[dict[str, str]]:
     return [{name: cell for name, cell in row.items() if name not in same} for row in rows]
 
 
-def _words(column: str) -> str:
-    return ' class="text"' if column in WORDS else ""
+@dataclass(frozen=True)
+class ScoreSection:
+    """The part of a page on one kind of inference.
+
+    Attributes:
+        title: of the section; in lower case its anchor.
+        introduction: how to read the table.
+        rows: of the table, by column.
+        told: the upload, the verdict, the command and the seed of each record.
+    """
+
+    title: str
+    introduction: str
+    rows: Rows
+    told: tuple[tuple[str, str, str, int], ...]
+
+    @property
+    def commands(self) -> str:
+        """The commands that made the records, each once, a line each."""
+        return "\n".join(dict.fromkeys(command for _, _, command, _ in self.told))
 
 
-def html_table(title: str, introduction: str, rows: Rows, records: Records, verdicts: Sequence[str]) -> str:
-    """Return an HTML section, empty without records; its anchor is the title in lower case."""
+def section(
+    title: str, introduction: str, rows: Rows, records: Records, verdicts: Sequence[str]
+) -> tuple[ScoreSection, ...]:
+    """Return the section on some records, none without records."""
     if not records:
-        return ""
-    rows = varying(rows)
-    head = "".join(f'<th scope="col"{_words(name)}>{html.escape(name)}</th>' for name in rows[0])
-    body = "\n".join(
-        "<tr>" + "".join(f"<td{_words(name)}>{html.escape(cell)}</td>" for name, cell in line.items()) + "</tr>"
-        for line in rows
+        return ()
+    told = tuple(
+        (upload_words(record), said, record.command, record.seed)
+        for record, said in zip(records, verdicts, strict=True)
     )
-    verdicts = "\n".join(
-        f"<p><strong>{html.escape(upload_words(record))}:</strong> {html.escape(told)}</p>"
-        for record, told in zip(records, verdicts, strict=True)
-    )
-    commands = "\n".join(dict.fromkeys(html.escape(record.command) for record in records))
-    return (
-        f'<section id="{title.lower()}">\n<h2>{title}</h2>\n<p class="soft">{introduction}</p>\n{verdicts}\n'
-        f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n'
-        f'<pre tabindex="0">{commands}</pre>\n</section>\n'
-    )
+    return (ScoreSection(title, introduction, varying(rows), told),)
 
 
-def markdown_table(title: str, introduction: str, rows: Rows, records: Records, verdicts: Sequence[str]) -> str:
-    """Return a Markdown section, empty without records."""
-    if not records:
-        return ""
-    rows = varying(rows)
-    lines = [f"\n## {title}\n", introduction, ""]
-    lines += ["| " + " | ".join(rows[0]) + " |", "| " + " | ".join("---" for _ in rows[0]) + " |"]
-    lines += ["| " + " | ".join(markdown_cell(cell) for cell in line.values()) + " |" for line in rows]
-    for record, told in zip(records, verdicts, strict=True):
-        lines += ["", f"**{markdown_cell(upload_words(record))}: {markdown_cell(told)}**"]
-        lines += ["", f"Reproduce: `{record.command or 'no command was recorded'}` (seed {record.seed})"]
-    return "\n".join(lines) + "\n"
+def html_sections(sections: Sequence[ScoreSection]) -> Markup:
+    """Return sections as HTML."""
+    from markupsafe import Markup
+
+    home = environment(autoescape=True)
+    return Markup(home.get_template("scores.html.j2").render(sections=sections, words=WORDS))
+
+
+def markdown_sections(sections: Sequence[ScoreSection]) -> Markdown:
+    """Return sections as Markdown."""
+    return Markdown(environment(autoescape=False).get_template("scores.md.j2").render(sections=sections))

@@ -8,6 +8,8 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from fedpriv.util.escape import terminal_line
+
 LONGEST_WORD: Final = 300
 """Characters without a blank that a message may hold: longer than most paths."""
 LONGEST_LINE: Final = 2000
@@ -39,9 +41,7 @@ def one_line(text: str) -> str:
     >>> one_line("a\nb \x1b[31m"), len(one_line("x" * 10_000)) < 300
     ('a b \\x1b[31m', True)
     """
-    text = " ".join(text.splitlines())
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = terminal_line(" ".join(text.splitlines()))
     words = (_shortened(word, 100) if len(word) > LONGEST_WORD else word for word in text.split(" "))
     return _shortened(" ".join(words), LONGEST_LINE)
 

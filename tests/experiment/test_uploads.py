@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 import fedpriv
-from fedpriv.pages.property_report import markdown_section
+from fedpriv.pages.property_report import sections
+from fedpriv.pages.score_section import markdown_sections
 
 CLASSES = torch.arange(3)
 
@@ -208,7 +209,7 @@ def test_members_and_properties_are_told_of_uploads_from_elsewhere(asked, tmp_pa
 def test_inferences_resample_groups(asked):
     alone, together = asked().scores["property"], asked(groups=[0, 0, 0, 1, 1, 1]).scores["property"]
     assert (alone.n_clients, together.n_clients) == (6, 2)
-    pages = [markdown_section([record], ["-"]) for record in (alone, together)]
+    pages = [markdown_sections(sections([record], ["-"])) for record in (alone, together)]
     assert ["of 6 clients, " in page and "95 %, over clients." in page for page in pages] == [True, False]
     assert ["of 2 groups, " in page and "95 %, over groups." in page for page in pages] == [False, True]
     assert asked(groups=[0] * 6, attacks="membership").scores["membership"].auc.ci95 is None

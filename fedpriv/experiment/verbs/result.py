@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.util.errors import unknown_name
+from fedpriv.util.escape import markup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +116,7 @@ class AttackResult(Tabular):
         return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.verdict.splitlines(), *self.notices))
+        lines = "".join(f"<p>{markup(line)}</p>" for line in (*self.verdict.splitlines(), *self.notices))
         grids = [self.path / name / "grid.png" for name in self._ranked()]
         shown = [base64.b64encode(grid.read_bytes()).decode("ascii") for grid in grids if grid.is_file()]
         return lines + "".join(f'<img alt="image grid" src="data:image/png;base64,{picture}">' for picture in shown)
