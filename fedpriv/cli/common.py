@@ -245,7 +245,7 @@ def _table(title: str, names: Sequence[str], lines: Sequence[Sequence[str]], wid
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for name, width in zip(names, widths, strict=True):
         table.add_column(Text(name), min_width=width)
     for line in lines:

@@ -174,12 +174,12 @@ def score_sections(scores: Mapping[Path, InferenceResult], verdicts: Verdicts) -
 
 
 def slug(name: str) -> str:
-    """Return a name as part of a file name.
+    """Return a name as part of a file name, of which no system takes more than some 250 bytes.
 
     >>> slug("dip on entangled uploads of fedre, digits")
     'dip-on-entangled-uploads-of-fedre-digits'
     """
-    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())
+    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name.lower()).split())[:120]
 
 
 def _values(

@@ -13,11 +13,8 @@ import unicodedata
 import warnings
 from collections.abc import Iterator
 
-_UNSEEN = ("Cc", "Cs", "Zl", "Zp")
-"""Categories of Unicode that break lines, steer a terminal or cannot be written as UTF-8."""
-
-_STEERING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
-"""Characters without a shape that turn the direction of what follows, or mark the order of bytes."""
+_JOINERS = "\u200c\u200d"
+"""Without a shape of their own, and part of words in several scripts."""
 
 FORMULA = ("'", "=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings that make a spreadsheet compute a cell, and the apostrophe that keeps it from it."""
@@ -47,16 +44,17 @@ def one_line(text: str) -> str:
 
 
 def terminal_line(text: str) -> str:
-    r"""Return a text as one line of a terminal, with every control character spelled out, line ends and tabs too.
+    r"""Return a text as one line of a terminal, with everything spelled out that is no letter, sign or blank.
 
     >>> print(terminal_line("  a\\nb"))
       a\nb
     """
-    return "".join(_spelled(c) if _unseen(c) else c for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _spelled(c) for c in text)
 
 
 def _unseen(c: str) -> bool:
-    return c in _STEERING or unicodedata.category(c) in _UNSEEN or 0xE0000 <= ord(c) <= 0xE007F
+    """True for what breaks lines, steers a terminal, turns the direction of writing, or cannot be written as UTF-8."""
+    return not (c.isprintable() or c in _JOINERS or unicodedata.category(c) == "Zs")
 
 
 def _spelled(c: str) -> str:

@@ -1,0 +1,98 @@
+"""Names from outside on the terminal: folders of classes, paths and labels, none of which steers it."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+from command_line import call
+from hostile_cases import HOSTILE, Skeleton, Written, cells, steers
+from PIL import Image
+
+from fedpriv.cli import common
+from fedpriv.cli.bars import Bars
+from fedpriv.util.escape import terminal_line
+
+PATHS = [name for name in HOSTILE if not {"/", "\x00", "\ud800"} & set(name) and len(name) < 200]
+"""Names that a file may have."""
+
+
+def test_tables_and_lines_of_the_terminal(capsys, monkeypatch):
+    for width in ("200", "40"):
+        monkeypatch.setenv("COLUMNS", width)
+        rows = [{"name": name, name: "x"} for name in HOSTILE]
+        for row in rows:
+            common.print_table(row["name"], [row], as_json=False)
+            common.say(row["name"], quiet=False, as_json=False)
+            common.Terminal(quiet=False).say(row["name"])
+    out, err = capsys.readouterr()
+    assert steers(out + err) == set()
+    assert "[red]rich[/red][/]" in out
+
+
+def test_bars_take_any_title(capsys):
+    for name in HOSTILE:
+        with Bars().follow(name) as report:
+            report(1, 2, name)
+    out, err = capsys.readouterr()
+    assert steers(out + err) == set()
+    assert len(err.splitlines()) == len(HOSTILE)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nfedpriv: all is well", "\u202ecba", "\udcff"])
+def test_errors_echo_a_name_as_one_line(name, capsys):
+    for arguments in (("train", "--method", name), ("report", name), ("list", name), ("train", f"--{name}")):
+        code, out, err = call(capsys, *arguments)
+        assert code == 2
+        assert (out, len(err.splitlines())) == ("", 1)
+        assert steers(err) == set()
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    """A folder of images whose classes are called as badly as a file system allows."""
+    home = tmp_path_factory.mktemp("images") / "$x$ <b>`y`"
+    for number, name in enumerate(PATHS):
+        (home / name).mkdir(parents=True)
+        for place in range(3):
+            pixels = np.full((8, 8), 20 * place + number, dtype=np.uint8)
+            Image.fromarray(pixels).save(home / name / f"{place}.png")
+    return home
+
+
+def test_classes_may_be_called_anything(classes, tmp_path, capsys, recwarn):
+    flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--strangers", "0")
+    code, out, err = call(capsys, "data", *flags, "--out", tmp_path / "shown")
+    assert code == 0, err
+    assert steers(out + err) == set()
+    code, out, _ = call(capsys, "data", *flags, "--out", tmp_path / "again", "--json")
+    assert code == 0
+    assert steers(out) == set()
+    assert set(json.loads(out)["clients"][0]["counts"]) <= set(PATHS)
+    (tmp_path / "again" / "holdings.png").stat()
+    assert not [one for one in recwarn if "Glyph" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    "name", ["a`<b>x</b>`b", "two\n\n<b>lines</b>", "\x1b[31m", "$x$ and $y", "_a", "=1+1", "\udcff"]
+)
+def test_a_run_and_its_report_may_lie_anywhere(name, classes, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = ("--dataset", "folder", "--data-dir", classes, "--clients", "2", "--partition", "iid", "--rounds", "1")
+    command = ("train", "--method", "local", "--models", "small", *flags, "--out", f"{name}/run")
+    code, out, err = call(capsys, *command)
+    assert (code, steers(out + err)) == (0, set()), err
+    code, out, err = call(capsys, "report", f"{name}/run", f"{name}/run/../run", "--out", f"{name}/page")
+    assert (code, steers(out + err)) == (0, set()), err
+    page = (tmp_path / name / "page" / "runs.html").read_bytes().decode()
+    told = (tmp_path / name / "page" / "runs.md").read_bytes().decode()
+    assert not {tag for tag, *_ in Skeleton(page).tags} & {"b", "script", "comment"}
+    assert not set(Written(told).tags) & {"b", "script", "a", "pre", "comment"}
+    assert len(cells((tmp_path / name / "page" / "runs.csv").read_bytes().decode())) == 2
+
+
+def test_a_command_can_be_pasted_and_is_one_line():
+    told = common.command_line("train", "--out", "a b", "--resume")
+    assert shlex.split(told) == ["fedpriv", "train", "--out", "a b", "--resume"]
+    for name in HOSTILE:
+        assert terminal_line(common.command_line("train", name)).count("\n") == 0
