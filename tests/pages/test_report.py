@@ -26,6 +26,7 @@ from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, load_attack, save_attack
 from fedpriv.scoring.verdict import TOGETHER, words
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import markdown as as_markdown
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_the_page_holds_every_verdict_and_card(three, tmp_path):
     for row in rows:
         told = [escape(value) for value in (row.images, row.over, row.attack)]
         assert "".join(f"<td>{value}</td>" for value in told) in source
-        assert f"| {row.images} | {row.over} | {row.attack} |" in markdown
+        assert f"| {as_markdown(row.images)} | {row.over} | {row.attack} |" in markdown
 
 
 def test_the_page_needs_nothing_from_outside(three, tmp_path):
