@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,9 @@ FORMATS: Final = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 MOST_PIXELS: Final = 64_000_000
 """Pixels of one image: a photograph of 8000x8000. Decoded it has 192 MB, and twice that while it is resized."""
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+"""Or Pillow's words about a file that it cannot read would be printed beside the one line that is said here."""
 
 
 @contextlib.contextmanager
@@ -39,13 +44,31 @@ def opened(path: Path) -> Iterator[Image.Image]:
                     raise UserError(
                         f"{path} has pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits per channel"
                     )
-                yield image
+                with _unheard() if image.format == "TIFF" else contextlib.nullcontext():
+                    yield image
         except UserError:
             raise
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
             raise _too_many(path, "too many pixels") from error
         except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, MemoryError, ...
             raise UserError(f"cannot read image {path}: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Send standard error nowhere: the library that decodes TIFF writes its own lines there, beside the one that we say."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _too_many(path: Path, told: str) -> UserError:

@@ -261,7 +261,7 @@ def _check_weights(weights: Any, count: int) -> Tensor | None:
     if weights is None:
         return None
     given = _numbers(argument("weights"), weights, f"{count} finite shares, one an image")
-    found = given.abs().double() if not given.is_complex() else torch.empty(0)
+    found = given.double().abs() if not given.is_complex() else torch.empty(0)
     if found.shape != (count,) or not bool(found.isfinite().all()) or not float(found.sum()) > 0:
         raise UserError(f"{argument('weights')}: expected {count} finite shares, not all zero, one an image")
     return found

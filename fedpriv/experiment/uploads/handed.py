@@ -13,7 +13,7 @@ from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.norm_statistics import batch_norms
 from fedpriv.evidence.pool import MOST_VALUES, Pool
-from fedpriv.experiment.uploads.announced import MOST_IMAGES, check_label, refuse_too_much, settled, tried
+from fedpriv.experiment.uploads.announced import MOST_CLASSES, MOST_IMAGES, check_label, refuse_too_much, settled, tried
 from fedpriv.experiment.uploads.evidence import Handed, check_extractor, own_copy
 from fedpriv.experiment.uploads.given import (
     Gradient,
@@ -47,6 +47,8 @@ def read_handed(
     number = settings.get("n_classes")
     messages = [{k: read_message(one, target, told[k], number) for k, one in given.items()} for given in rounds]
     read = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
+    if number is not None and number > MOST_CLASSES:
+        raise UserError(f"{argument('n_classes', number)}: expected at most {MOST_CLASSES}")
     for name in ("method", "dataset"):
         if name in settings:
             check_label(name, settings[name])
