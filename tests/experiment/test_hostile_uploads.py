@@ -146,6 +146,7 @@ def test_a_payload_that_disagrees_with_itself_is_refused(changes, words):
         (fedpriv.ClassLogits(VALUES, CLASSES), "logits", {"n_classes": 3}, "logits.values: of 6 classes; expected 3"),
         (fedpriv.Entangled(VALUES[0], torch.zeros(1 << 20)), "entangled", {}, "of 1048576 classes"),
         (UPLOAD, "entangled", {}, "uploads: holds prototype, and no entangled"),
+        (UPLOAD, "prototype", {"n_classes": 1 << 80}, "n_classes=1208925819614629174706176: expected at most 100000"),
         ({10**30: UPLOAD}, "prototype", {}, "expected client numbers 0..999999 as keys"),
         ({True: UPLOAD, 1.5: UPLOAD}, "prototype", {}, "expected client numbers"),
         (UPLOAD, "prototype", {"device": 3}, "device 3: expected a text"),
@@ -167,7 +168,7 @@ def test_a_payload_that_disagrees_with_itself_is_refused(changes, words):
         (VALUES.to(torch.complex64), "prototype", {}, "uploads: a tensor of torch.complex64; expected floats"),
         (VALUES.long(), "prototype", {}, "uploads: a tensor of torch.int64; expected floats"),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_what_disagrees_with_what_was_announced_is_refused(uploads, target, settings, words):
     refused(words, uploads, target=target, settings=settings)

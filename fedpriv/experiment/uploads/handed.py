@@ -45,10 +45,10 @@ def read_handed(
     clients = sorted({k for given in rounds for k in given})
     told = dict.fromkeys(clients) if labels is None else _labels_by_client(labels, clients)
     number = settings.get("n_classes")
-    messages = [{k: read_message(one, target, told[k], number) for k, one in given.items()} for given in rounds]
-    read = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     if number is not None and number > MOST_CLASSES:
         raise UserError(f"{argument('n_classes', number)}: expected at most {MOST_CLASSES}")
+    messages = [{k: read_message(one, target, told[k], number) for k, one in given.items()} for given in rounds]
+    read = {k: message for of_round in messages for k, message in of_round.items()}  # of each client the newest
     for name in ("method", "dataset"):
         if name in settings:
             check_label(name, settings[name])
