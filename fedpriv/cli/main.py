@@ -15,7 +15,7 @@ import rich_click as click
 
 from fedpriv import __version__
 from fedpriv.util.arguments import spelled
-from fedpriv.util.errors import UserError, one_line
+from fedpriv.util.errors import UserError, short_line
 
 COMMANDS: dict[str, str] = {
     "train": "fedpriv.cli.train:train",
@@ -78,23 +78,23 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
         usage = f" (see: {where.command_path} --help)" if where is not None else ""
-        return _fail(f"{' '.join(error.format_message().split())}{usage}", error.exit_code)
+        return _fail(f"{error.format_message()}{usage}", error.exit_code)
     except UserError as error:
-        return _fail(" ".join(str(error).split()), 2)
+        return _fail(str(error), 2)
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted" + (f"; go on with: {common.hint['resume']}" if "resume" in common.hint else ""), 130)
     except Exception as error:
         if os.environ.get("FEDPRIV_DEBUG"):
             raise
         kind = type(error).__name__
-        return _fail(f"failed: {kind}: {' '.join(str(error).split())} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
+        return _fail(f"failed: {kind}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
     return result if isinstance(result, int) else 0
 
 
 def _fail(line: str, code: int) -> int:
     from fedpriv.cli import common
 
-    common.tell(f"fedpriv: {one_line(line)}", err=True)
+    common.tell(f"fedpriv: {short_line(line)}", err=True)
     return code
 
 

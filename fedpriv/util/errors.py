@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from fedpriv.util.escape import terminal_line
+from fedpriv.util.escape import one_line
 
 LONGEST_WORD: Final = 300
 """Characters without a blank that a message may hold: longer than most paths."""
@@ -28,21 +28,19 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str, *, keys: tuple[str | int, ...] = ()) -> None:
-        super().__init__(one_line(message))
+        super().__init__(short_line(message))
         self.keys = keys
 
 
-def one_line(text: str) -> str:
+def short_line(text: str) -> str:
     r"""Return a text as one line that a terminal can show, whatever was echoed into it.
 
-    Line breaks become blanks and other control characters their escapes; of a long word, or of a long line, the middle
-    is left out, and the number of its characters is said.
+    Of a long word, or of a long line, the middle is left out, and the number of its characters is said.
 
-    >>> one_line("a\nb \x1b[31m"), len(one_line("x" * 10_000)) < 300
+    >>> short_line("a\nb \x1b[31m"), len(short_line("x" * 10_000)) < 300
     ('a b \\x1b[31m', True)
     """
-    text = terminal_line(" ".join(text.splitlines()))
-    words = (_shortened(word, 100) if len(word) > LONGEST_WORD else word for word in text.split(" "))
+    words = (_shortened(word, 100) if len(word) > LONGEST_WORD else word for word in one_line(text).split(" "))
     return _shortened(" ".join(words), LONGEST_LINE)
 
 
@@ -88,7 +86,7 @@ def shown(value: Any) -> str:
     >>> shown("VAP"), shown([0.1, 1]), len(shown("x" * 10_000)) < 300, shown(1 << 9999)
     ("'VAP'", '[0.1, 1]', True, 'a whole number of 10,000 bits')
     """
-    return one_line(_SHOWN.repr(value))
+    return short_line(_SHOWN.repr(value))
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from fedpriv.util.errors import UserError, one_line, shown
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.escape import one_line
 
 _MIB = 1 << 20
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fedpriv.util import foreign
-from fedpriv.util.errors import LONGEST_LINE, UserError, one_line, shown
+from fedpriv.util.errors import LONGEST_LINE, UserError, short_line, shown
 
 READERS = {
     "bytes": lambda path: foreign.read_bytes(path, foreign.SETTINGS),
@@ -204,9 +204,9 @@ def test_a_value_is_echoed_shortened(value):
 
 
 def test_an_error_is_one_line_whatever_is_echoed_into_it():
-    assert str(UserError("a\n\nb\x1b[2J\x07 \ud800")) == "a  b\\x1b[2J\\x07 \\ud800"
+    assert str(UserError("a\n\nb\x1b[2J\x07 \ud800")) == "a b\\x1b[2J\\x07 \\ud800"
     told = str(UserError(f"dataset {'x' * 10_000!r}: unknown; known: a, b"))
     assert told.startswith("dataset 'xxx")
     assert told.endswith("...(10,003 characters)...xxxxxxxxxxxxxxxxxxxxxxx': unknown; known: a, b")
     assert len(str(UserError("many words " * 10_000))) < LONGEST_LINE + 100
-    assert one_line("/a/path with blanks/of a usual length") == "/a/path with blanks/of a usual length"
+    assert short_line("/a/path with blanks/of a usual length") == "/a/path with blanks/of a usual length"

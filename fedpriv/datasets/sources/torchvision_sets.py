@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.escape import one_line
 from fedpriv.util.foreign import PACKED, check_file, entries
 
 
@@ -92,13 +92,8 @@ def _read_part(kind: Kind, root: Path, train: bool, download: bool) -> Any:
         return getattr(datasets, kind.reader)(str(root), train=train, download=download)
     except Exception as error:  # readers raise anything from URLError to UnpicklingError
         place = root / kind.inside
-        reason = _one_line([type(error).__name__, str(error)])
+        reason = one_line(f"{type(error).__name__}: {error}").removesuffix(":")
         if download:
             raise UserError(f"{kind.name} could not be downloaded into {place} or read there: {reason}") from error
         advice = f"{argument('download')} fetches what is missing; remove files that are damaged first"
         raise UserError(f"{kind.name} in {place} is incomplete or damaged ({reason}); {advice}") from error
-
-
-def _one_line(parts: Iterable[str]) -> str:
-    """Return the parts that say something, joined and without line breaks."""
-    return ": ".join(" ".join(part.split()) for part in parts if part.strip())
