@@ -15,9 +15,12 @@ from fedpriv.util.listener import Report
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+EVERY = 30.0
+"""Seconds between two lines about a piece of work outside a terminal, where no bar moves."""
+
 
 class Bars:
-    """Bars of what is going on, with the time left; outside a terminal only the line that each leaves."""
+    """Bars of what is going on, with the time left; outside a terminal a line now and then, and the one that each leaves."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,8 +36,18 @@ class Bars:
             self._number += 1
             shown.start()
             task = shown.add_task(title, total=None, what="")
+        told = began
+
+        def report(done: int, planned: int, what: str) -> None:
+            nonlocal told
+            shown.update(task, completed=done, total=planned, what=one_line(what))
+            now = time.monotonic()
+            if shown.disable and now - told >= EVERY:
+                told = now
+                _print(shown, f"{title}: {done} of {planned} after {now - began:.0f} s, {one_line(what)}")
+
         try:
-            yield lambda done, planned, what: shown.update(task, completed=done, total=planned, what=one_line(what))
+            yield report
             line = f"{title}: done in {time.monotonic() - began:.0f} s"
         except BaseException:
             line = ""
@@ -44,10 +57,14 @@ class Bars:
                 shown.remove_task(task)
                 self._number -= 1
                 if line:
-                    shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                    _print(shown, line)
                 if not self._number:
                     shown.stop()
                     self._shown = None
+
+
+def _print(shown: Progress, line: str) -> None:
+    shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _bars() -> Progress:
