@@ -2,7 +2,7 @@
 
     python benchmarks/faults/command_lines.py --lines 5000 --studies 2000 --processes 200 --seed 0
 
-Prints a Markdown table; exits with 1 where anything fails. ``--ones FILE`` keeps every exit of 1 for reading.
+Prints a Markdown table; exits with 1 where anything fails. Failures, and every exit of 1, are told on standard error as they come.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Tally:
         self.faults += [f"{self.kind} {self.trials}: {told}\n    {fault}" for fault in faults]
         if outcome.code == 1:
             self.ones.append(f"{self.kind} {self.trials}: {told}\n    {outcome.last[:300]}")
+        if faults or outcome.code == 1:
+            print(f"{told}\n    exit {outcome.code}: {outcome.last[:300]}", *faults, sep="\n    ", file=sys.stderr)
 
     def row(self) -> str:
         """Return a line of the table."""
@@ -135,7 +137,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("lines", 5000), ("studies", 2000), ("processes", 200), ("seed", 0), ("first", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--ones", type=Path)
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     began = time.monotonic()
@@ -155,10 +156,6 @@ def main() -> int:
         re.sub(r"\d+", "N", one.rpartition("\n")[2]).strip()[:120] for tally in found for one in tally.ones
     )
     print("exits of 1, by reason:\n" + "\n".join(f"- {number} x {reason}" for reason, number in reasons.most_common()))
-    if asked.ones is not None:
-        asked.ones.write_text(
-            "\n".join(one for tally in found for one in tally.ones), encoding="utf-8", errors="replace"
-        )
     faults = [fault for tally in found for fault in tally.faults]
     print("\nfailures:\n" + ("\n".join(faults) or "none"))
     return 1 if faults else 0

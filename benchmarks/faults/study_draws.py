@@ -99,7 +99,10 @@ def study(rng: random.Random) -> str:
     found = copy.deepcopy(rng.choice(BASES))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
         _changed(rng, found)
-    text = toml(found)
+    try:
+        text = toml(found)
+    except RecursionError:  # several changes made it deep: text is nested deeper than that below
+        text = toml(rng.choice(BASES))
     if rng.random() < 0.15:
         text = _spoilt(rng, text)
     return text
@@ -169,7 +172,7 @@ def _key(rng: random.Random, key: str) -> str:
 def _large(rng: random.Random, value: Any) -> Any:
     """Return a value many times, or deep inside others."""
     deep = value
-    for _ in range(rng.choice((5, 90, 400))):
+    for _ in range(rng.choice((5, 40, 120))):
         deep = [deep] if rng.random() < 0.5 else {"a": deep}
     return rng.choice((deep, [value] * 3000, list(range(3000)), {f"k{number}": value for number in range(500)}))
 

@@ -29,6 +29,7 @@ from fedpriv.attacks.observation import (
 )
 from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT
 from fedpriv.wire.kinds import Kinds
 
 CPU = torch.device("cpu")
@@ -98,9 +99,10 @@ class AttackProblem:
         targets: T targets, which point into the observations.
         seed: the run's; every row derives its own generator from it.
         device: where to compute.
-        chunk_rows: rows at a time; None chooses one by memory. Results do not depend on it.
+        chunk_rows: rows at a time; None chooses one by memory. Results depend on it in the last digits only.
         progress: called with (iterations done, iterations planned) as the work goes on.
         trained: networks of the attacker's own that are trained already.
+        say: told in a line what a person should know and what is no result.
     """
 
     observations: tuple[Observation, ...]
@@ -111,6 +113,7 @@ class AttackProblem:
     chunk_rows: int | None = None
     progress: Progress | None = None
     trained: Trained = field(default_factory=Trained)
+    say: Callable[[str], None] = SILENT.say
 
     @property
     def clients(self) -> list[int]:
@@ -126,6 +129,7 @@ class Computing(TypedDict, total=False):
     chunk_rows: int | None
     progress: Progress | None
     trained: Trained
+    say: Callable[[str], None]
 
 
 Objective = Callable[[Tensor], Tensor]

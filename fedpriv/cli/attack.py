@@ -59,7 +59,11 @@ from fedpriv.util.folders import numbered
     metavar="[ATTACK.]KEY=VALUE",
     help="A hyperparameter of every attack that has it, or of one.",
 )
-@click.option("--chunk-rows", type=int, help="Rows (targets x restarts) at a time; bounds memory, changes no result.")
+@click.option(
+    "--chunk-rows",
+    type=int,
+    help="Rows (targets x restarts) at a time; bounds memory, moves results in the last digits at most.",
+)
 @click.option(
     "--control/--no-control",
     default=True,

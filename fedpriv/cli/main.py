@@ -16,6 +16,7 @@ import rich_click as click
 from fedpriv import __version__
 from fedpriv.util.arguments import spelled
 from fedpriv.util.errors import UserError, short_line
+from fedpriv.util.memory import asked_for, ran_out
 
 COMMANDS: dict[str, str] = {
     "train": "fedpriv.cli.train:train",
@@ -86,9 +87,25 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get("FEDPRIV_DEBUG"):
             raise
+        if ran_out(error):
+            return _fail(f"out of memory: there is no room for another tensor{asked_for(error)}; {_less(arguments)}", 1)
         kind = type(error).__name__
         return _fail(f"failed: {kind}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
     return result if isinstance(result, int) else 0
+
+
+_LESS = {
+    "attack": "--chunk-rows, --workers, --targets, --image-size",
+    "audit": "--chunk-rows, --workers, image_size, batch_size, clients, models",
+    "score": "the number of folders at a time",
+    "report": "the number of folders at a time",
+}
+"""What a command takes less memory with."""
+
+
+def _less(arguments: Sequence[str]) -> str:
+    command = next((one for one in arguments if one in COMMANDS), "train")
+    return "reduce " + _LESS.get(command, "--image-size, --per-class, --batch-size, --clients, or the size of --models")
 
 
 def _fail(line: str, code: int) -> int:

@@ -51,8 +51,8 @@ def dirichlet_partition(
     source = source_of(rng)
     by_class = _positions_by_class(labels)
     for _ in range(MAX_DRAWS):
-        drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source)
-        if drawn is not None and min(map(len, drawn)) >= wanted:
+        drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source, wanted)
+        if drawn is not None:
             return drawn
     raise UserError(
         f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
@@ -62,23 +62,29 @@ def dirichlet_partition(
 
 
 def _draw_dirichlet(
-    by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, source: Source
+    by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, source: Source, wanted: int
 ) -> list[np.ndarray] | None:
-    """Return one draw of the division, or None where the shares cannot be renormalised."""
+    """Return one draw of the division, or None where a client holds too little or the shares cannot be renormalised."""
     held = np.zeros(n_clients, dtype=np.int64)
-    pieces: list[list[np.ndarray]] = []
+    concentration = np.repeat(alpha, n_clients)
+    ends = np.zeros(n_clients + 1, dtype=np.int64)
+    divided: list[tuple[np.ndarray, np.ndarray]] = []
     for positions in by_class:
         shuffled = positions.copy()
         source.shuffle(shuffled)
-        shares = source.dirichlet(np.repeat(alpha, n_clients)) * (held < full)
+        shares = source.dirichlet(concentration) * (held < full)
         total = shares.sum()
         if not total > 0:  # all clients full, or an alpha so small that every share is 0 or not a number
             if len(positions):
                 return None
             continue
-        cuts = (np.cumsum(shares / total) * len(shuffled)).astype(int)[:-1]
-        pieces.append(np.split(shuffled, cuts))
-        held += np.diff(cuts, prepend=0, append=len(shuffled))
+        ends[1:] = (np.cumsum(shares / total) * len(shuffled)).astype(int)
+        ends[-1] = len(shuffled)
+        held += ends[1:] - ends[:-1]
+        divided.append((shuffled, ends[1:-1].copy()))
+    if held.min() < wanted:  # most draws end here where alpha is small: nothing is cut up for them
+        return None
+    pieces = [np.split(shuffled, cuts) for shuffled, cuts in divided]
     return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.datasets.types import Dataset, Samples
+from fedpriv.util.arguments import argument
+from fedpriv.util.memory import require
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow's conversion to grey
-CHUNK = 4096  # images at a time, so that float copies of a large set never stand in memory at once
+CHUNK = 4096
+"""Images at a time, so that float copies of a large set never stand in memory at once."""
+
+CHUNK_BYTES = 256 << 20
+"""Bytes of such floats at most: fewer images at a time where they are large."""
 
 
 def first_per_class(labels: np.ndarray, per_class: int | None) -> np.ndarray:
@@ -46,12 +54,40 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
     same_size = image_size in (None, height) and image_size in (None, width)
     if same_channels and same_size:
         return dataset
-    parts = []
-    for start in range(0, len(images), CHUNK):
-        part = images[start : start + CHUNK]
+    shape = (len(images), channels or images.shape[1], image_size or height, image_size or width)
+    refuse_large(shape, images.element_size(), dataset.name)
+    shaped = torch.empty(shape, dtype=images.dtype)
+    largest = max(math.prod(images.shape[1:]), math.prod(shape[1:]))
+    chunk = max(1, min(CHUNK, CHUNK_BYTES // (4 * largest)))
+    for part, place in zip(images.split(chunk), shaped.split(chunk), strict=True):
         recoloured = part if same_channels or channels is None else _with_channels(part, channels)
-        parts.append(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
-    return replace(dataset, samples=Samples(torch.cat(parts), dataset.samples.labels))
+        place.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
+    return replace(dataset, samples=Samples(shaped, dataset.samples.labels))
+
+
+def refuse_large(shape: Sequence[int], entry: int, name: str) -> None:
+    """Refuse images that would not fit into memory, before room is made for them.
+
+    Args:
+        shape: ``(n, channels, height, width)``.
+        entry: bytes of one number.
+        name: of the data set.
+
+    Raises:
+        UserError: saying how many images, or of which side, would fit.
+    """
+    number, channels, height, width = shape
+
+    def fits(free: int) -> str:
+        side, most = math.isqrt(free // max(1, number * channels * entry)), free // math.prod((*shape[1:], entry))
+        fewer = f"{argument('per_class')} that leaves at most {most:,} of them" if most else ""
+        return (
+            " or ".join(filter(None, (f"{argument('image_size')} of at most {side}" if side else "", fewer)))
+            + " would fit"
+        )
+
+    what = f"data set {name!r}: {number:,} images of {channels} x {height} x {width}"
+    require(math.prod(shape) * entry, what, fits, "image_size")
 
 
 def _with_channels(images: Tensor, channels: int) -> Tensor:

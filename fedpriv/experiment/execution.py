@@ -151,7 +151,12 @@ def _attack(
         return Answers(truth, _about(ground, plan, job, command), judge)
 
     execution = Execution(
-        plan.seed, federation.server.device, plan.chunk_rows, kind=plan.target, trained=ground.trained
+        plan.seed,
+        federation.server.device,
+        plan.chunk_rows,
+        kind=plan.target,
+        trained=ground.trained,
+        say=listener.say,
     )
     return attack_and_score(directory, job, evidence, execution, look_up, listener)
 

@@ -52,6 +52,7 @@ def with_fits(
             execution.seed,
             execution.device,
             execution.chunk_rows,
+            say=execution.say,
             trained=execution.trained,
         )
         objective = attack.objective(problem)

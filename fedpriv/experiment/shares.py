@@ -14,6 +14,7 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.memory import free_memory
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Declared
@@ -179,9 +180,5 @@ def _cores() -> int:
 
 def _fitting() -> int:
     """Return the number of processes that the free memory is enough for, this one not counted in."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        (free,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError):
-        return os.cpu_count() or 1
-    return 1 + free // MEMORY
+    free = free_memory()
+    return os.cpu_count() or 1 if free is None else 1 + free // MEMORY

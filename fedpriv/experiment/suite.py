@@ -14,6 +14,7 @@ from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, 
 from fedpriv.attacks.trained import Trained
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.util import ownership
+from fedpriv.util.listener import SILENT
 
 PIECE = 32
 """Targets attacked between two savings."""
@@ -32,6 +33,7 @@ class Execution:
         piece: targets between two savings.
         kind: of upload that is attacked, where needs differ by it.
         trained: networks of the attacker's own that are trained already.
+        say: told in a line what a person should know.
     """
 
     seed: int
@@ -40,6 +42,7 @@ class Execution:
     piece: int = PIECE
     kind: str | None = None
     trained: Trained = field(default_factory=Trained)
+    say: Callable[[str], None] = SILENT.say
 
 
 def attack_in_pieces(
@@ -87,6 +90,7 @@ def attack_in_pieces(
             device=execution.device,
             chunk_rows=execution.chunk_rows,
             progress=within,
+            say=execution.say,
             trained=execution.trained,
         ).to_cpu()
         save_reconstruction(path, result)

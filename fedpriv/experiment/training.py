@@ -43,6 +43,7 @@ def train_run(
     """
     from fedpriv.experiment.federation import prepare
     from fedpriv.federation.engines.local import run_clients
+    from fedpriv.federation.footprint import refuse_training
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
 
@@ -52,6 +53,7 @@ def train_run(
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)
+    refuse_training(federation)
     with folders.output(out, "run", force=force, resume=resume):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:

@@ -12,7 +12,7 @@ from fedpriv.datasets.holdings import class_counts
 from fedpriv.datasets.types import FederatedData
 from fedpriv.federation.method import Method
 from fedpriv.models import family
-from fedpriv.models.build import build_model, count_parameters, extractor_parameters
+from fedpriv.models.build import extractor_parameters, mapping_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse
@@ -25,25 +25,23 @@ from fedpriv.wire.sizes import FederationSizes
 
 def model_parameters(blueprint: Blueprint) -> int:
     """Return the number of learnable parameters of a whole model."""
-    if blueprint.mapping == "fc":  # the one mapping with parameters of its own
-        return count_parameters(build_model(blueprint, 0))
-    return extractor_parameters(blueprint) + blueprint.width * blueprint.n_classes + blueprint.n_classes
+    head = blueprint.width * blueprint.n_classes + blueprint.n_classes
+    return extractor_parameters(blueprint) + mapping_parameters(blueprint) + head
 
 
 def with_models(
     facts: FederationSizes, models: str, image_shape: tuple[int, int, int], mapping: str = "ap"
 ) -> FederationSizes:
     """Return facts with the architectures of a family; client k takes the k-th, as in a run."""
-    names = family(models)
-    blueprints = [
-        Blueprint(names[k % len(names)], image_shape, facts.classes, facts.width, mapping) for k in range(facts.clients)
-    ]
-    sizes = {blueprint: model_parameters(blueprint) for blueprint in set(blueprints)}
+    names = family(models)[: facts.clients]
+    blueprints = [Blueprint(name, image_shape, facts.classes, facts.width, mapping) for name in names]
+    sizes = [model_parameters(blueprint) for blueprint in blueprints]
+    turns, left = divmod(facts.clients, len(names))
     return replace(
         facts,
         blueprint=blueprints[0],
-        model_scalars=sizes[blueprints[0]],
-        all_model_scalars=sum(sizes[blueprint] for blueprint in blueprints),
+        model_scalars=sizes[0],
+        all_model_scalars=turns * sum(sizes) + sum(sizes[:left]),
     )
 
 

@@ -17,6 +17,7 @@ from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.accuracy import accuracy, evaluate, summarise
 from fedpriv.federation.capture import capture, is_captured
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender, defense_facts
+from fedpriv.federation.footprint import refuse_images, refuse_networks
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
 from fedpriv.federation.plans import check_plan, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
@@ -24,6 +25,7 @@ from fedpriv.federation.summary import Counts, RoundLine, RunSummary
 from fedpriv.federation.trace import Trace
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
+from fedpriv.models.shapes import ImageShape
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse, plain
@@ -132,6 +134,7 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     source = SourceOptions(data_dir, download, config.image_size, config.per_class)
     with blaming("dataset"):
         dataset = load_dataset(config.dataset, source)
+    refuse_images(dataset)
     public = None
     if config.public:
         dataset, public = public_split(dataset, config.public, config.seed)
@@ -139,6 +142,15 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     with blaming("partition"):
         divided = federate(dataset, config.partition, config.clients, config.seed)
     return replace(divided, strangers=strangers), public
+
+
+def load_division(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, ImageShape]:
+    """Return who would hold what, and the shape of the images; they are small ones, since nobody looks at them."""
+    side = config.image_size
+    small = config if side is None else replace(config, image_size=min(side, 8))
+    data, _ = load_data(small, download=download)
+    channels, height, width = data.dataset.image_shape
+    return data, (channels, side or height, side or width)
 
 
 def prepare(
@@ -176,6 +188,7 @@ def prepare(
         )
         for k in range(config.clients)
     )
+    refuse_networks(blueprints, device)
     cache = ModelCache(device)
     setups = tuple(
         ClientSetup(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -65,6 +67,66 @@ def extractor_batch_norms(blueprint: Blueprint) -> int:
     _check_sizes(blueprint)
     with torch.device("meta"):
         return batch_norms(_make_extractor(blueprint)[0])
+
+
+@lru_cache(maxsize=256)
+def mapping_parameters(blueprint: Blueprint) -> int:
+    """Return the mapping's number of parameters without allocating its weights."""
+    if blueprint.mapping != "fc":  # the one mapping with parameters of its own
+        return 0
+    _check_sizes(blueprint)
+    with torch.device("meta"):
+        _, n_vector = _make_extractor(blueprint)
+        return count_parameters(MAPPINGS.load(blueprint.mapping)(n_vector, blueprint.width))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory that a model takes at the least, in bytes.
+
+    Attributes:
+        weights: parameters, and what the mapping is a matrix of.
+        kept: of one image's way forward, what training keeps for the way back.
+        widest: the largest input and output of one layer together, of one image.
+    """
+
+    weights: int
+    kept: int
+    widest: int
+
+
+@lru_cache(maxsize=256)
+def footprint(blueprint: Blueprint) -> Footprint:
+    """Return what a model takes, without allocating its weights; nothing of a network that cannot be built so.
+
+    Raises:
+        UserError: for sizes that no model can have, and for images that this one cannot take.
+    """
+    _check_sizes(blueprint)
+    layers: list[tuple[int, int]] = []
+
+    def note(layer: nn.Module, given: Any, made: Any) -> None:
+        sizes = [4 * one.numel() for one in (*given, made) if isinstance(one, torch.Tensor)]
+        if not isinstance(
+            layer, (nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Flatten, nn.Identity, nn.Dropout)
+        ):  # often in place
+            layers.append((sizes[-1] if sizes else 0, sum(sizes)))
+
+    try:
+        with torch.device("meta"), torch.no_grad():
+            extractor, n_vector = _make_extractor(blueprint)
+            for layer in extractor.modules():
+                if not list(layer.children()):
+                    layer.register_forward_hook(note)
+            extractor.eval()(torch.empty(1, *blueprint.image_shape))
+    except UserError:
+        raise
+    except Exception:  # a network of another package may not know the meta device
+        return Footprint(0, 0, 0)
+    matrix = 0 if blueprint.mapping == "ap" and n_vector == blueprint.width else n_vector * blueprint.width
+    taken = matrix if blueprint.mapping in ("ap", "fc") else max(n_vector, blueprint.width)
+    weights = 4 * (count_parameters(extractor) + taken + (blueprint.width + 1) * blueprint.n_classes)
+    return Footprint(weights, sum(made for made, _ in layers), max((both for _, both in layers), default=0))
 
 
 def fitting_models(image_shape: ImageShape) -> tuple[str, ...]:

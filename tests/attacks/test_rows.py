@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, TargetId
 from fedpriv.attacks.optim.rows import Row, Solved, rows_of, rows_that_fit, solve_rows
+from fedpriv.util import memory
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
 
@@ -98,3 +99,55 @@ def test_memory_sets_the_chunk():
 def test_nonsense_is_refused(wrong):
     with pytest.raises(UserError, match="at least 1"):
         solve(**wrong)
+
+
+def card_of(most):
+    """Return a solver on a card that holds ``most`` rows, and the sizes of chunks that it was asked for."""
+    asked = []
+
+    def on_card(rows, tick):
+        asked.append(len(rows))
+        if len(rows) > most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return draw_solver(7)(rows, tick)
+
+    return on_card, asked
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 23])
+def test_a_chunk_that_a_gpu_cannot_hold_is_halved_and_said(most):
+    told, seen = [], []
+    solver, asked = card_of(most)
+    problem = AttackProblem(
+        *((), Knowledge(KnowledgeCard(), (1, 2, 2), 10), TARGETS, 7, CPU, None),
+        progress=lambda done, planned: seen.append(done / planned),
+        say=told.append,
+    )
+    found = solve_rows(problem, solver, restarts=4, iterations=5, bytes_per_row=100)
+    whole = solve()
+    for name in ("images", "objective", "chosen", "converged", "labels"):
+        expect_same(getattr(whole, name), getattr(found, name), name)
+    failed = [size for size in asked if size > most]
+    assert failed == [size for size in (24, 12, 6, 3, 2) if size > most][: len(failed)]
+    assert len(told) == len(failed)
+    assert told[0].startswith("the GPU's memory is too small for 24 rows of the attack at a time; going on with 12 (")
+    assert told[0].endswith("(chunk_rows=12 starts with that)")
+    assert seen[-1] == 1
+    assert all(0 <= share <= 1 for share in seen)
+
+
+def test_a_gpu_that_cannot_hold_one_row_says_so():
+    solver, asked = card_of(0)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        solve(solver=solver)
+    assert asked == [24, 12, 6, 3, 1]
+
+
+def test_what_a_cpu_cannot_hold_is_refused_before_it_is_tried(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 10_000)
+    with pytest.raises(UserError, match=r"^24 rows .* at a time would take 23.4 KiB .*; chunk_rows=10 would fit$"):
+        solve(chunk_rows=100, bytes_per_row=1000, solver=None)
+    with pytest.raises(UserError, match=r"; a smaller image_size would fit$"):
+        solve(bytes_per_row=20_000)
+    with pytest.raises(UserError, match=r"^6 targets with 1,000 restarts each would take .*; restarts=7 would fit$"):
+        solve(restarts=1000)

@@ -27,7 +27,7 @@ from fedpriv.attacks.observation import (
     Statistics,
     TargetId,
 )
-from fedpriv.attacks.optim.rows import Row, Solved, rows_of, rows_that_fit, solve_rows
+from fedpriv.attacks.optim.rows import Row, Solved, in_chunks, rows_of, solve_rows
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
@@ -156,17 +156,17 @@ class GradientMatching(Attack):
             return None
         updates, matcher = self._read(problem)
         knowledge, rows = problem.knowledge, rows_of(problem.targets, 1)
-        size = problem.chunk_rows or rows_that_fit(bytes_of_matching(updates, knowledge, matcher), problem.device)
+        needed = bytes_of_matching(updates, knowledge, matcher)
 
         def of(images: Tensor) -> Tensor:
-            found = []
-            for start in range(0, len(rows), size):
-                some, own = rows[start : start + size], images[start : start + size]
+            def cosine(some: Sequence[Row]) -> Tensor:
+                own = images[some[0].position : some[0].position + len(some)]
                 steps, counts, _ = updates.of(some)
                 own = own[:, torch.arange(max(counts)) % own.shape[1]]
                 known = updates.probabilities(some, knowledge.n_classes)
-                found.append(matcher.against(steps, counts).cosine(own, known, torch.arange(len(some))).detach())
-            return torch.cat(found)
+                return matcher.against(steps, counts).cosine(own, known, torch.arange(len(some))).detach()
+
+            return torch.cat([found for _, found in in_chunks(problem, rows, cosine, needed)])
 
         return of
 

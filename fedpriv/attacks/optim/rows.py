@@ -1,12 +1,15 @@
 """The rows engine: an attack works on a batch of rows, a row being one target with one restart.
 
-Every row draws from its own generator, so what becomes of it does not depend on which rows it is computed with.
+Every row draws from its own generator, so what becomes of it does not depend on which rows it is computed with, but for the
+last digits: sums over a batch are added in an order that depends on its size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,13 +18,20 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
 from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule, fit
 from fedpriv.util import seeds
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.memory import require
 
 _CPU_CHUNK_BYTES = 1 << 30
 """Memory a chunk may take on a CPU. Larger chunks gain no speed there."""
 
 _GPU_SHARE = 0.5
 """Share of a graphics card's free memory that a chunk may take."""
+
+_ROW_BYTES = 200
+"""Memory of a row beside its images."""
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,53 @@ def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
     return max(1, budget // max(1, bytes_per_row))
 
 
+def in_chunks(
+    problem: AttackProblem, rows: Sequence[Row], work: Callable[[Sequence[Row]], Found], bytes_per_row: int
+) -> Iterator[tuple[Sequence[Row], Found]]:
+    """Work on rows in chunks, in order; yield each chunk with what came of it.
+
+    Where a GPU runs out of memory, the chunk is halved and tried again, and so are those that follow.
+
+    Args:
+        problem: the device, how many rows at a time, and whom to tell.
+        rows: in order.
+        work: on a chunk; called again with its first half where memory ran out.
+        bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
+
+    Raises:
+        UserError: for a chunk of fewer than one row, or one that the CPU's memory cannot hold.
+    """
+    if problem.chunk_rows is not None and problem.chunk_rows < 1:
+        raise UserError(f"chunk_rows={problem.chunk_rows}: expected at least 1")
+    size = min(len(rows), problem.chunk_rows or rows_that_fit(bytes_per_row, problem.device))
+    if problem.device.type == "cpu":
+        what = f"{size:,} rows of an attack (targets x restarts) at a time"
+        require(size * bytes_per_row, what, lambda free: _chunks_that_fit(free // max(1, bytes_per_row)), "chunk_rows")
+    start = 0
+    while start < len(rows):
+        some = rows[start : start + size]
+        try:
+            found = work(some)
+        except torch.cuda.OutOfMemoryError:
+            if len(some) == 1:
+                raise
+            found = None
+        if found is None:  # outside the handler, whose error holds the tensors of the chunk
+            size = len(some) // 2
+            torch.cuda.empty_cache()
+            problem.say(
+                f"the GPU's memory is too small for {len(some)} rows of the attack at a time; going on with {size} "
+                f"({argument('chunk_rows', size)} starts with that)"
+            )
+            continue
+        yield some, found
+        start += len(some)
+
+
+def _chunks_that_fit(most: int) -> str:
+    return f"{argument('chunk_rows', most)} would fit" if most else f"a smaller {argument('image_size')} would fit"
+
+
 def solve_rows(
     problem: AttackProblem,
     solve: Solver,
@@ -121,26 +178,37 @@ def solve_rows(
         features: ``(T, d)`` vectors that the images are fitted to, or None.
 
     Raises:
-        UserError: for fewer than one restart, or a chunk of fewer than one row.
+        UserError: for fewer than one restart or row of a chunk, or more than memory holds.
     """
-    targets, chunk_rows, progress = problem.targets, problem.chunk_rows, problem.progress
+    targets, progress = problem.targets, problem.progress
     if restarts < 1:
         raise UserError(f"restarts={restarts}: expected at least 1")
-    if chunk_rows is not None and chunk_rows < 1:
-        raise UserError(f"chunk_rows={chunk_rows}: expected at least 1")
+    image = 4 * math.prod(problem.knowledge.image_shape)
+    what = f"{len(targets):,} targets with {restarts:,} restarts each"
+    require(
+        len(targets) * restarts * (image + _ROW_BYTES),
+        what,
+        lambda free: f"{argument('restarts', max(1, free // (len(targets) * (image + _ROW_BYTES))))} would fit",
+        "restarts",
+    )
     rows = rows_of(targets, restarts)
-    size = chunk_rows or rows_that_fit(bytes_per_row, problem.device)
-    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-    planned = iterations * len(chunks)
     solved: list[Solved] = []
-    for number, chunk in enumerate(chunks):
+    done = 0
 
-        def tick(done: int, offset: int = number * iterations) -> None:
+    def solve_some(some: Sequence[Row]) -> Solved:
+        planned = iterations * (len(solved) + -(-(len(rows) - done) // len(some)))
+
+        def tick(number: int) -> None:
             if progress is not None:
-                progress(offset + done, planned)
+                progress(len(solved) * iterations + number, planned)
 
-        solved.append(solve(chunk, tick))
+        found = solve(some, tick)
         tick(iterations)
+        return found
+
+    for some, found in in_chunks(problem, rows, solve_some, bytes_per_row):
+        solved.append(found)
+        done += len(some)
     objective = torch.cat([part.objective for part in solved]).view(len(targets), restarts)
     # A row that failed has no finite objective and must not win: NaN would, in an argmin.
     chosen = objective.nan_to_num(nan=torch.inf).argmin(1)

@@ -135,6 +135,7 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     from fedpriv.experiment.federation import prepare
     from fedpriv.federation.defense import DefensePipeline
     from fedpriv.federation.engines.local import run_clients
+    from fedpriv.federation.footprint import refuse_training
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.wire.ledger import count
@@ -146,6 +147,7 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     config = replace(cell.config, rounds=rounds, keep=(), capture="all")
     torch.set_num_threads(1)
     federation = prepare(config, torch.device("cpu"), download=download)
+    refuse_training(federation)
     few = _with_few_clients(federation)
     directory = RunDirectory.create(path, config)
     run(few, directory, run_clients)

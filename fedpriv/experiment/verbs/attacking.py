@@ -72,7 +72,7 @@ class AttackSettings(FederationSettings, total=False):
         budget: run every attack that has a budget once with each of these, for a curve.
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
-        chunk_rows: rows (targets x restarts) at a time; bounds memory, changes no result.
+        chunk_rows: rows (targets x restarts) at a time; bounds memory, and moves results in the last digits at most.
         control: also attack permuted uploads, the negative control (default True).
         control_every_budget: with ``budget``: at every budget, not at the largest only.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.

@@ -17,7 +17,7 @@ from fedpriv.experiment.federation_settings import (
 from fedpriv.experiment.saving import Tabular
 from fedpriv.federation.method import Method
 from fedpriv.federation.planned_traffic import communication, held, with_models
-from fedpriv.federation.rounds import load_data
+from fedpriv.federation.rounds import load_division
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
 from fedpriv.util.arguments import argument
@@ -143,11 +143,12 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         _refuse_stated(given, wants_data)
         known = {name: given[name] for name in FLAG_NAMES if given.get(name) is not None and name != "option"}
         config = named_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
-        federated, _ = load_data(config, download=given.get("download", False))
-        models, image_shape, sizes = config.models, federated.dataset.image_shape, held(federated)
+        federated, image_shape = load_division(config, download=given.get("download", False))
+        models, sizes = config.models, held(federated)
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
     else:
-        side = given.get("image_size") or 32
+        stated = {name: given[name] for name in ("clients", "image_size") if given.get(name) is not None}
+        side = named_config("local", stated, 0).image_size or 32
         image_shape = (given.get("channels") or 3, side, side)
         sizes = {name: given[name] for name in ("classes", "pairs", "samples") if given.get(name) is not None}
     if given.get("width") is None and models is None:

@@ -11,7 +11,7 @@ from fedpriv.datasets.holdings import draw_holdings, holdings_table
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
-from fedpriv.federation.rounds import load_data
+from fedpriv.federation.rounds import load_division
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.files import write_json
@@ -78,7 +78,7 @@ def data(
     data_dir = federation.get("data_dir")
     folders.refuse_overlap(folder, {}, around={argument("data_dir"): None if data_dir is None else Path(data_dir)})
     folders.check_free(folder, force=force)
-    federated, _ = load_data(config, download=download)
+    federated, _ = load_division(config, download=download)
     rows = holdings_table(federated)
     with folders.output(folder, "data", force=force):
         write_json(folder / "about.json", {"dataset": config.dataset, "seed": seed, "clients": rows})

@@ -74,7 +74,7 @@ class UploadSettings(TypedDict, total=False):
         budget: run every attack that has a budget once with each of these.
         restarts: independent starts a target.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
-        chunk_rows: rows at a time; bounds memory.
+        chunk_rows: rows at a time; bounds memory, and moves results in the last digits at most.
         control: attack permuted uploads too, where there are two clients at least (default True).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         seed: of targets, attacks, strangers and scores (default 0).
@@ -178,7 +178,7 @@ def attack_uploads(
             unit = job.attack.unit
             found = own_truths(handed, pool, evidence.targets, unit)
             truths = with_guesses(found, evidence, target, unit, device=handed.device, kept=scorers)
-            execution = Execution(seed, handed.device, plan.chunk_rows, kind=target, trained=trained)
+            execution = Execution(seed, handed.device, plan.chunk_rows, kind=target, trained=trained, say=listener.say)
             records[job.folder] = attack_and_score(
                 folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
             )

@@ -1,0 +1,76 @@
+"""Free memory as the system tells it, and what is refused for want of it."""
+
+import pytest
+import torch
+
+from fedpriv.util import memory
+from fedpriv.util.errors import UserError
+from fedpriv.util.memory import asked_for, free_memory, ran_out, require
+
+GIB = 1 << 30
+
+
+def system(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="ascii")
+    return root
+
+
+MACHINE = {"proc/meminfo": f"MemTotal: {9 * GIB // 1024} kB\nMemAvailable: {8 * GIB // 1024} kB\n"}
+
+
+def test_a_machine_without_limits_leaves_what_it_has_available(tmp_path):
+    assert free_memory(system(tmp_path, MACHINE)) == 8 * GIB
+
+
+@pytest.mark.parametrize("place", ["sys/fs/cgroup/work/deep", "sys/fs/cgroup/work", "sys/fs/cgroup"])
+def test_the_tightest_control_group_around_the_process_counts(tmp_path, place):
+    group = {
+        "proc/self/cgroup": "0::/work/deep\n",
+        "sys/fs/cgroup/work/deep/memory.max": "max\n",
+        f"{place}/memory.max": f"{4 * GIB}\n",
+        f"{place}/memory.current": f"{3 * GIB}\n",
+        f"{place}/memory.stat": f"anon 5\ninactive_file {GIB}\n",
+    }
+    assert free_memory(system(tmp_path, MACHINE | group)) == 2 * GIB
+
+
+def test_control_groups_of_the_first_version_count_too(tmp_path):
+    top = "sys/fs/cgroup/memory"
+    group = {
+        "proc/self/cgroup": "12:cpu,cpuacct:/a\n7:memory:/a\n",
+        f"{top}/memory.limit_in_bytes": "9223372036854771712\n",
+        f"{top}/a/memory.limit_in_bytes": f"{2 * GIB}\n",
+        f"{top}/a/memory.usage_in_bytes": f"{GIB}\n",
+    }
+    assert free_memory(system(tmp_path, MACHINE | group)) == GIB
+
+
+def test_a_system_that_says_nothing_refuses_nothing(tmp_path, monkeypatch):
+    assert free_memory(tmp_path) is None
+    monkeypatch.setattr(memory, "free_memory", lambda: None)
+    require(1 << 80, "anything", lambda free: "")
+
+
+def test_a_refusal_names_both_sizes_and_what_would_fit(monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda: 3 * GIB)
+    require(3 * GIB, "it", lambda free: "")
+    with pytest.raises(UserError) as refused:
+        require(3 * GIB + 1, "it", lambda free: f"{free // GIB} would fit", "size")
+    assert str(refused.value) == "it would take 3 GiB of memory, and 3 GiB are free; 3 would fit"
+    assert refused.value.keys == ("size",)
+
+
+def test_errors_of_every_device_are_known():
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert ran_out(refused.value)
+    assert asked_for(refused.value) == " of 1 EiB"
+    gpu = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has")
+    assert ran_out(gpu)
+    assert asked_for(gpu) == " of 20.00 GiB"
+    assert ran_out(MemoryError())
+    assert asked_for(MemoryError()) == ""
+    assert not ran_out(RuntimeError("shapes differ"))
