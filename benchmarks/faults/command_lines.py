@@ -2,7 +2,7 @@
 
     python benchmarks/faults/command_lines.py --lines 5000 --studies 2000 --processes 200 --seed 0
 
-Prints a Markdown table; exits with 1 where anything fails. Failures, and every exit of 1, are told on standard error as they come.
+Prints a Markdown table; exits with 1 where anything fails. Failures and exits of 1 are told on standard error as they come.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ PATIENCE = 8.0
 BETWEEN = 2.0
 """Seconds between two lines of progress, in place of what people are shown."""
 
-_TOLD = re.compile(r"Traceback \(most recent call last\)|^.*\bWarning: ", re.MULTILINE)
+_TOLD = re.compile(r"Traceback \(most recent call last\)|^.*Warning: ", re.MULTILINE)
 
 
 @dataclass(frozen=True)

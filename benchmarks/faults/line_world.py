@@ -101,10 +101,24 @@ def make(folder: Path) -> Path:
 
 
 def copy(world: Path, folder: Path) -> Path:
-    """Return a fresh copy of the folder, in place of what a trial left."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(world, folder, symlinks=True)
+    """Return a fresh copy of the folder, in place of what a trial left; as it is where the trial left all as it was."""
+    if not folder.exists() or _listed(folder) != _listed(world):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(world, folder, symlinks=True)
     return folder
+
+
+def _listed(folder: Path) -> list[tuple[str, int, int]]:
+    """Return every path below a folder, with size and time of change of files."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        found += [(os.path.relpath(os.path.join(place, name), folder), 0, 0) for name in folders]
+        for name in files:
+            path = os.path.join(place, name)
+            facts = os.lstat(path)
+            changed = 0 if os.path.islink(path) else facts.st_mtime_ns
+            found.append((os.path.relpath(path, folder), facts.st_size, changed))
+    return sorted(found)
 
 
 def theirs(folder: Path) -> str:

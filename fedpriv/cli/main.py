@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -71,8 +73,11 @@ def run(arguments: list[str]) -> int:
     from fedpriv.cli import common
 
     common.hint.clear()
-    if not arguments:
-        arguments = ["--help"]
+    arguments = arguments or ["--help"]
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # as standard error: no path and no sign that it cannot show fails a command
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with spelled(common.Flags()):
             result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
@@ -82,6 +87,10 @@ def run(arguments: list[str]) -> int:
         return _fail(f"{error.format_message()}{usage}", error.exit_code)
     except UserError as error:
         return _fail(str(error), 2)
+    except OSError as error:
+        if os.environ.get("FEDPRIV_DEBUG"):
+            raise
+        return _fail(*_refusal(error))
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted" + (f"; go on with: {common.hint['resume']}" if "resume" in common.hint else ""), 130)
     except Exception as error:
@@ -92,6 +101,26 @@ def run(arguments: list[str]) -> int:
         kind = type(error).__name__
         return _fail(f"failed: {kind}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
     return result if isinstance(result, int) else 0
+
+
+_UNUSABLE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EXDEV, errno.ENOTSUP),
+)
+"""What the system says of a path that cannot be used as it was named: bad input. A full disk, say, is none."""
+
+_LONG = 200
+
+
+def _refusal(error: OSError) -> tuple[str, int]:
+    """Return the line and the exit code for an error of the system."""
+    reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+    if error.filename is None:
+        return f"failed: {reason}", 1
+    where = " ".join(str(error.filename).split())
+    where = where if len(where) < _LONG else f"{where[: _LONG // 2]}... ({len(where)} characters)"
+    bad = error.errno in _UNUSABLE
+    return (f"{where}: {reason}; name another path", 2) if bad else (f"failed: {where}: {reason}", 1)
 
 
 _LESS = {

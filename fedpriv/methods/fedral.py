@@ -162,10 +162,11 @@ def sizes(facts: FederationSizes) -> Scalars:
     """
     options: Options = facts.options
     square = facts.width**2
+    period = len(options.blocks) or 1
+    sent = [square // blocks_of(k, facts.width, options) for k in range(period)]
+    turns, left = divmod(facts.clients, period)
     return {
-        ("upload", "angle-matrix.blocks"): sum(
-            square // blocks_of(k, facts.width, options) for k in range(facts.clients)
-        ),
+        ("upload", "angle-matrix.blocks"): turns * sum(sent) + sum(sent[:left]),
         ("upload", "sample-count.count"): facts.clients if options.aggregation == "weighted" else 0,
         ("broadcast", "angle-matrix.blocks"): facts.clients * square,
     }
