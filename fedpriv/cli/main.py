@@ -74,9 +74,7 @@ def run(arguments: list[str]) -> int:
 
     common.hint.clear()
     arguments = arguments or ["--help"]
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # as standard error: no path and no sign that it cannot show fails a command
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error does: no sign that it cannot show fails a command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with spelled(common.Flags()):
@@ -109,18 +107,14 @@ _UNUSABLE = (
 )
 """What the system says of a path that cannot be used as it was named: bad input. A full disk, say, is none."""
 
-_LONG = 200
-
 
 def _refusal(error: OSError) -> tuple[str, int]:
     """Return the line and the exit code for an error of the system."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
     if error.filename is None:
         return f"failed: {reason}", 1
-    where = " ".join(str(error.filename).split())
-    where = where if len(where) < _LONG else f"{where[: _LONG // 2]}... ({len(where)} characters)"
     bad = error.errno in _UNUSABLE
-    return (f"{where}: {reason}; name another path", 2) if bad else (f"failed: {where}: {reason}", 1)
+    return (f"{error.filename}: {reason}; name another path", 2) if bad else (f"failed: {error.filename}: {reason}", 1)
 
 
 _LESS = {
