@@ -36,6 +36,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 READS_TEXT: dict[str, str] = {
     "study.grammar": "what a user writes on the command line: A:x=1+B:y=2",
+    "util.memory": "sizes in what torch says when memory runs out",
     "util.foreign": "brackets in TOML and JSON from outside, counted before they are parsed",
 }
 """Ends of modules that may import ``re`` -> the foreign text that they read. What this package writes is never read back

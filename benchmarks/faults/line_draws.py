@@ -16,7 +16,7 @@ from fedpriv.cli.main import COMMANDS, main
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 
-SHARES = {"train": 3, "attack": 4, "audit": 4, "score": 2, "report": 3, "cost": 3, "list": 2, "data": 3}
+SHARES = {"train": 3, "attack": 4, "audit": 4, "score": 2, "report": 3, "cost": 3, "list": 2, "data": 3, "doctor": 0.1}
 """How often each command is drawn."""
 
 NETWORK = {"cifar10", "cifar100", "fashion-mnist", "mnist", "tiny-imagenet"}
@@ -102,6 +102,8 @@ def _beginning(rng: random.Random, command: str, carried_out: bool) -> list[str]
     if command == "cost":
         known = ["--classes", "10", "--models", rng.choice(GOOD["models"])] if rng.random() < 0.6 else tiny[:8]
         return ["--method", rng.choice((name_of(rng, _names()["method"]), "all")), *known]
+    if command == "doctor":
+        return out
     if command == "data":
         return [*tiny[:8], *out]
     return [rng.choice(GOOD["kind"]) if rng.random() < 0.7 else hostile(rng)]

@@ -70,7 +70,8 @@ class Outcome:
         ours = [row for row in self.err.splitlines() if row.startswith("fedpriv: ")]
         if self.code in (1, 2, 130) and not self.escaped:
             cells = command == "audit" and self.code == 1  # a line a cell that failed
-            if not ours or not (cells or (len(ours) == 1 and self.last == ours[0])):
+            found_ill = command == "doctor" and self.code == 1 and not ours  # what it found is its result
+            if not found_ill and (not ours or not (cells or (len(ours) == 1 and self.last == ours[0]))):
                 found.append(f"{len(ours)} lines of its own, the last: {self.last[:200]!r}")
         if self.code == 0 and ours:
             found.append(f"exit code 0 with {ours[0][:200]!r}")

@@ -53,7 +53,7 @@ def train_run(
     if not resume:
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)
-    refuse_training(federation)
+    refuse_training(federation.clients, federation.tests, federation.server.device)
     with folders.output(out, "run", force=force, resume=resume):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:

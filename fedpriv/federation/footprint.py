@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 import torch
 
-from fedpriv.datasets.types import Dataset
+from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.federation.local_training import EVALUATION_BATCH
+from fedpriv.federation.method import ClientSetup
 from fedpriv.models.build import footprint
 from fedpriv.models.split import Blueprint
 from fedpriv.util.arguments import argument
 from fedpriv.util.memory import require
-
-if TYPE_CHECKING:
-    from fedpriv.federation.rounds import Federation
 
 
 def refuse_images(dataset: Dataset) -> None:
@@ -54,18 +51,22 @@ def refuse_networks(blueprints: Collection[Blueprint], device: torch.device) -> 
         )
 
 
-def refuse_training(federation: Federation) -> None:
+def refuse_training(setups: Sequence[ClientSetup], tests: Sequence[Samples], device: torch.device) -> None:
     """Refuse a federation that the CPU's memory cannot hold while it trains; a GPU says itself when it is full.
 
     Counted are the weights of every client, each architecture once more with its gradients, and of one batch what training
     keeps for the way back or what a layer takes in an evaluation.
 
+    Args:
+        setups: of the clients.
+        tests: of the clients.
+        device: where the models are.
+
     Raises:
         UserError: naming what would fit.
     """
-    if federation.server.device.type != "cpu":
+    if device.type != "cpu":
         return
-    setups, training = federation.clients, federation.config.training
     clients = Counter(setup.blueprint for setup in setups)
     found = {blueprint: footprint(blueprint) for blueprint in clients}
     weights = sum((clients[blueprint] + 2) * one.weights for blueprint, one in found.items())
@@ -77,9 +78,9 @@ def refuse_training(federation: Federation) -> None:
         most = max(0, free - weights) // max(1, kept)
         return (f"{argument('batch_size', most)}" if most else f"a smaller {argument('image_size')}") + " would fit"
 
-    batch = min(training.batch_size, max(len(setup.train) for setup in setups))
+    batch = min(setups[0].training.batch_size, max(len(setup.train) for setup in setups))
     require(weights + batch * kept, f"training on batches of {batch} images", fits, "batch_size")
-    seen = min(EVALUATION_BATCH, max(map(len, federation.tests)))
+    seen = min(EVALUATION_BATCH, max(map(len, tests)))
     told = f"the models' answers to {seen} test images at a time"
     require(weights + seen * widest, told, lambda free: f"a smaller {argument('image_size')} would fit", "image_size")
 

@@ -97,7 +97,7 @@ class Footprint:
 
 @lru_cache(maxsize=256)
 def footprint(blueprint: Blueprint) -> Footprint:
-    """Return what a model takes, without allocating its weights; nothing of a network that cannot be built so.
+    """Return the memory of a model without allocating its weights; of a network that cannot be built so, nothing.
 
     Raises:
         UserError: for sizes that no model can have, and for images that this one cannot take.

@@ -115,7 +115,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
 
 
 def _left_in(group: tuple[Path, str, str, str]) -> int | None:
-    """Return what a control group leaves of its limit; files that the system could drop do not count as used."""
+    """Return the rest of a control group's limit; files that the system could drop do not count as used."""
     folder, limit, use, cache = group
     with contextlib.suppress(OSError, ValueError):
         most = int((folder / limit).read_text(encoding="ascii"))
@@ -135,7 +135,7 @@ def _cached(path: Path, key: str) -> int:
 
 
 def _address_space_left(root: Path) -> int | None:
-    """Return what the process's own limit of address space leaves, or None where it has none."""
+    """Return the rest of the process's own limit of address space, or None where it has none."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -158,6 +158,16 @@ def _chunks_that_fit(most: int) -> str:
     return f"{argument('chunk_rows', most)} would fit" if most else f"a smaller {argument('image_size')} would fit"
 
 
+def _refuse_restarts(restarts: int, problem: AttackProblem) -> None:
+    """Refuse more restarts than there is memory for their images, of which every one is kept until the best are known."""
+    number, each = len(problem.targets), 4 * math.prod(problem.knowledge.image_shape) + _ROW_BYTES
+
+    def fits(free: int) -> str:
+        return f"{argument('restarts', max(1, free // (number * each)))} would fit"
+
+    require(number * restarts * each, f"{number:,} targets with {restarts:,} restarts each", fits, "restarts")
+
+
 def solve_rows(
     problem: AttackProblem,
     solve: Solver,
@@ -183,14 +193,7 @@ def solve_rows(
     targets, progress = problem.targets, problem.progress
     if restarts < 1:
         raise UserError(f"restarts={restarts}: expected at least 1")
-    image = 4 * math.prod(problem.knowledge.image_shape)
-    what = f"{len(targets):,} targets with {restarts:,} restarts each"
-    require(
-        len(targets) * restarts * (image + _ROW_BYTES),
-        what,
-        lambda free: f"{argument('restarts', max(1, free // (len(targets) * (image + _ROW_BYTES))))} would fit",
-        "restarts",
-    )
+    _refuse_restarts(restarts, problem)
     rows = rows_of(targets, restarts)
     solved: list[Solved] = []
     done = 0

@@ -147,7 +147,7 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     config = replace(cell.config, rounds=rounds, keep=(), capture="all")
     torch.set_num_threads(1)
     federation = prepare(config, torch.device("cpu"), download=download)
-    refuse_training(federation)
+    refuse_training(federation.clients, federation.tests, federation.server.device)
     few = _with_few_clients(federation)
     directory = RunDirectory.create(path, config)
     run(few, directory, run_clients)
