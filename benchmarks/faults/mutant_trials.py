@@ -32,7 +32,7 @@ from types import CodeType, FunctionType, ModuleType
 import pytest
 from mutant_draw import HOME, Mutant
 
-ENOUGH = 6.0
+ENOUGH = 3.0
 """Seconds of tests, the quickest, that are tried on a mutant that none of them kills; one test is tried in any case."""
 
 SECONDS = 5.0

@@ -1,0 +1,234 @@
+"""Parts of a record from hand-made scores: comparisons, rows, strata, definitions, and the control in words."""
+
+import dataclasses
+from math import inf, nan
+
+import numpy as np
+import pytest
+import torch
+from eval_cases import reconstruction, truths
+
+from fedpriv.scoring.definitions import TEXTS, ComparisonSet, TargetScore
+from fedpriv.scoring.floors import NEAREST, PERMUTED
+from fedpriv.scoring.intervals import clustered
+from fedpriv.scoring.panel import ScoredGuesses, settle
+from fedpriv.scoring.records.reconstruction import Fit
+from fedpriv.scoring.sections import (
+    Means,
+    best_floor,
+    chosen_objective,
+    control_part,
+    definitions_part,
+    image_comparisons,
+    strata_part,
+    target_rows,
+)
+
+MEANS = Means((0, 0, 1, 2))
+
+
+def panel(*t1, t2=None, t3=None, t5=None, beside=None, guesses=1):
+    """Scores of four targets; those that are not given are the same as T1."""
+    rows = zip(t1, t2 or t1, t3 or t1, t5 or t1, beside or (None,) * len(t1), strict=True)
+    scores = tuple(TargetScore(*row[:4], row[4], 0.01, torch.zeros(1, dtype=torch.int64)) for row in rows)
+    return ScoredGuesses((torch.zeros(guesses, 1, 2, 2),) * len(t1), scores, None)
+
+
+ATTACK = panel(20.0, 22.0, 10.0, 14.0)
+FLOORS = {
+    "noise": panel(8.0, 8.0, 8.0, 9.0),
+    "mean_image": panel(12.0, 12.0, 13.0, 12.0),
+    "mid_grey": panel(16.0, 9.0, 9.0, 9.0),
+    NEAREST: panel(30.0, 30.0, 30.0, 30.0),
+}
+
+
+def test_means_over_some_targets():
+    values = np.array([1.0, 2.0, 6.0, 9.0])
+    found = MEANS.of(values, [0, 2, 3])
+    assert (found.mean, found.n) == (pytest.approx(16 / 3), 3)
+    assert found.ci95 == clustered([1.0, 6.0, 9.0], [0, 1, 2]).interval()
+    assert dict(MEANS.of(values, [])) == {"mean": None, "ci95": None, "n": 0}
+    assert MEANS.of(values, [0, 1]).ci95 is None  # both of one client
+    told = np.array([1.0, 0.0, 1.0, 1.0])
+    assert MEANS.of(told, range(4), "share").ci95 == clustered(told, MEANS.units, "share").interval()
+    assert MEANS.keep([3, 0]).units == (2, 0)
+    assert MEANS.summary([1.0, inf, 2.0, 3.0]).per_target == (1.0, None, 2.0, 3.0)
+    assert MEANS.finite(told, "share").ci95 == clustered(told, MEANS.units, "share").interval()
+
+
+def test_comparisons_are_with_the_strongest_guess_of_all_targets_and_of_each_stratum():
+    gains = {"a": np.array([4.0, 4.0, 1.0, 1.0]), "b": np.array([2.0, 2.0, 3.0, 5.0])}
+    strata = ["1", "1", ">10", ">10"]
+    whole, first, last = MEANS.compare(gains, "images", 0.5, strata)
+    assert [(one.stratum, one.against, one.mean, one.n) for one in (whole, first, last)] == [
+        *(("all", "a", 2.5, 4), ("1", "b", 2.0, 2), (">10", "a", 1.0, 2)),
+    ]
+    assert [one.n_clients for one in (whole, first, last)] == [3, 1, 2]
+    assert {one.measure for one in (whole, first, last)} == {"images"}
+    assert {one.least for one in (whole, first, last)} == {0.5}
+    least = {name: own / 10 for name, own in gains.items()}
+    assert [one.least for one in MEANS.compare(gains, "vectors", least, strata)] == pytest.approx([0.25, 0.2, 0.1])
+    (alone,) = MEANS.compare(gains, "images", 0.5, ["1"] * 4)  # one stratum is all there is
+    assert alone == whole
+    assert MEANS.compare(gains, "images", 0.5) == (whole,)
+    assert MEANS.compare({}, "images", 0.5) == Means(()).compare(gains, "images", 0.5) == ()
+
+
+def test_strata_come_in_their_order():
+    gains = {"a": np.array([1.0, 2.0, 3.0, 4.0])}
+    found = MEANS.compare(gains, "images", 0.5, [">10", "2-3", "1", "4-10"])
+    assert [(one.stratum, one.mean) for one in found] == [
+        *(("all", 2.5), ("1", 3.0), ("2-3", 2.0), ("4-10", 4.0), (">10", 1.0)),
+    ]
+
+
+def test_images_by_hand():
+    assert best_floor(FLOORS, "T1") == "mean_image"  # 12.25 on average; what the upload picks is not blind
+    gain, beyond = image_comparisons(ATTACK, FLOORS, ["1"] * 4, MEANS)
+    assert (gain.measure, gain.against, gain.mean, gain.least) == ("images", "mean_image", 4.25, 0.5)
+    # Beyond it by 3 dB: targets 0 and 1. Mid-grey is so at target 0 alone, noise nowhere.
+    assert (beyond.measure, beyond.against, beyond.mean, beyond.least) == ("beyond_3db", "mid_grey", 0.25, 0.05)
+    just = image_comparisons(panel(15.0, 14.999, 16.0, 15.0), {"mean_image": FLOORS["mean_image"]}, ["1"] * 4, MEANS)
+    assert [one.measure for one in just] == ["images"]  # no other guess to compare the share with
+    two = {name: FLOORS[name] for name in ("mean_image", "noise")}
+    assert image_comparisons(panel(15.0, 14.999, 16.0, 15.0), two, ["1"] * 4, MEANS)[1].mean == 0.75
+
+
+# ---------------------------------------------------------------- rows
+
+
+def found(**changes):
+    made = reconstruction(torch.zeros(4, 1, 1, 8, 8))
+    return dataclasses.replace(made, **changes)
+
+
+def test_rows_by_hand():
+    objective = torch.tensor([[1.0, 2.0], [3.0, inf], [nan, 6.0], [7.0, 8.0]])
+    fits = torch.tensor([[0.05, 0.1, 1.0], [0.5, 0.1, 1.0], [nan, 1.0, inf], [0.01, nan, 1.0]])
+    made = found(
+        objective=objective,
+        chosen=torch.tensor([0, 1, 0, 1]),
+        converged=torch.tensor([True, False, True, True]),
+        fits=fits,
+    )
+    assert chosen_objective(made) == [1.0, None, None, 8.0]
+    rows = target_rows(made, truths([1, 2, 5, 12]), ATTACK, FLOORS["noise"], [False, False, True, False])
+    assert [row.psnr_db for row in rows] == [20, 22, 10, 14]
+    assert [row.floor_psnr_db for row in rows] == [8, 8, 8, 9]
+    assert [row.advantage_db for row in rows] == [12, 14, 2, 5]
+    assert [(row.n_c, row.stratum) for row in rows] == [(1, "1"), (2, "2-3"), (5, "4-10"), (12, ">10")]
+    assert [(row.round, row.client, row.index, row.label) for row in rows] == [
+        *((1, 0, 0, 0), (1, 0, 1, 1), (1, 1, 2, 2), (1, 1, 3, 0)),
+    ]
+    assert [row.objective for row in rows] == [1.0, None, None, 8.0]
+    assert [row.converged for row in rows] == [True, False, True, True]
+    assert [row.specific for row in rows] == [True, False, False, True]
+    assert [row.diverged for row in rows] == [False, False, True, False]
+    assert rows[2].fit == Fit(own=None, permuted=1.0, strangers=None)
+    assert rows[0].fit.own == pytest.approx(0.05)
+    bare = target_rows(found(), truths([1] * 4), ATTACK, FLOORS["noise"], [False] * 4)
+    assert [(row.fit, row.specific) for row in bare] == [(None, None)] * 4
+
+
+def test_a_target_diverged_where_any_of_its_images_did():
+    images = torch.full((3, 2, 1, 2, 2), 0.5)
+    images[0, 1, 0, 0, 0], images[1] = nan, 7.0
+    images[2, 0] = -inf
+    clean, diverged = settle(images)
+    assert diverged == [True, False, True]
+    assert clean[:, :, 0, 1, 1].tolist() == [[0.5, 0.0], [1.0, 1.0], [0.0, 0.5]]
+    assert clean.dtype == torch.float32
+
+
+# ---------------------------------------------------------------- strata, definitions
+
+
+def test_strata_by_hand():
+    parts = strata_part(truths([1, 1, 12, 1]), ATTACK, FLOORS["mean_image"], MEANS)
+    assert list(parts) == ["1", ">10"]
+    one, many = parts["1"], parts[">10"]
+    assert (one.n, one.share, many.n, many.share) == (3, 0.75, 1, 0.25)
+    assert (one.psnr_db.mean, one.floor_psnr_db) == (pytest.approx(56 / 3), 12)
+    assert (one.advantage_db.mean, one.advantage_db.share_3db) == (pytest.approx(20 / 3), pytest.approx(2 / 3))
+    assert one.advantage_db.ci95 == clustered([8.0, 10.0, 2.0], [0, 0, 2]).interval()
+    assert (many.psnr_db.mean, many.advantage_db.mean, many.advantage_db.share_3db) == (10, -3, 0)
+    exactly = strata_part(truths([1] * 4), panel(15.0, 15.0, 15.0, 1.0), FLOORS["mean_image"], MEANS)["1"]
+    assert exactly.advantage_db.share_3db == 0.5  # 3 dB suffice
+
+
+def test_definitions_by_hand():
+    attack = panel(
+        1.0, 2.0, 3.0, 4.0, t2=(5.0, 6.0, 7.0, 8.0), t3=(9.0,) * 4, t5=(0.5,) * 4, beside=(4.0, None, 5.0, 9.0)
+    )
+    floors = {
+        "noise": panel(1.0, 1.0, 1.0, 1.0, t2=(3.0,) * 4, t3=(2.0,) * 4, t5=(0.0,) * 4),
+        "mid_grey": panel(0.0, 0.0, 0.0, 0.0, t2=(4.0,) * 4, t3=(1.0,) * 4, t5=(1.0,) * 4),
+        NEAREST: panel(9.0, 9.0, 9.0, 9.0),
+    }
+    beside = [ComparisonSet(None, label) for label in ("same", "none", "any", "same")]
+    single = definitions_part(attack, floors, beside, MEANS)
+    assert list(single) == ["T1", "T2", "T3"]
+    assert [part.text for part in single.values()] == [TEXTS[name] for name in single]
+    assert [part.mean for part in single.values()] == [2.5, 6.5, 9]
+    assert [part.best_floor for part in single.values()] == ["noise", "mid_grey", "noise"]
+    assert [part.advantage_db.mean for part in single.values()] == [1.5, 2.5, 7]
+    assert single["T2"].floors == {"noise": 3, "mid_grey": 4, NEAREST: 9}
+    assert (single["T2"].nonmembers.mean, single["T2"].nonmembers.n) == (6, 3)
+    assert single["T2"].nonmembers.labels == {"same": 2, "none": 1, "any": 1}
+    assert single["T2"].own_minus_nonmembers_db.mean == pytest.approx((1 + 2 - 1) / 3)
+    assert single["T1"].nonmembers is single["T3"].own_minus_nonmembers_db is None
+    wide = dataclasses.replace(attack, guesses=(*attack.guesses[1:], torch.zeros(2, 1, 2, 2)))
+    several = definitions_part(wide, floors, beside, MEANS)
+    assert list(several) == ["T1", "T2", "T3", "T5"]
+    assert (several["T5"].mean, several["T5"].best_floor, several["T5"].advantage_db.mean) == (0.5, "mid_grey", -0.5)
+
+
+# ---------------------------------------------------------------- the control
+
+
+def controlled(*psnr, means=MEANS):
+    return control_part({"noise": FLOORS["noise"], PERMUTED: panel(*psnr)}, "noise", means)
+
+
+def test_a_control_that_was_not_run():
+    found = control_part(FLOORS, "noise", MEANS)
+    assert dict(found) == {
+        **{"permuted": None, "floor": None, "difference_db": None, "passes": None},
+        "verdict": "Permuted uploads (negative control): not run.",
+    }
+
+
+def test_a_control_that_reaches_no_more_than_a_guess():
+    below = controlled(6.0, 7.0, 7.0, 8.0)
+    assert (below.passes, below.floor, below.permuted.mean, below.difference_db.mean) == (True, "noise", 7, -1.25)
+    assert below.verdict == (
+        "Permuted uploads (negative control): the attack scores 1.2 dB below the floor (best blind guess: uniform "
+        "noise): "
+        "nothing beyond a guess, as it should be."
+    )
+    assert " 0.0 dB above the floor " in controlled(8.0, 8.0, 8.0, 9.0).verdict
+    assert controlled(8.0, 8.0, 8.0, 9.0).passes is True
+    unsure = controlled(8.0, 9.0, 30.0, 9.0)
+    assert unsure.difference_db.ci95[0] <= 0 < unsure.difference_db.mean
+    assert unsure.passes is True
+
+
+def test_a_control_that_reaches_more():
+    above = controlled(18.0, 18.0, 18.0, 18.5)
+    assert above.passes is False
+    assert above.verdict == (
+        "Permuted uploads (negative control): the attack scores 9.9 dB above the floor (best blind guess: uniform "
+        "noise): part "
+        "of what it reaches comes from what uploads share or from its own prior, not from the target."
+    )
+
+
+def test_a_control_of_one_client_is_not_judged():
+    alone = controlled(18.0, 18.0, 18.0, 19.0, means=Means((4, 4, 4, 4)))
+    assert (alone.passes, alone.difference_db.ci95) == (None, None)
+    assert alone.verdict == (
+        "Permuted uploads (negative control), one client: the attack scores 10.0 dB above the floor (best blind "
+        "guess: uniform "
+        "noise)."
+    )
