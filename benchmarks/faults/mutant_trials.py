@@ -41,6 +41,9 @@ SECONDS = 5.0
 MEMORY = 16 * 2**30
 """Bytes of addresses that a mutant has."""
 
+COLD = "cold.txt"
+"""What tests say that are tried in a process of their own."""
+
 BROKEN = 70
 """Exit status of a child in which this program itself failed."""
 
@@ -245,6 +248,7 @@ class Campaign:
         tell: Callable[[Mutant, str, str], None],
     ) -> None:
         self.mutants, self.tests, self.folder, self.cold, self.tell = mutants, tests, folder, cold, tell
+        self.cold_output = folder / COLD
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try the mutants."""
@@ -276,7 +280,7 @@ class Campaign:
             sys.exit(f"could not try {mutant.path}:{mutant.line}\n{output.read_text()}")
         if code == 0 and name is not None:
             code = self.cold(mutant, chosen, seconds + 30)
-            failed = None
+            failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", self.cold_output.read_text(), re.MULTILINE)
         if code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL):
             return "timed out", ""
         return ("survived", "") if code == 0 else ("killed", failed[1] if failed else "")
@@ -370,7 +374,7 @@ def cold_server(folder: Path) -> Callable[[Mutant, Sequence[str], float], int]:
         try:
             while True:
                 mutant, names, seconds = there.recv()
-                there.send(forked(lambda: _tried_cold(mutant, names, folder), seconds, folder / "cold.txt"))  # noqa: B023
+                there.send(forked(lambda: _tried_cold(mutant, names, folder), seconds, folder / COLD))  # noqa: B023
         except EOFError:
             os._exit(0)
     there.close()

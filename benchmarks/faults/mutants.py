@@ -25,12 +25,11 @@ from pathlib import Path
 from mutant_draw import Mutant, draw
 from mutant_trials import Campaign, cold_server, mapped, run_pytest
 
-PAGES = ("claims", "defense_answers", "findings", "frontier", "guarantees", "labels", "score_section", "weighty")
-TESTS = (
-    "tests/scoring",
-    "tests/evidence",
-    "tests/test_doctests.py",
-    *(f"tests/pages/test_{name}.py" for name in PAGES),
+EVIDENCE = ("gather", "grants", "guesses", "guesses_by_hand", "server_view")
+PAGES = ("claims", "defense_answers", "findings", "guarantees", "labels", "score_section")
+TESTS = ("tests/scoring", "tests/test_doctests.py")
+TESTS += tuple(
+    f"tests/{room}/test_{name}.py" for room, own in (("evidence", EVIDENCE), ("pages", PAGES)) for name in own
 )
 """Whole reports, studies and attacks are left out: they take long, and have the figures from here."""
 

@@ -308,7 +308,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     quantiles = np.array([float(stdtrit(free, 1 - TAIL)) for _, free in known])
     within = np.square((ends - means) / quantiles).mean(1)  # of the lower end and of the upper
     complete = min(free for _, free in known)
-    if between + within.max() == 0:
+    if between + within.max() < SAME**2:
         p_value = max(one.p_value or 0 for one in comparisons)
         return first.model_copy(update=shared | {"ci95": (mean, mean), "p_value": p_value, "degrees": complete})
     degrees = [_barnard_rubin(between, own, number, complete) for own in within.tolist()]

@@ -11,7 +11,7 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.pool import Pool, divide, psnr_optimal
 from fedpriv.evidence.truth import Truth, stratum
 from fedpriv.scoring.definitions import assign, comparison, one_to_one, score_guesses, squared_errors
-from fedpriv.scoring.floors import FLOORS, NEAREST, blind_floors, guess, guessers
+from fedpriv.scoring.floors import FLOORS, LABELS, NEAREST, blind_floors, floor_words, guess, guessers
 from fedpriv.scoring.identification import identify
 from fedpriv.scoring.leakage import psnr
 from fedpriv.util.errors import UserError
@@ -139,6 +139,85 @@ def test_a_class_without_nonmembers_falls_back_to_all():
     assert floor("random_same_class", truth).unique().item() in [pytest.approx(0.2), pytest.approx(0.6)]
 
 
+def test_an_optimal_image_of_a_class_without_strangers_is_that_of_all():
+    truth = a_truth([0.9, 0.8], labels=[7, 1], pool=[0.1, 0.2, 0.8], pool_labels=[0, 0, 1])
+    of_all = floor("optimal_image", truth)
+    assert of_all.unique().item() == pytest.approx(truth.pool.optimal[0, 0, 0].item())
+    both = floor("optimal_class_image", truth, 2)
+    expect_same(both[:1], of_all)
+    assert both[1].unique().item() == pytest.approx(0.8)
+    alone = a_truth([0.9], labels=[7], pool=[0.1, 0.2, 0.8], pool_labels=[0, 0, 1])
+    expect_same(floor("optimal_class_image", alone), of_all)
+    mixed = a_truth([0.9, 0.8], labels=[7, 8], pool=[0.1, 0.2, 0.8], pool_labels=[0, 0, 1])
+    expect_same(floor("optimal_class_image", mixed), of_all)  # nobody is of either class
+
+
+def test_a_mixtures_mean_takes_all_strangers_for_a_class_without_any():
+    truth = a_truth([0.9, 0.8], weights=[0.25, 0.75], labels=[7, 1], pool=[0.2, 0.6], pool_labels=[0, 1])
+    assert floor("class_mean_image", truth).unique().item() == pytest.approx(0.25 * 0.4 + 0.75 * 0.6)
+    assert floor("class_mean_image", truth, 3)[:, 0, 0, 0].tolist() == pytest.approx([0.4, 0.6, 0.4])
+
+
+def test_random_guesses_are_of_their_members_classes_and_repeat_when_the_class_is_used_up():
+    truth = a_truth([0.9, 0.8], labels=[0, 1], pool=[0.1, 0.2, 0.6], pool_labels=[0, 0, 1])
+    values = floor("random_same_class", truth, 5)[:, 0, 0, 0].tolist()
+    assert sorted(values[::2][:2]) == pytest.approx([0.1, 0.2])  # both of class 0, then the first of them again
+    assert values[4] == values[0]
+    assert values[1::2] == pytest.approx([0.6, 0.6])
+    everyone = floor("random_image", truth, 7)[:, 0, 0, 0].tolist()
+    assert sorted(everyone[:3]) == pytest.approx([0.1, 0.2, 0.6])
+    assert everyone[3:6] == everyone[:3]
+    assert everyone[6] == everyone[0]
+
+
+def test_a_single_random_guess_is_of_a_class_drawn_by_the_weights():
+    truth = a_truth([0.9, 0.8], weights=[0.2, 0.8], labels=[0, 1], pool=[0.1, 0.6], pool_labels=[0, 1])
+    drawn = [floor("random_same_class", truth, index=index).unique().item() for index in range(400)]
+    share = sum(value > 0.3 for value in drawn) / 400
+    assert share == pytest.approx(0.8, abs=0.06)  # three standard deviations
+    torch.manual_seed(1)
+    again = [floor("random_same_class", truth, index=index).unique().item() for index in range(50)]
+    assert again == drawn[:50]  # by the seed of the scores and nothing else
+    assert floor("random_same_class", truth, seed=1, index=0).unique().item() in (
+        pytest.approx(0.1),
+        pytest.approx(0.6),
+    )
+
+
+def test_draws_depend_on_seed_name_and_target():
+    truth = truths([1])[0]
+    first = guess("noise", truth, TargetId(0, 0, 0), 1, 0)
+    for other in (TargetId(1, 0, 0), TargetId(0, 1, 0), TargetId(0, 0, 1)):
+        assert not torch.equal(first, guess("noise", truth, other, 1, 0))
+    assert not torch.equal(first, guess("noise", truth, TargetId(0, 0, 0), 1, 1))
+    expect_same(first, guess("noise", truth, TargetId(0, 0, 0, 5), 1, 0))  # whatever its class
+
+
+def test_the_mean_colour_is_of_each_channel():
+    pool = torch.zeros(2, 3, 4, 4)
+    pool[0, 0], pool[1, 1, :2] = 1.0, 1.0
+    truth = Truth.equal(
+        torch.zeros(1, 3, 4, 4),
+        torch.zeros(1, dtype=torch.int64),
+        Pool(pool, torch.zeros(2).long(), pool[:0], torch.zeros(0).long()),
+    )
+    found = floor("mean_colour", truth, 2)
+    assert found.shape == (2, 3, 4, 4)
+    assert found[:, :, 0, 0].tolist() == found[:, :, 3, 2].tolist() == [[0.5, 0.25, 0.0]] * 2
+    assert floor("mean_image", truth, 2)[1, 1, :, 0].tolist() == [0.5, 0.5, 0.0, 0.0]
+
+
+def test_what_guesses_are_called():
+    assert set(LABELS) == {*FLOORS, NEAREST, "permuted", "strangers", "head_rows", "other_uploads", "mean_upload"}
+    assert len(set(LABELS.values())) == len(LABELS)
+    assert floor_words("noise") == "the floor (best blind guess: uniform noise)"
+    assert floor_words("of_another_package") == "the floor (best blind guess: of_another_package)"
+    assert floor_words("permuted") == "the floor (permuted uploads (negative control))"
+    assert blind_floors(["noise", "permuted", "mean_image"]) == ("mean_image", "noise")
+    with pytest.raises(ValueError, match="no strangers were compared with the upload"):
+        floor(NEAREST, truths([1])[0])
+
+
 @pytest.mark.parametrize("name", FLOORS)
 def test_floors_never_look_at_the_members_pixels(name):
     truth, other = truths([2])[0], truths([2])[0]
@@ -174,6 +253,26 @@ def test_floors_of_cifar10_are_the_known_ones():
 
 
 # ---------------------------------------------------------------- identification
+
+
+def test_ranks_and_ties_by_hand():
+    truth = a_truth([0.5], decoys=[0.5, 0.5, 0.45, *[0.9] * 8])
+    found = identify(flat(0.5), truth, torch.tensor([0]))
+    assert (found.top1, found.mean_rank, found.decoys) == (pytest.approx(1 / 3), 2, 11)  # two level: first to third
+    nearer = identify(flat(0.45), truth, torch.tensor([0]))
+    assert (nearer.top1, nearer.mean_rank) == (0, 1 + 1 + 2 / 2)
+
+
+def test_the_fewest_decoys_of_a_targets_classes_are_told():
+    members, strangers = flat(0.5, 0.7), flat(*[0.1] * 10, *[0.2] * 14)
+    labels = torch.tensor([0] * 10 + [1] * 14)
+    pool = Pool(flat(0.3), torch.tensor([0]), strangers, labels)
+    truth = Truth(members, torch.tensor([0.4, 0.6]), torch.tensor([0, 1]), pool)
+    found = identify(flat(0.5, 0.25), truth, torch.tensor([0, 1]))
+    assert (found.top1, found.decoys) == (pytest.approx(0.4), 10)
+    assert found.mean_rank == pytest.approx(0.4 * 1 + 0.6 * 15)
+    shared = identify(flat(0.0, 0.65), truth, torch.tensor([1, 1]))  # both compared with the second guess
+    assert (shared.top1, shared.mean_rank) == (1, 1)
 
 
 def test_identification_by_hand():

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import beta
 from scipy.stats import t as student
 
-from fedpriv.scoring.intervals import clustered, combine, compare, summary
+from fedpriv.scoring.intervals import _barnard_rubin, clopper_pearson, clustered, combine, compare, summary
 
 
 def rng(seed=0):
@@ -172,7 +172,174 @@ def test_one_client_compares_without_an_interval():
     assert (found.mean, found.ci95, found.p_value, found.degrees, found.n_clients) == (1.5, None, None, None, 1)
 
 
+def test_two_clients_are_enough_for_an_interval_and_a_p_value():
+    for kind in ("mean", "share", "difference"):
+        found = clustered([0.0, 1.0, 1.0, 1.0], [0, 0, 1, 1], kind)
+        assert None not in (found.interval(), found.p_value(0.1))
+    both = difference([1.0, 2.0], [0, 1])
+    assert (both.degrees, both.n_clients) == (pytest.approx(1), 2)
+
+
+def test_limits_of_a_mean_by_hand():
+    found = clustered([1.0, 2.0, 6.0], [0, 1, 2])
+    error = (7 / 3) ** 0.5
+    assert found.error == pytest.approx(error)
+    for tail in (0.05, 0.2):
+        half = student.ppf(1 - tail, 2) * error
+        assert found.limits(tail) == pytest.approx((3 - half, 3 + half))
+    assert found.p_value(1.0) == pytest.approx(student.sf(2 / error, 2))
+
+
+def test_effective_numbers_by_hand():
+    found = clustered([0.0, 1.0, 1.0, 0.0, 1.0], [0, 0, 1, 1, 1], "share")
+    assert found.effective(0.0) == pytest.approx(5)
+    assert found.effective(1.0) == pytest.approx(1 / (0.4**2 + 0.6**2))
+    assert found.effective(0.5) == pytest.approx(1 / (0.5 / 5 + 0.5 * 0.52))
+    assert found.shares == pytest.approx([0.4, 0.6])
+
+
+def test_degrees_of_freedom_by_hand():
+    # Two clients with shares 3/4 and 1/4: residual sums are the same but for their sign, which leaves one degree.
+    assert clustered(np.arange(4.0), [0, 0, 0, 1]).degrees == pytest.approx(1)
+    # Three clients of shares 1/2, 1/4, 1/4 by the definition, with a correlation of 0.1 within.
+    shares, within = np.array([0.5, 0.25, 0.25]), np.array([2, 1, 1]) / 16
+    covariance = np.diag(0.9 * within + 0.1 * shares**2)
+    centred = np.eye(3) - np.outer(shares, np.ones(3))
+    form = np.diag(1 / (1 - shares))
+    spread = form @ centred @ covariance @ centred.T
+    expected = np.trace(spread) ** 2 / np.trace(spread @ spread)
+    assert clustered(np.arange(4.0), [0, 0, 1, 2]).degrees == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "clients", "saturated"),
+    [
+        ([0.0, 0.0, 0.0, 0.0, 0.0], range(5), True),
+        ([1.0, 0.0, 0.0, 0.0, 0.0], range(5), True),
+        ([1.0, 1.0, 0.0, 0.0, 0.0], range(5), True),
+        ([1.0, 1.0, 1.0, 0.0, 0.0], range(5), True),
+        ([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], range(7), False),
+        ([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0, 0, 0, 1, 1, 2, 3], True),
+        ([1.0, 1.0 + 1e-13, 1.0, 1.0], range(4), True),
+    ],
+)
+def test_few_clients_that_deviate(values, clients, saturated):
+    assert clustered(values, list(clients), "share").nearly_saturated is saturated
+
+
+def test_numbers_behind_a_share():
+    even = clustered([1.0, 0.0] * 20, range(40), "share")
+    assert even.number(0.025) == pytest.approx(40)  # the variance is that of 39, but there are as many clients
+    pairs = clustered([1.0, 0.0] * 20, np.repeat(range(20), 2), "share")
+    # Pairs of a yes and a no: independent values are the floor of the error, by 39 degrees of freedom and not by 19.
+    wide = student.ppf(0.975, 39) / student.ppf(0.975, 19)
+    assert pairs.number(0.025) == pytest.approx(39 * wide**2)
+    none = clustered(np.zeros(30), np.repeat(range(6), 5), "share")
+    assert none.number(0.025) == pytest.approx(30 / 3)  # at a correlation of one half
+    copies = clustered(np.repeat([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], 5), np.repeat(range(7), 5), "share")
+    wide = student.ppf(0.975, 34) / student.ppf(0.975, 6)
+    assert copies.number(0.025) == pytest.approx(max(7, 6 * wide**2))
+
+
+def test_clopper_and_pearson_by_hand():
+    assert clopper_pearson(0.3, 10) == pytest.approx((beta.ppf(0.025, 3, 8), beta.ppf(0.975, 4, 7)))
+    assert clopper_pearson(0.3, 10, 0.1) == pytest.approx((beta.ppf(0.1, 3, 8), beta.ppf(0.9, 4, 7)))
+    assert clopper_pearson(0.0, 10) == (0.0, pytest.approx(1 - 0.025**0.1))
+    assert clopper_pearson(1.0, 10) == (pytest.approx(0.025**0.1), 1.0)
+    assert clopper_pearson(-1e-9, 10) == clopper_pearson(0.0, 10)
+    assert clopper_pearson(1 + 1e-9, 10) == clopper_pearson(1.0, 10)
+
+
+def test_a_difference_to_a_guess_that_is_the_same_for_all_is_its_own_share_moved():
+    told = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    share = clustered(told, range(8), "share").interval()
+    moved = clustered(told - 0.25, range(8), "difference", guess=0.25)
+    assert moved.interval() == pytest.approx((share[0] - 0.25, share[1] - 0.25))
+    assert moved.mean == pytest.approx(0.375)
+
+
+def test_a_difference_of_two_shares_by_hand():
+    # Right alone at 6 of 20, the guess at 4: limits of either, put together as both go together.
+    values = np.array([1.0] * 6 + [-1.0] * 4 + [0.0] * 10)
+    found = clustered(values, range(20), "difference")
+    more, less = (clustered(part, range(20), "share") for part in (np.maximum(values, 0), np.maximum(-values, 0)))
+    opposed = (found.error**2 - more.error**2 - less.error**2) / (2 * more.error * less.error)
+    assert 0 < opposed < 1
+    (low, high), (least, most) = more.interval(), less.interval()
+
+    def together(one, other):
+        return (one**2 + other**2 + 2 * opposed * one * other) ** 0.5
+
+    assert found.interval() == pytest.approx(
+        (0.1 - together(0.3 - low, most - 0.2), 0.1 + together(high - 0.3, 0.2 - least))
+    )
+
+
+def test_a_mean_of_equal_values_ends_where_it_is():
+    found = clustered([2.0] * 6, np.repeat(range(3), 2))
+    assert found.error == 0
+    assert found.interval() == pytest.approx((2, 2))
+    assert found.p_value(2.0) == 1
+    assert found.p_value(1.999) == 0.5**3
+    assert clustered([2.0, 2.0 + 1e-13, 2.0], range(3)).error == 0
+    assert clustered([2.0, 2.0 + 1e-9, 2.0], range(3)).error > 0
+
+
+def test_comparisons_say_what_they_are_of():
+    found = compare([1.0, 0.0, 1.0], [4, 4, 9], measure="identified", against="noise", least=0.05, stratum="2-3")
+    assert (found.measure, found.against, found.least, found.stratum) == ("identified", "noise", 0.05, "2-3")
+    assert (found.n, found.n_clients, found.mean) == (3, 2, pytest.approx(2 / 3))
+    assert found.ci95 == clustered([1.0, 0.0, 1.0], [0, 0, 1], "difference").interval()
+    for measure in ("images", "vectors", "accuracy"):
+        made = compare([1.0, 0.0, 1.0], [4, 4, 9], measure=measure, against="noise", least=0.05)
+        assert made.ci95 == clustered([1.0, 0.0, 1.0], [0, 0, 1]).interval()
+        assert made.stratum == "all"
+    weighted = compare(
+        [1.0, 0.0, 1.0], [4, 4, 9], measure="images", against="a", least=0.5, weights=np.array([1.0, 2.0, 1.0])
+    )
+    assert weighted.mean == 0.5
+
+
 # ---------------------------------------------------------------- several seeds
+
+
+def test_seeds_keep_what_holds_for_all_of_them():
+    one = difference([1.0, 2.0, 3.0], [0, 1, 2], least=0.5)
+    other = compare([2.0, 3.0, 4.0, 5.0], range(4), measure="images", against="noise", least=0.75)
+    third = compare([2.0, 2.0, 4.0, 5.0], range(4), measure="images", against="noise", least=0.25)
+    found = combine([one, other, third])
+    assert (found.against, found.least, found.n, found.n_clients) == ("noise", 0.75, 11, 3)
+    assert found.mean == pytest.approx((2 + 3.5 + 3.25) / 3)
+    assert (found.measure, found.stratum) == ("images", "all")
+
+
+def test_combined_p_values_by_hand():
+    low, high = difference([1.0, 2.0, 3.0], range(3)), difference([2.0, 3.0, 4.0], range(3))
+    both = combine([low, high])
+    within, between = 1 / 3, 1.5 * 0.5
+    free = _barnard_rubin(between, within, 2, 2.0)
+    error = (within + between) ** 0.5
+    assert both.degrees == pytest.approx(free)
+    assert both.p_value == pytest.approx(student.sf((2.5 - 0.5) / error, free))
+    half = student.ppf(0.975, free) * error
+    assert both.ci95 == pytest.approx((2.5 - half, 2.5 + half))
+
+
+def test_degrees_of_barnard_and_rubin_by_hand():
+    # Added 3/4 of the variance by seeds: observed 9/11 * 8 * 1/4, and together 1 / (9/16/4 + 11/18).
+    assert _barnard_rubin(3.0, 1.0, 5, 8.0) == pytest.approx(max(4, 1 / (9 / 64 + 11 / 18)))
+    assert _barnard_rubin(1.0, 3.0, 5, 8.0) == pytest.approx(1 / (1 / 64 + 11 / (9 * 8 * 0.75)))
+    assert _barnard_rubin(0.0, 1.0, 5, 8.0) == pytest.approx(9 / 11 * 8)
+    assert _barnard_rubin(1.0, 0.0, 5, 8.0) == 4
+    assert _barnard_rubin(1.0, 0.0, 9, 3.0) == 3  # no more than one seed has
+
+
+def test_seeds_without_any_spread_are_as_certain_as_the_least_certain():
+    sure, less = difference([2.0] * 8, np.repeat(range(4), 2)), difference([2.0] * 6, np.repeat(range(3), 2))
+    both = combine([sure, less])
+    assert both.ci95 == pytest.approx((2, 2))
+    assert (both.p_value, both.mean) == (1 / 8, pytest.approx(2))  # though their means differ in the last digit
+    assert both.degrees == min(sure.degrees, less.degrees)
 
 
 def test_seeds_that_agree_keep_the_interval_of_one():
@@ -218,3 +385,10 @@ def test_combined_intervals_cover(number, apart):
         widths.append(high - low)
     assert hits / 300 >= 0.92
     assert max(widths) < 2 * student.ppf(0.975, 1) * 4 * apart
+
+
+def test_values_of_which_none_is_there_have_no_summary():
+    nothing = summary([], [])
+    assert (nothing.mean, nothing.n, nothing.per_target, nothing.sum) == (None, 0, (), None)
+    one = summary([4.0, 8.0], [0, 1], "share")
+    assert (one.median, one.sd) == (6, pytest.approx(8**0.5))

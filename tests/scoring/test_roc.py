@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from fedpriv.scoring.intervals import clustered
 from fedpriv.scoring.roc import Ranked, area, rate_at
 
 MEASURES = {"membership": "auc", "members_found": "tpr_at_1_percent"}
@@ -152,3 +153,13 @@ def test_a_guess_below_chance_is_not_the_strongest():
     found = own.against({"wrong": wrong}, {"membership": "auc"})[0]
     assert found.against == "chance"
     assert found.mean == pytest.approx(own.rate("auc") - 0.5)
+
+
+def test_a_guess_that_varies_has_a_spread_of_its_own():
+    draw = np.random.default_rng(4)
+    own, other = (Ranked.of(*trials(draw, 8, 20, shift)) for shift in (2.0, 0.8))
+    found = own.against({"other": other}, {"membership": "auc"})[0]
+    apart = own.values("auc") - other.values("auc")
+    assert found.against == "other"
+    assert found.ci95 == clustered(apart, own.unit, "difference", own.weights).interval()
+    assert found.ci95 != clustered(apart, own.unit, "difference", own.weights, 0.5).interval()

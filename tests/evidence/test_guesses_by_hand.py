@@ -1,0 +1,252 @@
+"""Guesses at vectors from hand-made uploads: whose rows count, of which round, and what takes no class."""
+
+import dataclasses
+
+import pytest
+import torch
+from compare import expect_close
+
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.trained import Trained
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.guesses import with_guesses
+from fedpriv.evidence.pool import Pool
+from fedpriv.evidence.truth import Truth
+from fedpriv.wire.payloads import Classifier, Entangled, Kernel, Prototypes, Representations
+
+CPU = torch.device("cpu")
+# Strangers of four pixels: 0.1 and 0.3 of class 0, 0.8 of class 1, 0.5 of an unknown class; none of class 2.
+STRANGERS = torch.tensor([0.1, 0.3, 0.8, 0.5])
+POOL = Pool(
+    STRANGERS[:, None, None, None].expand(-1, 1, 2, 2).clone(),
+    torch.tensor([0, 0, 1, -1]),
+    torch.zeros(0, 1, 2, 2),
+    torch.zeros(0, dtype=torch.int64),
+)
+
+
+def twice(images):
+    return 2 * images.flatten(1)
+
+
+def vector(value):
+    return torch.full((4,), float(value))
+
+
+def truth(*labels, weights=None, feature=True):
+    shares = torch.tensor(weights or [1 / len(labels)] * len(labels))
+    members = torch.full((len(labels), 1, 2, 2), 0.4)
+    return Truth(members, shares, torch.tensor(labels), POOL, vector(1) if feature else None)
+
+
+def rows(client, values, classes, round_=2, broadcast=()):
+    features = torch.stack([vector(value) for value in values])
+    return Observation(round_, client, (Prototypes(features, torch.tensor(classes)),), broadcast)
+
+
+def evidence(*observations, targets, extractors=None, labels=None, n_classes=3):
+    known = Knowledge(
+        KnowledgeCard(),
+        (1, 2, 2),
+        n_classes,
+        extractors={0: twice} if extractors is None else extractors,
+        labels=labels or {},
+    )
+    return Evidence(observations, None, known, targets)
+
+
+def guessed(found, seen, unit="row", kind="prototype", **more):
+    return with_guesses([found] if isinstance(found, Truth) else found, seen, kind, unit, device=CPU, **more)
+
+
+OWN = rows(0, [9, 8], [0, 1])
+TARGET = TargetId(2, 0, 0, 0)
+
+
+# ---------------------------------------------------------------- strangers
+
+
+def test_strangers_of_a_class_of_several_and_of_none():
+    seen = evidence(OWN, targets=(TARGET,) * 4)
+    found = guessed([truth(0), truth(1), truth(0, 1, weights=[0.25, 0.75]), truth(2)], seen)
+    # Means 0.2 and 0.8, and of class 2 that of all strangers whose class is known: 0.4; the extractor doubles them.
+    for one, value in zip(found, (0.4, 1.6, 0.25 * 0.4 + 0.75 * 1.6, 0.8), strict=True):
+        expect_close(one.vectors["strangers"], vector(value), atol=1e-6)
+        assert set(one.vectors) == {"strangers"}
+        assert one.told
+
+
+def test_where_classes_are_not_told_all_strangers_count_alike():
+    seen = evidence(OWN, targets=(dataclasses.replace(TARGET, label=-1),))
+    (found,) = guessed(truth(1), seen)
+    assert not found.told
+    expect_close(found.vectors["strangers"], vector(2 * 1.7 / 4), atol=1e-6)
+    granted = evidence(OWN, targets=seen.targets, labels={(2, 0): torch.tensor([1])})
+    assert guessed(truth(1), granted)[0].told
+    elsewhere = evidence(OWN, targets=seen.targets, labels={(1, 0): torch.tensor([1]), (2, 1): torch.tensor([1])})
+    assert not guessed(truth(1), elsewhere)[0].told
+    assert guessed(truth(0), evidence(OWN, targets=(TARGET,)))[0].told  # class 0 is a class as any other
+
+
+def test_strangers_of_unknown_classes_make_no_guess():
+    unknown = dataclasses.replace(POOL, guess_labels=torch.full((4,), -1))
+    (found,) = guessed(dataclasses.replace(truth(0), pool=unknown), evidence(OWN, targets=(TARGET,)))
+    assert found.vectors == {}
+
+
+def test_without_a_vector_to_recover_there_is_nothing_to_guess():
+    assert guessed(truth(0, feature=False), evidence(OWN, targets=(TARGET,)))[0].vectors == {}
+
+
+def test_strangers_are_represented_once():
+    calls, kept = [], Trained()
+
+    def counted(images):
+        calls.append(len(images))
+        return twice(images)
+
+    seen = evidence(OWN, targets=(TARGET, TARGET), extractors={0: counted})
+    guessed([truth(0), truth(1)], seen, kept=kept)
+    guessed([truth(0), truth(1)], seen, kept=kept)
+    assert calls == [4]
+    many = Pool(
+        *(torch.rand(600, 1, 2, 2), torch.zeros(600, dtype=torch.int64)),
+        *(torch.zeros(0, 1, 2, 2), torch.zeros(0, dtype=torch.int64)),
+    )
+    calls.clear()
+    guessed(dataclasses.replace(truth(0), pool=many), evidence(OWN, targets=(TARGET,), extractors={0: counted}))
+    assert calls == [256, 256, 88]
+
+
+# ---------------------------------------------------------------- the nearest strangers
+
+
+@pytest.mark.parametrize(("value", "order"), [(0.0, [0, 1, 3, 2]), (1.1, [3, 1, 2, 0]), (9.0, [2, 3, 1, 0])])
+def test_strangers_come_by_their_distance_to_the_uploaded_vector(value, order):
+    seen = evidence(rows(0, [value], [0]), targets=(TARGET,))
+    assert guessed(truth(0), seen)[0].nearest.tolist() == order
+
+
+def test_of_many_strangers_the_nearest_are_kept():
+    images = torch.arange(100)[:, None, None, None].expand(-1, 1, 2, 2) / 100
+    pool = Pool(images, torch.zeros(100).long(), torch.zeros(0, 1, 2, 2), torch.zeros(0).long())
+    found = guessed(dataclasses.replace(truth(0), pool=pool), evidence(rows(0, [0], [0]), targets=(TARGET,)))[0]
+    assert found.nearest.tolist() == list(range(64))
+
+
+def test_where_no_vector_can_be_compared_no_stranger_is_nearest():
+    assert guessed(truth(0), evidence(OWN, targets=(TARGET,), extractors={}))[0].nearest is None
+    wide = evidence(OWN, targets=(TARGET,), extractors={0: lambda images: images.flatten(1)[:, :3]})
+    assert guessed(truth(0), wide)[0].nearest is None
+    mixed = Observation(2, 0, (Entangled(vector(1), torch.tensor([1.0, 0.0, 0.0])),), ())
+    seen = evidence(mixed, targets=(TARGET,))
+    assert guessed(truth(0), seen, unit="class", kind="entangled")[0].nearest is None
+    assert guessed(truth(0), seen, unit="upload", kind="entangled")[0].nearest is not None
+    assert guessed(truth(0), evidence(Observation(2, 0, (Kernel(torch.eye(2)),), ()), targets=(TARGET,)), kind="kernel")
+
+
+# ---------------------------------------------------------------- other clients' rows
+
+
+def test_rows_of_others_in_the_attacked_round_count_and_no_others():
+    others = (rows(1, [1, 2], [0, 1]), rows(2, [3], [0]), rows(1, [50], [0], round_=1), rows(3, [70], [0], round_=3))
+    found = guessed([truth(0), truth(1), truth(2)], evidence(OWN, *others, targets=(TARGET,) * 3))
+    for one, value in zip(found, (2, 2, 2), strict=True):  # (1 + 3) / 2, 2, and the mean of all three
+        expect_close(one.vectors["other_uploads"], vector(value), atol=1e-6)
+        expect_close(one.vectors["mean_upload"], vector(2), atol=1e-6)  # of classes 0 and 1: (2 + 2) / 2
+    uneven = evidence(OWN, rows(1, [1, 4], [0, 1]), rows(2, [3], [0]), targets=(TARGET,) * 3)
+    found = guessed([truth(0), truth(1), truth(0, 1)], uneven)
+    assert [float(one.vectors["other_uploads"][0]) for one in found] == pytest.approx([2, 4, 3])
+    assert [float(one.vectors["mean_upload"][0]) for one in found] == pytest.approx([3] * 3)
+
+
+def test_rows_without_classes_say_their_mean_alone():
+    raw = [Observation(2, k, (Representations(vector(k)[None], torch.tensor([0])),), ()) for k in (0, 1, 3)]
+
+    def silent(payload):
+        hidden = dataclasses.replace(payload)
+        object.__setattr__(hidden, "said", lambda what: None)
+        return hidden
+
+    mute = [raw[0], dataclasses.replace(raw[1], upload=(silent(raw[1].upload[0]),)), raw[2]]
+    found = guessed(truth(0), evidence(*mute, targets=(TARGET,)), kind="representation")[0]
+    assert set(found.vectors) == {"strangers", "mean_upload"}
+    expect_close(found.vectors["mean_upload"], vector(2), atol=1e-6)
+
+
+def test_the_one_sum_that_a_server_sees_is_nobody_elses_upload():
+    total = OWN.upload
+    summed = evidence(OWN, dataclasses.replace(rows(1, [1], [0]), upload=total), targets=(TARGET,))
+    assert set(guessed(truth(0), summed)[0].vectors) == {"strangers"}
+
+
+def test_each_client_has_guesses_of_its_own():
+    seen = (rows(0, [9], [0]), rows(1, [5], [0]))
+    both = evidence(*seen, targets=(TARGET, TargetId(2, 1, 0, 0)), extractors={0: twice})
+    first, second = guessed([truth(0), truth(0)], both)
+    expect_close(first.vectors["other_uploads"], vector(5), atol=1e-6)
+    expect_close(second.vectors["other_uploads"], vector(9), atol=1e-6)
+    assert "strangers" not in second.vectors
+
+
+# ---------------------------------------------------------------- mixtures
+
+
+def mixture(client, value, weights, round_=2):
+    return Observation(round_, client, (Entangled(vector(value), torch.tensor(weights)),), ())
+
+
+def test_mixtures_of_the_newest_rounds_are_solved_for_classes():
+    own = mixture(0, 9, [1.0, 0.0, 0.0])
+    pure = [mixture(1, 2, [1.0, 0.0, 0.0], 1), mixture(2, 4, [0.0, 1.0, 0.0]), mixture(1, 6, [0.0, 0.0, 1.0])]
+    later = mixture(2, 99, [1.0, 0.0, 0.0], 3)
+    seen = evidence(own, *pure, later, targets=(TARGET,))
+    found = guessed(truth(0), seen, unit="class", kind="entangled")[0]
+    expect_close(found.vectors["mean_upload"], vector(4), atol=1e-6)  # of rounds 1 and 2
+    assert set(found.vectors) == {"strangers", "other_uploads", "mean_upload"}
+    two = evidence(own, *pure[:2], targets=(TARGET,))
+    found = guessed(truth(0), two, unit="class", kind="entangled")[0]
+    expect_close(found.vectors["other_uploads"], vector(3), atol=1e-6)  # of two the mean alone
+
+
+def test_of_many_mixtures_the_newest_are_used():
+    old = [mixture(k, 100, [1.0, 0.0, 0.0], 1) for k in range(1, 30)]
+    new = [mixture(k, k % 2, [1.0, 0.0, 0.0], 2) for k in range(1, 61)]
+    seen = evidence(mixture(0, 9, [1.0, 0.0, 0.0]), *old, *new, targets=(TARGET,))
+    found = guessed(truth(0), seen, unit="class", kind="entangled")[0]
+    expect_close(found.vectors["mean_upload"], vector(0.5), atol=1e-6)
+
+
+# ---------------------------------------------------------------- rows of the classifier
+
+
+def test_rows_of_the_classifier_are_fitted_to_what_is_known_of_classes():
+    weight = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0]])
+    own = dataclasses.replace(OWN, broadcast=(Classifier({"weight": weight, "bias": torch.zeros(3)}),))
+    found = guessed([truth(k) for k in range(3)], evidence(own, targets=(TARGET,) * 3))
+    # Strangers' class means are flat: centred rows explain nothing of them, so that every guess is their mean.
+    mean = (0.4 + 1.6 + 0.8) / 3
+    for one in found:
+        expect_close(one.vectors["head_rows"], vector(mean), atol=1e-5)
+    values = 3 * (weight - weight.mean(0)) + 1
+    others = Observation(2, 1, (Prototypes(values, torch.arange(3)),), ())
+    found = guessed([truth(k) for k in range(3)], evidence(own, others, targets=(TARGET,) * 3))
+    for one, value in zip(found, values, strict=True):  # rows that others' vectors follow are found again
+        expect_close(one.vectors["head_rows"], value, atol=1e-5)
+    blind = evidence(own, targets=(TARGET,), extractors={})
+    assert guessed(truth(0), blind)[0].vectors == {}  # nothing to fit the rows to
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (3, 5)])
+def test_rows_of_another_shape_are_left_alone(shape):
+    own = dataclasses.replace(
+        OWN, broadcast=(Classifier({"weight": torch.ones(shape), "bias": torch.zeros(shape[0])}),)
+    )
+    assert "head_rows" not in guessed(truth(0), evidence(own, targets=(TARGET,)))[0].vectors
+
+
+def test_truths_are_otherwise_what_they_were():
+    one = truth(0, 1)
+    found = guessed(one, evidence(OWN, targets=(TARGET,)))[0]
+    for name in ("members", "weights", "labels", "pool", "feature"):
+        assert getattr(found, name) is getattr(one, name)

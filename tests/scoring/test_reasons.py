@@ -1,0 +1,101 @@
+"""Why the absence of a leak says little: each reason with its figures, at the very bound."""
+
+import pytest
+from eval_cases import asked, attacked, but, compared, result, summary
+
+from fedpriv.scoring.reasons import reasons_by_key
+from fedpriv.scoring.records import FiniteSummary
+from fedpriv.scoring.records.made import Budget, Training
+
+
+def told(record, *beside):
+    page = {"own": record} | dict(enumerate(beside))
+    return [(one.name, one.value, one.beside, one.text) for one in reasons_by_key(page)["own"]]
+
+
+def test_nothing_is_said_against_a_thorough_attack():
+    assert told(attacked(compared())) == []
+    assert told(asked(control=0.5, comparisons=(compared("membership"),))) == []
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_few_clients(number):
+    expected = [("few_clients", number, 5, "")] if number < 5 else []
+    assert told(attacked(compared(), n_clients=number)) == expected
+    assert told(asked(control=0.5, n_clients=number, comparisons=(compared("membership"),))) == expected
+
+
+def test_what_is_missing():
+    assert told(attacked()) == [("no_comparison", None, None, "")]
+    bare = attacked(compared())
+    assert told(but(bare, control=but(bare.control, permuted=None))) == [("no_control", None, None, "")]
+    assert told(asked()) == [("no_comparison", None, None, ""), ("no_control", None, None, "")]
+    assert told(attacked(compared(), caveat="Two losses.")) == [("caveat", None, None, "Two losses.")]
+
+
+@pytest.mark.parametrize(("converged", "share"), [((True, False, False), 1 / 3), ((True, False), 0.5), ((False,), 0.0)])
+def test_half_of_the_targets_must_converge(converged, share):
+    record = attacked(compared())
+    rows = tuple(but(record.targets[0], converged=one) for one in converged)
+    expected = [("not_converged", share, 0.5, "")] if share < 0.5 else []
+    assert told(but(record, targets=rows)) == expected
+
+
+# ---------------------------------------------------------------- budgets
+
+
+def at(value, psnr, **changes):
+    record = attacked(compared(), budget=Budget(field="iterations", value=value), **changes)
+    return but(record, metrics=but(record.metrics, psnr_db=summary(psnr, kind=FiniteSummary)))
+
+
+def test_a_larger_budget_is_judged_and_one_that_rises_may_rise_on():
+    page = {"large": at(300, 10.75), "small": at(3, 9.0), "middle": at(30, 10.25)}
+    found = {key: [(one.name, one.value, one.beside) for one in own] for key, own in reasons_by_key(page).items()}
+    assert found == {
+        "large": [("budget_rising", 0.5, 0.5)],  # by the last step alone, and by no less than counts
+        "small": [("smaller_budget", None, None)],
+        "middle": [("smaller_budget", None, None)],
+    }
+    page["large"] = at(300, 10.7)
+    assert reasons_by_key(page)["large"] == ()
+    assert told(at(30, 10.0)) == []
+
+
+def test_inferences_have_no_budgets():
+    page = {"images": at(30, 10.0), "members": asked(control=0.5, comparisons=(compared("membership"),))}
+    assert reasons_by_key(page) == {"images": (), "members": ()}
+    stored = {seed: result(seed=seed, budget=20) for seed in (0, 1)}
+    assert {key: [one.name for one in own] for key, own in reasons_by_key(stored).items()} == {0: [], 1: []}
+
+
+# ---------------------------------------------------------------- training
+
+
+def trained(accuracy, guess=0.2, **changes):
+    return attacked(compared(), training=Training(accuracy=accuracy, guess=guess), **changes)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "name"), [(0.1, "at_chance"), (0.27, "at_chance"), (0.29, None), (0.2 + 0.8 * 0.1, None)]
+)
+def test_a_model_at_chance(accuracy, name):
+    # Of the 80 % that a constant guess leaves wrong, a tenth is the least: 28 %.
+    record = trained(accuracy + 1e-12)
+    assert told(record) == ([] if name is None else [(name, pytest.approx(accuracy), 0.2, "")])
+
+
+def test_a_model_far_from_what_its_method_reaches_elsewhere():
+    poor, good = trained(0.5), trained(0.9)  # 3/8 and 7/8 of what is left
+    assert told(poor, good) == [("undertrained", 0.5, pytest.approx(0.9), "")]
+    other = trained(0.68, guess=0.6)  # a fifth of what is left; elsewhere 7/8 of it would be 95 %
+    assert told(other, good) == [("undertrained", 0.68, pytest.approx(0.6 + 0.4 * 7 / 8), "")]
+    assert told(good, poor) == []
+    assert told(trained(0.56), good) == []  # 9/20 of 80 % is more than half of 7/8
+    for elsewhere in (but(good, method="another"), but(good, dataset="another"), attacked(compared())):
+        assert told(poor, elsewhere) == []
+    assert told(poor, trained(0.6), good, trained(0.55))[0][2] == pytest.approx(0.9)  # the best of them
+
+
+def test_where_a_guess_leaves_nothing_no_model_gains():
+    assert [name for name, *_ in told(trained(1.0, guess=1.0))] == ["at_chance"]

@@ -1,0 +1,148 @@
+"""Recovered vectors by hand: which is nearest to its own, errors beside guesses and the control, and what is left "
+"out."""
+
+import dataclasses
+
+import pytest
+import torch
+from eval_cases import firsts, reconstruction, truths
+
+from fedpriv.scoring.leakage import Metric, cosine, relative_error
+from fedpriv.scoring.sections import Means
+from fedpriv.scoring.vectors import identify_features, score_vectors
+
+TRUE = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 4.0], [1.0, 1.0, 0]])
+MEANS = Means((0, 0, 1, 1))
+
+
+def secrets(*sizes, **vectors):
+    made = truths(sizes or [1] * 4)
+    return tuple(
+        dataclasses.replace(one, feature=feature, vectors={name: own[row] for name, own in vectors.items()})
+        for row, (one, feature) in enumerate(zip(made, TRUE, strict=True))
+    )
+
+
+def found(features):
+    return reconstruction(torch.zeros(4, 1, 1, 8, 8), features=features)
+
+
+def scored(features, control=None, sizes=(), others=None, **vectors):
+    permuted = None if control is None else found(control)
+    return score_vectors(found(features), permuted, secrets(*sizes, **vectors), MEANS, others or {})
+
+
+def test_a_vector_is_told_apart_from_those_of_its_client_alone():
+    hits, chance = identify_features(TRUE.roll(1, 0), TRUE, [0, 1, 2, 3])
+    assert (hits, chance) == ([1, 1, 1, 1], 1)
+    hits, chance = identify_features(TRUE[[1, 0, 2, 3]], TRUE, [0, 0, 1, 1])
+    assert (hits, chance) == ([0, 0, 1, 1], 0.5)
+    hits, chance = identify_features(TRUE, TRUE, [0, 0, 0, 1])
+    assert hits == [1] * 4
+    assert chance == pytest.approx((1 / 3 + 1 / 3 + 1 / 3 + 1) / 4)
+    broken = TRUE.clone()
+    broken[2, 0] = torch.nan  # counts as zero, to which the fourth is nearer than the third
+    assert identify_features(broken, TRUE, [0, 0, 1, 1])[0] == [1, 1, 0, 1]
+
+
+def test_measures_by_hand():
+    metrics = scored(0.5 * TRUE).metrics
+    assert metrics["relative_error"].per_target == pytest.approx((0.5,) * 4)
+    assert metrics["cosine"].per_target == pytest.approx((1,) * 4)
+    assert metrics["relative_error"].permuted is metrics["cosine"].permuted is None
+    told = metrics["feature_identification"]
+    assert (told.mean, told.chance, told.chance_of, told.permuted, told.blind) == (1, 0.5, "vectors", None, {})
+    assert metrics["others"] == {}
+
+
+def test_the_control_stands_beside_every_measure():
+    control = torch.zeros(4, 3)
+    control[0] = TRUE[0]
+    part = scored(0.5 * TRUE, control)
+    error, like = part.metrics["relative_error"], part.metrics["cosine"]
+    assert (error.permuted.mean, error.permuted.median) == (0.75, 1)
+    assert error.permuted.difference.mean == pytest.approx(0.5 - 0.75)
+    assert like.permuted.mean == pytest.approx(0.25)
+    told = part.metrics["feature_identification"]
+    rates = identify_features(control, TRUE, [0, 0, 1, 1])[0]
+    assert told.permuted.mean == told.blind["permuted"] == sum(rates) / 4
+    assert told.permuted.difference.mean == 1 - sum(rates) / 4
+    assert (told.chance, told.chance_of) == (sum(rates) / 4, "permuted")
+    assert part.floors["permuted"].relative_error == pytest.approx(0.75)
+    assert {one.against for one in part.comparisons} == {"permuted"}
+
+
+def test_guesses_are_held_to_the_same_rules():
+    part = scored(TRUE, near=0.9 * TRUE, far=TRUE[[1, 0, 2, 3]])
+    assert part.floors["near"].relative_error == pytest.approx(0.1, rel=1e-5)
+    assert (part.floors["near"].feature_identification, part.floors["far"].feature_identification) == (1, 0.5)
+    told = part.metrics["feature_identification"]
+    assert (told.chance, told.chance_of, told.blind) == (1, "near", {"near": 1, "far": 0.5})
+    error, apart = part.comparisons
+    assert (error.measure, error.against, error.stratum) == ("vectors", "near", "all")
+    assert (error.mean, error.least) == (pytest.approx(0.1, rel=1e-5), pytest.approx(0.01, rel=1e-5))
+    assert (apart.measure, apart.against, apart.mean, apart.least) == ("vectors_identified", "near", 0, 0.05)
+
+
+def test_every_stratum_is_compared_by_both_measures():
+    part = scored(TRUE, sizes=(1, 1, 5, 5), near=0.9 * TRUE)
+    assert [(one.measure, one.stratum, one.n) for one in part.comparisons] == [
+        *(("vectors", "all", 4), ("vectors", "1", 2), ("vectors", "4-10", 2)),
+        *(("vectors_identified", "all", 4), ("vectors_identified", "1", 2), ("vectors_identified", "4-10", 2)),
+    ]
+
+
+def test_a_guess_that_some_targets_lack_is_no_guess():
+    truth = list(secrets(near=TRUE, far=TRUE))
+    truth[3] = dataclasses.replace(truth[3], vectors={"far": TRUE[3]})
+    part = score_vectors(found(TRUE), None, truth, MEANS, {})
+    assert list(part.floors) == ["far"]
+
+
+def test_nothing_is_scored_where_nothing_was_recovered_or_no_truth_is_known():
+    for part in (
+        score_vectors(found(None), None, secrets(near=TRUE), MEANS, {}),
+        score_vectors(found(TRUE), None, truths([1] * 4), MEANS, {}),
+        score_vectors(found(TRUE), None, (*secrets()[:3], truths([1])[0]), MEANS, {}),
+    ):
+        assert (part.metrics, part.floors, part.comparisons) == ({}, {}, ())
+
+
+def test_vectors_that_are_not_finite_have_no_mean_error():
+    broken = TRUE.clone()
+    broken[1, 0] = torch.inf
+    part = scored(TRUE, broken, near=broken)
+    assert part.floors["near"].relative_error is None
+    assert part.metrics["relative_error"].permuted.mean is None
+    assert part.metrics["relative_error"].permuted.difference is None
+    errors = next(one for one in part.comparisons if one.measure == "vectors")
+    assert errors.mean == pytest.approx(1 / 4)  # as a zero vector it is off by its whole length
+
+
+def test_a_true_vector_of_zero_has_no_relative_error_but_is_told_apart():
+    truth = [dataclasses.replace(one, vectors={"near": 0.9 * TRUE[row]}) for row, one in enumerate(secrets())]
+    truth[3] = dataclasses.replace(truth[3], feature=torch.zeros(3))
+    part = score_vectors(found(TRUE), None, truth, MEANS, {})
+    assert [(one.measure, one.n, one.n_clients) for one in part.comparisons] == [
+        *(("vectors", 3, 2), ("vectors_identified", 4, 2)),
+    ]
+
+
+def test_measures_of_other_packages_see_recovered_vectors():
+    length = Metric("length", "", True, "length", lambda own, true: own.norm(dim=1), "vectors")
+    part = scored(TRUE, 2 * TRUE, others={"length": length})
+    assert part.metrics["others"]["length"].mean == pytest.approx(float(TRUE.norm(dim=1).mean()))
+    assert part.metrics["others"]["length"].permuted.mean == pytest.approx(float(2 * TRUE.norm(dim=1).mean()))
+
+
+def test_images_beside_vectors_do_not_matter():
+    images = reconstruction(firsts(secrets()), features=0.5 * TRUE)
+    assert score_vectors(images, None, secrets(), MEANS, {}).metrics == scored(0.5 * TRUE).metrics
+
+
+def test_errors_and_cosines_by_hand():
+    own, true = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.0, 4.0], [1.0, 0.0], [0.0, 2.0]])
+    assert relative_error(own, true).tolist() == [5 / 4, 1, 0.5]
+    assert cosine(own, true).tolist() == [0, 0, 1]
+    assert cosine(-own, true).tolist() == [0, 0, -1]
+    assert relative_error(own, true).dtype == torch.float64
