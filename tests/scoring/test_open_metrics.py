@@ -8,8 +8,12 @@ import torch
 from eval_cases import ABOUT, firsts, reconstruction, truths
 from outside_cases import distribution
 
-from fedpriv.scoring.leakage import METRICS
+from fedpriv.scoring.definitions import comparison
+from fedpriv.scoring.leakage import METRICS, Metric
+from fedpriv.scoring.open_metrics import image_measures, refuse_no_metric
+from fedpriv.scoring.panel import measure, own_guesses
 from fedpriv.scoring.score import score
+from fedpriv.scoring.sections import Means
 from fedpriv.util.errors import UserError
 
 MODULE = """
@@ -90,3 +94,48 @@ def test_a_measure_that_fails_costs_nothing_but_itself(name, why):
 def test_what_is_no_measure_is_refused_before_anything_is_scored(name, why):
     with pytest.raises(UserError, match=why):
         scored(name)
+
+
+def test_the_facts_of_a_measure_are_told_even_where_it_fails():
+    record = scored("gauges:BROKEN", "gauges:SCALAR")
+    fine, broken, scalar = (record.metrics.others[name] for name in ("error", "broken", "scalar"))
+    assert (fine.unit, fine.higher_is_better, fine.description) == ("", False, "squared error")
+    assert (broken.unit, broken.higher_is_better, broken.description) == ("", True, "fails")
+    assert broken.not_measured == "not measured: ZeroDivisionError: division by zero"
+    assert scalar.not_measured == "not measured: gave (), expected a tensor of shape (1,)"  # target by target
+    assert (broken.n, broken.permuted, fine.not_measured) == (0, None, "")
+
+
+def test_a_measure_of_something_else_is_not_taken_of_images():
+    assert set(scored("gauges:SPACE").metrics.others) == {"error"}
+    control = reconstruction(firsts(truths([1, 1, 2, 2])), features=None)
+    assert set(scored(permuted=control).metrics.others) == {"error"}
+
+
+def test_messages_about_measures():
+    with pytest.raises(UserError) as refused:
+        scored("gauges:OTHER")
+    assert "metric 'gauges:OTHER': there is another metric named 'error'; rename it" in str(refused.value)
+    with pytest.raises(UserError) as refused:
+        scored("gauges:NUMBER")
+    assert "expected a fedpriv.scoring.leakage.Metric of images or of vectors, got 3" in str(refused.value)
+
+
+@pytest.mark.parametrize(("changes", "right"), [({}, True), ({"of": "words"}, False), ({"function": 3}, False)])
+def test_what_is_a_measure(changes, right):
+    metric = replace(Metric("own", "", True, "own", lambda one, two: one, "vectors"), **changes)
+    if right:
+        refuse_no_metric("own", metric)
+    else:
+        with pytest.raises(UserError, match="expected a fedpriv"):
+            refuse_no_metric("own", metric)
+
+
+def test_values_of_a_measure_carry_no_slopes():
+    slope = torch.ones((), requires_grad=True)
+    secrets = truths([1, 1])
+    metric = Metric("own", "", True, "own", lambda one, two: (one - two).flatten(1).mean(1) * slope)
+    panel = measure(own_guesses(0.5 * firsts(secrets), secrets), secrets, [comparison(truth, 0) for truth in secrets])
+    found = image_measures({"own": metric}, panel, secrets, Means((0, 1)))["own"]
+    expected = [float(-0.5 * truth.members.mean()) for truth in secrets]
+    assert found.per_target == pytest.approx(expected, abs=1e-6)
