@@ -15,7 +15,7 @@ from fedpriv.util.folders import numbered
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: results/report).")
 @click.option("--target-accuracy", type=float, help="For runs: the cost of reaching it (default: 0.7).")
-@click.option("--strict", is_flag=True, help="Refuse what did not come to its end (run, suite, study); default: warn.")
+@click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
 def report(

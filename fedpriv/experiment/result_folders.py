@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.pages.study_report import is_study
-from fedpriv.scoring.storage import holds_scores, is_attack_directory
+from fedpriv.scoring.storage import ABOUT, RECONSTRUCTION, holds_scores, is_attack_directory
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
+
+T = TypeVar("T")
 
 Kind = Literal["attack", "membership", "run", "study"]
 
@@ -45,12 +48,12 @@ def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], l
     return found, strangers
 
 
-def each_once(paths: Sequence[Path]) -> list[Path]:
-    """Return paths, of several to one place the first."""
-    found: dict[Path, Path] = {}
-    for path in paths:
-        found.setdefault(path.resolve(), path)
-    return list(found.values())
+def each_once(results: Iterable[tuple[Path, T]]) -> dict[Path, T]:
+    """Return results by their folders, of several at one place the first."""
+    found: dict[Path, tuple[Path, T]] = {}
+    for path, result in results:
+        found.setdefault(path.resolve(), (path, result))
+    return dict(found.values())
 
 
 def _inside(path: Path, depth: int = 2) -> list[Path]:
@@ -62,41 +65,67 @@ def _inside(path: Path, depth: int = 2) -> list[Path]:
     return [found for place in sorted(path.iterdir()) for found in _inside(place, depth - 1)]
 
 
-def finished_runs(runs: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the runs that came to their end, and a line for each that did not."""
-    done: list[Path] = []
-    lines: list[str] = []
-    for path in runs:
-        try:
-            RunDirectory(path).require_complete()
-        except UserError as error:
-            lines.append(str(error))
-        else:
-            done.append(path)
-    return done, lines
-
-
 def unfinished(paths: Sequence[Path]) -> list[str]:
-    """Return a line for every suite of attacks among or below the folders that did not come to its end."""
-    suites = {file.parent for path in paths for file in (*path.glob("request.json"), *path.glob("*/request.json"))}
+    """Return a line for every suite of attacks among or below the folders that lacks results it was asked for."""
+    suites = {file.parent for path in paths for file in (*path.glob(REQUEST), *path.glob(f"*/{REQUEST}"))}
     lines = []
     for suite in sorted(suites):
-        if (suite / "report.html").is_file():  # written last
+        try:
+            wanted = _wanted(suite)
+        except UserError as error:
+            lines.append(f"{error}; which results there should be is not known")
             continue
-        wanted = read_json(suite / "request.json").get("results", [])
-        missing = [name for name in wanted if _kind(suite / name) is None]
-        if missing:
+        done = (suite / "report.html").is_file()  # written last
+        # Of a suite that is done, a damaged result is told of where it is read.
+        missing = [name for name in wanted if not (_kind(suite / name) if done else _is_result(suite / name))]
+        if missing and done:
+            lines.append(f"{suite}: {', '.join(missing)} missing, though it was made; restore it, or attack again")
+        elif missing:
             lines.append(
                 f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with {argument('resume')}"
             )
     return lines
 
 
+def _wanted(suite: Path) -> list[str]:
+    """Return the names of the results that a suite was asked for.
+
+    At a stage of training there may be nothing for an inference to ask; in a suite that is done it is then not missed.
+    """
+    asked = read_json(suite / REQUEST)
+    names = asked.get("results", []) if isinstance(asked, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{suite / REQUEST}: expected the names of results under 'results'")
+    if (suite / "report.html").is_file() and asked.get("stages"):
+        staged = tuple(asked.get("inferences") or ())
+        return [name for name in names if not name.startswith(staged)]
+    return names
+
+
 def _kind(path: Path) -> Kind | None:
+    """Return the kind of thing that a folder holds, or held before it was damaged."""
     if is_study(path):
         return "study"
-    if is_attack_directory(path):
+    if is_attack_directory(path) or _was_attack(path):
         return "attack"
     if holds_scores(path):
         return "membership"
-    return "run" if (path / "config.json").is_file() else None
+    run = ("config.json", "summary.json", "ledger.jsonl")
+    return "run" if (path / run[0]).is_file() or all((path / name).is_file() for name in run[1:]) else None
+
+
+def _is_result(path: Path) -> bool:
+    return is_attack_directory(path) or holds_scores(path)
+
+
+def _was_attack(path: Path) -> bool:
+    """True for a folder whose record of how it was made is missing or damaged beside results, or not readable."""
+    if (path / RECONSTRUCTION).is_file():
+        return True
+    if not (path / ABOUT).is_file():
+        return False
+    try:
+        json.loads((path / ABOUT).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return True
+    return False

@@ -36,13 +36,8 @@ class PrototypeMap:
     perplexity: float
 
 
-def prototype_map(run: RunDirectory) -> PrototypeMap | str:
-    """Embed the prototypes of the last round whose uploads were stored.
-
-    With more than ``MOST_POINTS`` prototypes only evenly spaced ones are taken.
-
-    Returns:
-        The map, or a line that says why there is none.
+def stored_prototypes(run: RunDirectory) -> tuple[int, list[tuple[int, Prototypes]]] | str:
+    """Return the last round whose uploads were stored, and its prototypes by client; or a line that says why there are none.
 
     Raises:
         UserError: when a stored upload is damaged.
@@ -58,6 +53,24 @@ def prototype_map(run: RunDirectory) -> PrototypeMap | str:
             found.append((client, payload))
     if not found:
         return f"prototypes were uploaded, but no round's uploads were stored ({argument('capture', 'none')})"
+    return round_, found
+
+
+def prototype_map(run: RunDirectory) -> PrototypeMap | str:
+    """Embed the prototypes of the last round whose uploads were stored.
+
+    With more than ``MOST_POINTS`` prototypes only evenly spaced ones are taken.
+
+    Returns:
+        The map, or a line that says why there is none.
+
+    Raises:
+        UserError: when a stored upload is damaged.
+    """
+    stored = stored_prototypes(run)
+    if isinstance(stored, str):
+        return stored
+    round_, found = stored
     widths = sorted({int(payload.features.shape[1]) for _, payload in found})
     if len(widths) > 1:
         return f"the clients' prototypes differ in width ({', '.join(map(str, widths))}) and share no plane"

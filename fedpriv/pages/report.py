@@ -21,6 +21,7 @@ from fedpriv.pages.findings import findings
 from fedpriv.pages.frontier import frontiers
 from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, chart_style, effect_words, frontier_svg
 from fedpriv.pages.guarantees import Guarantee
+from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
@@ -32,7 +33,8 @@ from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import in_order, largest_budgets
 from fedpriv.scoring.records import InferenceResult, Labels, Provenance
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
-from fedpriv.scoring.verdict import BADGES, TOGETHER, inferred
+from fedpriv.scoring.verdict import BADGES, TOGETHER
+from fedpriv.scoring.verdict import inferred as inferred_words
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import Markdown
 from fedpriv.util.files import write_text
@@ -57,7 +59,7 @@ class UnfinishedCell:
     Attributes:
         cell: its name in the study.
         method, defense, target, seed: what it is.
-        status: ``failed``, ``pending``, or ``lost`` where results that were made are gone.
+        status: ``failed``, ``pending``, or ``lost`` where results that were made are gone or damaged.
         why: one line.
     """
 
@@ -120,9 +122,49 @@ def write_report(
     """
     if not directories and not membership and study is None:
         raise UserError("report: no attack directories; give at least one")
+    found = [load_attack(Path(directory)) for directory in directories]
+    scores = {Path(folder): load_scores(Path(folder)) for folder in membership}
+    write_results(found, scores, out, runs=runs, study=study, alone=alone)
+
+
+def load_scored(directory: Path) -> AttackRecord:
+    """Return an attack directory, read and checked.
+
+    Raises:
+        UserError: when it is damaged or was not scored.
+    """
+    attack = load_attack(directory)
+    scored(attack)
+    return attack
+
+
+def write_results(
+    attacks: Sequence[AttackRecord],
+    inferred: Mapping[Path, InferenceResult],
+    out: Path,
+    *,
+    runs: str | None = None,
+    study: StudyFacts | None = None,
+    alone: Baselines | None = None,
+    left_out: Sequence[LeftOut] = (),
+) -> None:
+    """Write the same of results that are read already.
+
+    Args:
+        attacks: that return images, scored.
+        inferred: records of inferences by their folders.
+        out: folder to write to.
+        runs: as of :func:`write_report`.
+        study: likewise.
+        alone: likewise.
+        left_out: results that could not be read, which the page names.
+
+    Raises:
+        UserError: when an attack was not scored.
+    """
     called = {} if study is None else study.labels
-    found = [_called(load_attack(Path(directory)), called) for directory in directories]
-    scores = {Path(folder): _labels(load_scores(Path(folder)), Path(folder), called) for folder in membership}
+    found = [_called(attack, called) for attack in attacks]
+    scores = {folder: _labels(record, folder, called) for folder, record in inferred.items()}
     curves = budget_curves(in_order(found, scored))
     pictures = [curve_svg(curve) for curve in curves]
     files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
@@ -133,6 +175,7 @@ def write_report(
         **_values(found, scores, study, verdicts),
         "frontiers": frontier_views(points),
         "runs": runs,
+        "left_out": left_out,
         "curves": curves,
         "files": files,
         "pictures": ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in pictures],
@@ -165,7 +208,7 @@ def score_sections(scores: Mapping[Path, InferenceResult], verdicts: Verdicts) -
     """Return the sections on membership and property inference, as HTML and as Markdown; empty without records."""
     members = {folder: record for folder, record in scores.items() if record.kind == "membership"}
     answers = {folder: record for folder, record in scores.items() if record.kind == "property"}
-    told, answered = ([inferred(verdicts[folder,]) for folder in own] for own in (members, answers))
+    told, answered = ([inferred_words(verdicts[folder,]) for folder in own] for own in (members, answers))
     sections = (
         *membership_report.sections(list(members.values()), told),
         *property_report.sections(list(answers.values()), answered),
@@ -254,6 +297,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("details", "Each attack", groups),
         ("claims", "What papers report", any(claims.values())),
         ("failed", "What did not finish", study is not None and study.failed),
+        ("left-out", "Left out", values["left_out"]),
         ("reproduce", "How to reproduce", True),
         ("terms", "How to read this page", True),
     ]

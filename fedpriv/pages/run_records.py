@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import RoundLine, RunSummary
+from fedpriv.pages.prototype_map import stored_prototypes
 from fedpriv.util.errors import UserError
 
 COUNTS = ("paper", "full")
@@ -154,10 +155,25 @@ def run_labels(methods: Sequence[str], paths: Sequence[Path]) -> tuple[str, ...]
     return tuple(labels)
 
 
+def check_run(directory: Path) -> None:
+    """Check all that a page takes from a run, and that the run came to its end.
+
+    Raises:
+        UserError: naming what is wrong.
+    """
+    (record,) = load_runs([directory])
+    stored_prototypes(record.directory)
+
+
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
     path, lines = run.path / "metrics.jsonl", run.rounds()
     if not lines:
         raise UserError(f"{path}: holds no round, though the run is finished; train the run again")
+    if [line.round for line in lines] != list(range(1, run.config.rounds + 1)):
+        raise UserError(
+            f"{path}: expected a line for each round from 1 to {run.config.rounds}, in order; got {len(lines)} lines; "
+            "train the run again"
+        )
     try:
         accuracy = {name: _accuracy([line.clients[name] for line in lines]) for name in lines[0].clients}
         if not set(MOMENTS) <= set(accuracy):
@@ -182,6 +198,8 @@ def _accuracy(pairs: Sequence[Sequence[Sequence[int]]]) -> Accuracy:
     both = np.array(pairs, dtype=np.int64)
     if both.ndim != 3 or both.shape[2] != 2 or (both[..., 1] < 1).any():
         raise ValueError("expected [correct, total] of every client in every round")
+    if (both[..., 0] < 0).any() or (both[..., 0] > both[..., 1]).any():
+        raise ValueError("expected at most as many correct as there are")
     return Accuracy(both[..., 0], both[..., 1])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
+from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
 from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
 from fedpriv.pages.run_records import (
@@ -90,7 +91,12 @@ class Section:
 
 
 def write_runs_report(
-    directories: Sequence[Path], out: Path, *, target_accuracy: float = TARGET_ACCURACY, attacks: str | None = None
+    directories: Sequence[Path],
+    out: Path,
+    *,
+    target_accuracy: float = TARGET_ACCURACY,
+    attacks: str | None = None,
+    left_out: Sequence[LeftOut] = (),
 ) -> None:
     """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
 
@@ -99,6 +105,7 @@ def write_runs_report(
         out: folder to write to; it is made where it is missing.
         target_accuracy: for the cost of reaching it, in (0, 1].
         attacks: file name of the page about attacks beside this one, or None.
+        left_out: results that could not be read, which the page names.
 
     Raises:
         UserError: when there are no runs, one is damaged or unfinished, or the target is out of range.
@@ -122,6 +129,7 @@ def write_runs_report(
         "unlike": [name for name in TEST_IMAGES if name in differing],
         "target": target_accuracy,
         "attacks": attacks,
+        "left_out": left_out,
         "moments": _MOMENT_NAMES,
         "anchors": {section.run.label: section.anchor for section in sections},
     }

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.guarantees import Guarantee, guarantee
 from fedpriv.pages.labels import labelled
-from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
+from fedpriv.pages.left_out import LeftOut, readable
+from fedpriv.pages.report import StudyFacts, UnfinishedCell, load_scored, write_results
 from fedpriv.pages.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.pages.study_settings import study_settings
-from fedpriv.scoring.records import Labels
-from fedpriv.scoring.storage import holds_scores, is_attack_directory
+from fedpriv.scoring.records import InferenceResult, Labels
+from fedpriv.scoring.storage import AttackRecord, holds_scores, load_scores
 from fedpriv.util.errors import UserError
 
 
 def is_study(folder: Path) -> bool:
-    """True for a folder that says of itself that it holds a study."""
-    return (folder / STUDY).is_file() and (folder / CELLS).is_file()
+    """True for a folder that holds a study, or what is left of one. Its files may be damaged."""
+    return (folder / CELLS).is_file() or ((folder / STUDY).is_file() and (folder / "runs").is_dir())
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """All that a page takes from a study.
+
+    Attributes:
+        attacks: results of attacks that return images, by their folders.
+        scores: results of inferences.
+        runs: finished runs.
+        facts: the study's own.
+        left_out: finished runs that cannot be read. Results that cannot be are lost cells of the facts.
+    """
+
+    attacks: Mapping[Path, AttackRecord]
+    scores: Mapping[Path, InferenceResult]
+    runs: tuple[Path, ...]
+    facts: StudyFacts
+    left_out: tuple[LeftOut, ...]
 
 
 def write_study_report(folder: Path, out: Path | None = None) -> None:
@@ -33,39 +53,63 @@ def write_study_report(folder: Path, out: Path | None = None) -> None:
     Raises:
         UserError: when a file of the study is missing or damaged.
     """
-    attacks, scores, facts = read_results(folder)
-    write_report(attacks, folder if out is None else out, scores, study=facts, alone=baselines(study_runs(folder)))
+    found = read_results(folder)
+    write_results(
+        list(found.attacks.values()),
+        found.scores,
+        folder if out is None else out,
+        study=found.facts,
+        alone=baselines(found.runs),
+        left_out=found.left_out,
+    )
 
 
-def study_runs(folder: Path) -> list[Path]:
-    """Return the finished runs of a study."""
-    return sorted(file.parent for file in folder.glob("runs/*/summary.json") if (file.parent / "config.json").is_file())
+def _finished_runs(folder: Path, cells: Sequence[Cell]) -> tuple[tuple[Path, ...], tuple[LeftOut, ...]]:
+    """Return the runs of a study that came to their end, and those of them that cannot be read."""
+    ended = [
+        folder / cell.run for cell in cells if cell.status == "done" or (folder / cell.run / "summary.json").is_file()
+    ]
+    runs, damaged = readable(dict.fromkeys(ended), _check_end)
+    return tuple(sorted(runs)), tuple(damaged)
 
 
-def read_results(folder: Path) -> tuple[list[Path], list[Path], StudyFacts]:
-    """Return the attack directories of a study, its folders of membership and property inference, and its facts.
+def _check_end(folder: Path) -> None:
+    run = RunDirectory.open(folder)
+    run.require_complete()
+    _ = run.summary
+
+
+def read_results(folder: Path) -> StudyResults:
+    """Return the results of a study; what cannot be read is left out, and told.
 
     Raises:
-        UserError: when a file of the study is missing or damaged.
+        UserError: when a file of the study itself is missing or damaged.
     """
     study, cells = read_study(folder), read_cells(folder)
     if not cells:
         raise UserError(f"{folder / CELLS}: holds no cell; repeat the command of the study")
     done = [(cell, place) for cell in cells for place in _results(folder, cell)]
-    places = [place for _, place in done]
-    lost = {cell.cell: f"{place}: no result, though it was made" for cell, place in done if not _is_there(place)}
+    places = dict.fromkeys(place for _, place in done)
+    scores, not_scores = readable([place for place in places if holds_scores(place)], load_scores)
+    attacks, no_attacks = readable([place for place in places if not holds_scores(place)], load_scored)
+    reasons = {Path(one.folder): one.why for one in (*not_scores, *no_attacks)}
+    lost = {
+        cell.cell: f"{place}: no result, though it was made: {reasons[place]}"
+        for cell, place in done
+        if place in reasons
+    }
+    runs, damaged = _finished_runs(folder, cells)
     facts = StudyFacts(
         cells=len(cells),
         failed=tuple(
             _unfinished(cell, lost.get(cell.cell)) for cell in cells if cell.status != "done" or cell.cell in lost
         ),
-        privacy=_privacy(folder, cells),
+        privacy=_privacy(folder, cells, runs),
         settings=(study_settings(study),),
         commands=(study.command,) if study.command else (),
         labels={place.resolve(): _labels(cell) for cell, place in done},
     )
-    images = [place for place in places if is_attack_directory(place)]
-    return images, [place for place in places if holds_scores(place)], facts
+    return StudyResults(attacks, scores, runs, facts, damaged)
 
 
 def together(studies: Mapping[Path, StudyFacts]) -> StudyFacts | None:
@@ -115,10 +159,6 @@ def _results(folder: Path, cell: Cell) -> list[Path]:
     return [folder / entry.path for entry in cell.attacks if entry.status == "done"]
 
 
-def _is_there(place: Path) -> bool:
-    return is_attack_directory(place) or holds_scores(place)
-
-
 def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:
     own = [f"{entry.attack}: {entry.error}" for entry in cell.attacks if entry.error]
     return UnfinishedCell(
@@ -132,12 +172,11 @@ def _unfinished(cell: Cell, lost: str | None) -> UnfinishedCell:
     )
 
 
-def _privacy(folder: Path, cells: Sequence[Cell]) -> tuple[Guarantee, ...]:
+def _privacy(folder: Path, cells: Sequence[Cell], runs: Collection[Path]) -> tuple[Guarantee, ...]:
     """Return the accounts of the runs' defenses; equal ones once."""
     found: dict[Guarantee, None] = {}
     for cell in cells:
-        run = RunDirectory(folder / cell.run)
-        if run.complete:
-            name = f"{_method(cell)} + {_defense(cell)}"
+        if folder / cell.run in runs:
+            name, run = f"{_method(cell)} + {_defense(cell)}", RunDirectory(folder / cell.run)
             found |= dict.fromkeys(guarantee(name, record) for record in run.summary.privacy)
     return tuple(found)

@@ -35,7 +35,7 @@ def study(tmp_path):
     privacy = [
         {"defense": "noise", "epsilon": 3.5, "delta": 1e-5, "releases": 2, "sampling": "batches", "given": "luck"}
     ]
-    RunDirectory(home / "runs/one").finish(finished(run, privacy=privacy))
+    RunDirectory.create(home / "runs/one", run).finish(finished(run, privacy=privacy))
     described = {"command": "fedpriv audit s.toml"}
     (home / "study.json").write_text(json.dumps(described))
     common = {"method": "fedallrep", "target": "representation", "defense_label": "noise scale=0.3", "seed": 0}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedpriv.experiment.result_folders import each_once, finished_runs, result_directories, unfinished
+from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.pages.baselines import baselines
-from fedpriv.pages.report import write_report
+from fedpriv.pages.left_out import readable
+from fedpriv.pages.report import load_scored, write_results
+from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
-from fedpriv.pages.study_report import read_results, study_runs, together
+from fedpriv.pages.study_report import StudyResults, read_results, together
+from fedpriv.scoring.storage import load_scores
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -31,7 +34,7 @@ class Report:
         pages: ``report.html`` over attacks, ``runs.html`` over runs; one or both.
         attacks: folders of attacks and inferences that are in it.
         runs: folders of runs that are in it.
-        notices: what was left out, and why.
+        notices: what was left out, and why, a line each.
     """
 
     path: Path
@@ -63,7 +66,8 @@ def report(
         results: what :func:`fedpriv.attack` and :func:`fedpriv.train` returned, or folders that hold such results.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
-        strict: refuse what did not come to its end (run, suite, study); otherwise it is left out, and said.
+        strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
+            ``listener`` and the pages name it.
         force: replace ``out`` if it exists.
         listener: hears of what is left out.
 
@@ -75,41 +79,61 @@ def report(
     if not given:
         raise UserError(f"{argument('results', several)}: expected at least one")
     found, strangers = result_directories(given)
-    studies = {folder: read_results(folder) for folder in found["study"]}
-    attacks = each_once([*found["attack"], *(path for images, _, _ in studies.values() for path in images)])
-    members = each_once([*found["membership"], *(path for _, scores, _ in studies.values() for path in scores)])
+    studies, no_studies = readable(found["study"], read_results)
+    attacks, no_attacks = readable(found["attack"], load_scored)
+    scores, no_scores = readable(found["membership"], load_scores)
+    runs, no_runs = readable(found["run"], check_run)
+    left_out = [*no_studies, *no_attacks, *no_scores, *no_runs, *(one for s in studies.values() for one in s.left_out)]
+    attacks = each_once([*attacks.items(), *(one for own in studies.values() for one in own.attacks.items())])
+    scores = each_once([*scores.items(), *(one for own in studies.values() for one in own.scores.items())])
     if out is not None:
-        _refuse_overlap(Path(out), [*(path for paths in found.values() for path in paths), *attacks, *members], given)
-    runs, skipped = finished_runs(found["run"])
-    leaks = bool(attacks or members or studies)
-    if target_accuracy is not None and not runs:
-        named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
-        where = argument("target_accuracy")
-        raise UserError(f"{where}: applies to runs{named or ', but only attacks were given'}")
-    target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
-    check_target(target)
-    complaints = [f"{line}; left out of the report" for line in [*strangers, *skipped]] + unfinished(given)
+        _refuse_overlap(Path(out), [*(path for paths in found.values() for path in paths), *attacks, *scores], given)
+    leaks = bool(attacks or scores or studies)
+    target = _target(target_accuracy, bool(runs), studies)
+    complaints = [f"{line}; left out of the report" for line in [*strangers, *map(str, left_out)]] + unfinished(given)
     complaints += [
         f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
-        for study, (_, _, facts) in studies.items()
-        for cell in facts.failed
+        for study, own in studies.items()
+        for cell in own.facts.failed
     ]
     if complaints and strict:
         raise UserError(f"{argument('strict')}: {complaints[0]}")
     if not (leaks or runs):
-        raise UserError(skipped[0])
+        raise UserError(str(left_out[0]))
     for line in complaints:
         listener.say(f"warning: {line}")
     folder, scratch = place(out)
     with folders.output(folder, "report", force=force):
         if runs:
-            write_runs_report(runs, folder, target_accuracy=target, attacks="report.html" if leaks else None)
+            beside = "report.html" if leaks else None
+            write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)
         if leaks:
-            study = together({path: facts for path, (_, _, facts) in studies.items()})
-            alone = baselines([*runs, *(run for path in studies for run in study_runs(path))])
-            write_report(attacks, folder, members, runs=PAGE if runs else None, study=study, alone=alone)
+            write_results(
+                list(attacks.values()),
+                scores,
+                folder,
+                runs=PAGE if runs else None,
+                study=together({path: own.facts for path, own in studies.items()}),
+                alone=baselines([*runs, *(run for own in studies.values() for run in own.runs)]),
+                left_out=left_out,
+            )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
-    return Report(folder, pages, (*attacks, *members), tuple(runs), tuple(complaints), scratch)
+    return Report(folder, pages, (*attacks, *scores), tuple(runs), tuple(complaints), scratch)
+
+
+def _target(asked: float | None, runs: bool, studies: Mapping[Path, StudyResults]) -> float:
+    """Return the accuracy whose cost runs are asked for.
+
+    Raises:
+        UserError: where it is out of range, or there are no runs.
+    """
+    if asked is not None and not runs:
+        named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
+        where = argument("target_accuracy")
+        raise UserError(f"{where}: applies to runs{named or ', but only attacks were given'}")
+    target = TARGET_ACCURACY if asked is None else asked
+    check_target(target)
+    return target
 
 
 def _refuse_overlap(out: Path, sources: Sequence[Path], given: Sequence[Path]) -> None:
