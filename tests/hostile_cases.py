@@ -2,9 +2,23 @@
 
 import csv
 import io
+import xml.etree.ElementTree as ElementTree
+from functools import cache
 from html.parser import HTMLParser
 
-from fedpriv.util.escape import csv_cell, one_line
+from fedpriv.pages.page import environment
+from fedpriv.util.escape import (
+    code_block,
+    code_span,
+    csv_cell,
+    markdown,
+    markup,
+    one_line,
+    picture_text,
+    shell_word,
+    terminal_line,
+    visible,
+)
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -162,3 +176,80 @@ def as_cell(text):
 def steers(text):
     """The characters of a terminal's output that steer it."""
     return {c for c in text if c != "\n" and not c.isprintable()}
+
+
+# ---------------------------------------------------------------- one name in one kind of output
+
+PLACES = ("{}", "# {}", "- **{}: x** y", "| a | b |\n| --- | --- |\n| {} | c |", "x {} y", "![{}](a.svg)")
+"""Where Markdown of ours has a name."""
+
+
+def check_markdown(name):
+    """A name is its own text wherever it stands, and nothing but text."""
+    for place in PLACES:
+        found, known = Written(place.replace("{}", markdown(name))), harmless_at(place)
+        assert " ".join(found.text.split()) == " ".join(known.text.replace("name", plain(name)).split())
+        if plain(name):
+            assert (found.tags, found.links) == (known.tags, known.links)
+
+
+@cache
+def harmless_at(place):
+    return Written(place.replace("{}", "name"))
+
+
+def check_code(name):
+    """A name is its own text as code within a line, and in lines of its own."""
+    inline, block = Written(f"x {code_span(name)} y"), Written(f"x\n\n{code_block(name)}\n\ny")
+    assert inline.text == " ".join(f"x {plain(name)} y".split())
+    assert inline.tags == ["p", "code", "/code", "/p"]
+    shown = " ".join(" ".join(map(visible, name.replace("\r", "\n").split("\n"))).split())
+    assert block.text == " ".join(f"x {shown} y".split())
+    assert set(block.tags) <= {"p", "/p", "pre", "/pre", "code", "/code"}
+
+
+def check_html(name):
+    """A name is its own text in an element and an attribute, of pages and of pictures."""
+    template = environment(autoescape=True).from_string('<p class="{{ name }}">{{ name }}</p>')
+    found = Skeleton(template.render(name=name))
+    assert found.tags == [("p", "class"), ("/p",)]
+    assert found.text == " ".join(visible(name).split())
+    root = ElementTree.fromstring(f'<g a="{markup(name)}">{markup(name)}</g>')
+    assert (root.text or "", root.get("a"), len(root)) == (plain(name), plain(name), 0)
+
+
+def check_table(name):
+    """A cell begins no formula, and the name can be had back from it."""
+    cell = csv_cell(name)
+    assert cell in (plain(name), "'" + plain(name))
+    assert (cell == plain(name)) is not cell.startswith("'")  # so that an apostrophe in front is always ours
+    assert not cell.startswith(("=", "+", "-", "@"))
+    assert csv_cell(-1.5) == -1.5
+
+
+def check_picture(name):
+    """A name is set letter by letter, not as a formula, and is in the legend."""
+    from matplotlib import cbook
+
+    shown = picture_text(name)
+    assert not cbook.is_math_text(shown)
+    assert not shown.startswith("_")
+    assert shown.replace("\\$", "$").lstrip() == (plain(name) if len(plain(name)) <= 100 else plain(name)[:99] + "…")
+
+
+def check_terminal(name):
+    """A name is one line and steers nothing, in a message as in a command."""
+    assert terminal_line(name).isprintable()
+    assert not steers(shell_word(name).replace("\u200d", "").replace("\u200c", "")) - {"\xa0", "\u3000"}
+    assert "\n" not in shell_word(name)
+
+
+CHECKS = {
+    "Markdown": check_markdown,
+    "code in Markdown": check_code,
+    "HTML and SVG": check_html,
+    "table": check_table,
+    "picture": check_picture,
+    "terminal": check_terminal,
+}
+"""Kind of output -> check of one name in it."""
