@@ -245,3 +245,18 @@ def top_names(tree: ast.Module):
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
+
+
+def test_foreign_input_is_opened_in_one_place():
+    readers = {"tomllib": {"fedpriv.util.foreign"}, "csv": {"fedpriv.pages.columns"}, "yaml": set()}
+    for library, allowed in readers.items():
+        users = {module for module in trees() for name, _, _ in imported(module) if name == library}
+        assert users == allowed, library
+    opening = {
+        module
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("Image.open", "torch.load", "np.loadtxt", "np.fromfile")
+    }
+    assert opening == {"fedpriv.datasets.sources.foreign_image"}

@@ -147,10 +147,11 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
     if flags.get("data_dir") is not None:
-        values["data_dir"] = os.path.realpath(given_path(argument("data_dir"), flags["data_dir"]))
+        values["data_dir"] = os.path.realpath(os.path.expanduser(given_path(argument("data_dir"), flags["data_dir"])))
     if "checkpoint_every" in flags:
         values["checkpoint_every"] = flags["checkpoint_every"]
-    values["keep"] = tuple(flags.get("keep", ()))
+    keep = flags.get("keep", ())
+    values["keep"] = tuple(keep) if isinstance(keep, (list, tuple, set, frozenset, range)) else keep
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
     partition = {"partition": "name"} | {n: n for n in ("alpha", "classes_per_client", "imbalance", "train_fraction")}
     values["partition"] = {name: flags[flag] for flag, name in partition.items() if flag in flags}

@@ -171,7 +171,7 @@ def target_name(target: str) -> str:
     from fedpriv.wire.payload import DECLARED
     from fedpriv.wire.payloads import PAYLOADS
 
-    if target not in DECLARED and target not in PAYLOADS:
+    if not isinstance(target, str) or (target not in DECLARED and target not in PAYLOADS):
         raise unknown_name("target", target, target_names())
     return payload_kind(target).kind
 

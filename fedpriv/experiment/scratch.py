@@ -7,6 +7,9 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from fedpriv.util.arguments import argument
+from fedpriv.util.foreign import given_path
+
 
 class Scratch:
     """A new folder; it is removed when nothing refers to this object any more, at the latest when Python ends.
@@ -27,6 +30,6 @@ def place(out: str | Path | None) -> tuple[Path, Scratch | None]:
         out: where; None for a temporary folder.
     """
     if out is not None:
-        return Path(out), None
+        return given_path(argument("out"), out), None
     scratch = Scratch()
     return scratch.path / "out", scratch

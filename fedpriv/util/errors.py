@@ -89,12 +89,12 @@ def shown(value: Any) -> str:
     return short_line(_SHOWN.repr(value))
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
     """Return the error for a name that no registry holds, with the known names and the nearest one."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {close[0]!r}?" if close else ";"
-    return UserError(f"unknown {kind} {name!r}{hint} known: {', '.join(names) or 'none'}")
+    return UserError(f"unknown {kind} {shown(name)}{hint} known: {', '.join(names) or 'none'}")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ neither a parser nor whoever walks the values can fall over.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -139,18 +140,19 @@ def entries(folder: Path) -> list[Path]:
 
 
 def given_path(where: str, value: Any) -> Path:
-    """Return a path that somebody gave, a text or a path, with the home folder in place of ``~``.
+    """Return a path that somebody gave, as a text or a path; whether something is there is another question.
 
     Raises:
         UserError: for anything else, and for a text that no path can be.
     """
     try:
-        path = Path(value).expanduser()
-        os.fsencode(path)
-    except (TypeError, ValueError, RuntimeError) as error:  # of ~ without a home: RuntimeError
+        path = Path(value)
+        os.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise UserError(f"{where}: expected a path, got {shown(value)} ({reason(error)})") from error
+    except (TypeError, ValueError) as error:
         raise UserError(f"{where}: expected a path, got {shown(value)} ({reason(error)})") from error
-    if "\0" in str(path):
-        raise UserError(f"{where}: expected a path, got {shown(value)}, which holds a NUL character")
     return path
 
 

@@ -47,6 +47,7 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.folders import occupied
+from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.wire.kinds import payload_kind
 
@@ -137,7 +138,7 @@ def attack(
     """
     refuse_unknown(settings, SETTINGS)
     target = target_name(target)
-    path = run.path if isinstance(run, Run) else None if run is None else Path(run)
+    path = run.path if isinstance(run, Run) else None if run is None else given_path(argument("run"), run)
     if path is not None:
         _refuse_training(path, settings)
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)

@@ -17,6 +17,7 @@ from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 
 
@@ -112,7 +113,14 @@ def read_asked(
     refuse_small(settings, ("workers", "chunk_rows"))
     execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings})
     if not resume:
-        origin = read_file(Path(study)) if isinstance(study, (str, Path)) else Origin(study or {})
+        if isinstance(study, (str, Path)):
+            origin = read_file(given_path(argument("study"), study))
+        elif isinstance(study, Mapping) or study is None:
+            origin = Origin(study or {})
+        else:
+            raise UserError(
+                f"{argument('study', study)}: expected a file of TOML, or the mapping that such a file holds"
+            )
         return parse_study(overridden(origin, own)), execution
     if out is None:
         raise UserError(f"{argument('resume')} needs {argument('out')}, the folder of the study")
@@ -121,4 +129,4 @@ def read_asked(
     if study is not None or own:
         extra = ", ".join([argument("study")] * (study is not None) + [argument(name) for name in sorted(own)])
         raise UserError(f"{argument('resume')} goes on with the study in {out} as it is; drop {extra}")
-    return saved_study(Path(out)), execution
+    return saved_study(given_path(argument("out"), out)), execution

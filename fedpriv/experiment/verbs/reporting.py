@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
-from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.left_out import readable
@@ -74,10 +74,7 @@ def report(
     Raises:
         UserError: for folders that hold no results, or an ``out`` that overlaps them.
     """
-    several = [results] if isinstance(results, (AttackResult, Run, str, Path)) else list(results)
-    given = [one.path if isinstance(one, (AttackResult, Run)) else Path(one) for one in several]
-    if not given:
-        raise UserError(f"{argument('results', several)}: expected at least one")
+    given = given_folders(results, (AttackResult, Run))
     found, strangers = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
     attacks, no_attacks = readable(found["attack"], load_scored)

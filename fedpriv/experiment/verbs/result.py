@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.util.errors import unknown_name
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError, unknown_name
 from fedpriv.util.escape import markup
+from fedpriv.util.foreign import given_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,3 +122,19 @@ class AttackResult(Tabular):
         grids = [self.path / name / "grid.png" for name in self._ranked()]
         shown = [base64.b64encode(grid.read_bytes()).decode("ascii") for grid in grids if grid.is_file()]
         return lines + "".join(f'<img alt="image grid" src="data:image/png;base64,{picture}">' for picture in shown)
+
+
+def given_folders(results: Any, kinds: tuple[Any, ...]) -> list[Path]:
+    """Return the folders of results: objects of some kinds, which know theirs, or paths; one or several.
+
+    Raises:
+        UserError: for anything else, and for none.
+    """
+    one = isinstance(results, (str, Path, *kinds))
+    if not one and not isinstance(results, (list, tuple, set, frozenset)):
+        told = " or ".join([*(kind.__name__ for kind in kinds), "a folder"])
+        raise UserError(f"{argument('results', results)}: expected {told}, or a list of these")
+    several = [results] if one else list(results)
+    if not several:
+        raise UserError(f"{argument('results', several)}: expected at least one")
+    return [each.path if isinstance(each, kinds) else given_path(argument("results"), each) for each in several]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.experiment.federation_settings import texts
-from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.score import score as score_attack
@@ -47,8 +47,7 @@ def score(
     """
     if seed is not None and seed < 0:
         raise UserError(f"{argument('seed', seed)}: expected at least 0")
-    several = [results] if isinstance(results, (AttackResult, str, Path)) else list(results)
-    paths = [one.path if isinstance(one, AttackResult) else Path(one) for one in several]
+    paths = given_folders(results, (AttackResult,))
     records: dict[Path, ReconstructionRecord] = {}
     for directory in attack_directories(paths):
         saved = load_attack(directory)

@@ -14,6 +14,7 @@ from fedpriv.experiment.training import train_run
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
@@ -121,4 +122,4 @@ def _to_resume(out: str | Path | None, given: list[str], *, force: bool) -> Path
     if given:
         extra = ", ".join(argument(name) for name in sorted(given))
         raise UserError(f"{argument('resume')} goes on with the run as it was configured; drop {extra}")
-    return Path(out)
+    return given_path(argument("out"), out)
