@@ -151,7 +151,7 @@ def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, Stra
     found = {}
     for name, (low, high) in bounds.items():
         chosen = (n_c >= low) & (n_c <= high)
-        if member[chosen].any() and (~member[chosen]).any():
+        if chosen.any():  # then some of either, for candidates come in pairs of a class
             found[name] = StratumArea(n=int(chosen.sum()), auc=area(values[chosen], member[chosen]))
     return found
 

@@ -87,3 +87,8 @@ def test_rounds_keep_their_order():
     found = by_round((ROUNDS[3], ROUNDS[0], ROUNDS[4], ROUNDS[1]))
     assert {number: [one.client for one in group] for number, group in found.items()} == {2: [0, 2], 1: [0, 1]}
     assert list(found) == [2, 1]
+
+
+def test_uploads_of_different_kinds_are_never_mixed():
+    with pytest.raises(ValueError, match="argument"):
+        mean_upload([upload(1.0), (*upload(1.0), LabelCounts(torch.tensor([1])))])

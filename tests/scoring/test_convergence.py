@@ -16,6 +16,8 @@ from fedpriv.scoring.records.reconstruction import Fit
         (Fit(own=0.05, permuted=0.05, strangers=1.0), False),
         (Fit(own=0.1, permuted=0.2, strangers=1.0), False),  # not below a tenth of strangers'
         (Fit(own=0.09, permuted=0.2, strangers=1.0), True),
+        (Fit(own=0.15, permuted=0.2, strangers=2.0), True),
+        (Fit(own=0.15, permuted=0.2, strangers=0.5), False),
         (Fit(own=0.3, permuted=0.2, strangers=9.0), False),
         (Fit(own=0.05, permuted=None, strangers=1.0), True),
         (Fit(own=0.5, permuted=None, strangers=1.0), False),

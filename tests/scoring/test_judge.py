@@ -136,3 +136,24 @@ def test_larger_images_have_a_larger_judge(shape, name):
     made, like = judges._blank(shape, 4, 0), build_model(Blueprint(name, shape, 4, 128), 0)
     assert [part.shape for part in made.parameters()] == [part.shape for part in like.parameters()]
     assert made(images(2, shape=shape)).shape == (2, 4)
+
+
+def test_the_same_seed_makes_the_same_judge(monkeypatch):
+    federation = prepare(small("fedgh", clients=3, per_class=20), CPU)
+    monkeypatch.setattr(judges, "_STEPS", 2)
+    monkeypatch.setattr(judges, "MOST_IMAGES", 40)
+
+    def made(seed, state):
+        torch.manual_seed(state)  # of which nothing may depend
+        return train_class_evaluator(federation, [0, 1, 2], seed)
+
+    one, again, other = made(1, 0), made(1, 1), made(2, 0)
+    pictures = images(3)
+    for left, right in zip(one.models, again.models, strict=True):
+        expect_same(left(pictures), right(pictures))
+    assert one.half == again.half
+    assert not torch.equal(one.models[0](pictures), other.models[0](pictures))
+    assert not torch.equal(one.models[0](pictures), one.models[1](pictures))
+    assert len({tuple(made(seed, 0).half.items()) for seed in range(6)}) > 1
+    (alone,) = train_class_evaluator(federation, [1], 1).models  # one client needs no second judge
+    assert not alone.training

@@ -97,4 +97,6 @@ def test_runs_and_other_options_tell_attacks_apart_where_they_are_known():
     made = result(budget=5).about
     assert series(but(made, options={"iterations": 5}), but(made, options={"iterations": 9})) == 1
     assert series(but(made, options={"iterations": 5, "lr": 1}), but(made, options={"iterations": 9, "lr": 2})) == 2
+    first = but(made, options={"lr": 1, "iterations": 5, "mode": "a"})
+    assert series(first, but(made, options={"mode": "a", "iterations": 9, "lr": 1})) == 1  # in whatever order
     assert series(made, but(made, run=result(rounds=7).about.run)) == 2
