@@ -36,16 +36,21 @@ class Bars:
             self._number += 1
             shown.start()
             task = shown.add_task(title, total=None, what="")
-        told = began
+        newest, ended = "", threading.Event()
 
         def report(done: int, planned: int, what: str) -> None:
-            nonlocal told
-            shown.update(task, completed=done, total=planned, what=one_line(what))
-            now = time.monotonic()
-            if shown.disable and now - told >= EVERY:
-                told = now
-                _print(shown, f"{title}: {done} of {planned} after {now - began:.0f} s, {one_line(what)}")
+            nonlocal newest
+            what = one_line(what)
+            newest = f"{done} of {planned}, {what}, "
+            shown.update(task, completed=done, total=planned, what=what)
 
+        def tell() -> None:
+            while not ended.wait(EVERY):
+                _print(shown, f"{title}: {newest}after {time.monotonic() - began:.0f} s")
+
+        teller = threading.Thread(target=tell, daemon=True)
+        if shown.disable:  # even where one step takes long: a log that stands still looks like a hang
+            teller.start()
         try:
             yield report
             line = f"{title}: done in {time.monotonic() - began:.0f} s"
@@ -53,6 +58,9 @@ class Bars:
             line = ""
             raise
         finally:
+            ended.set()
+            if teller.is_alive():
+                teller.join()
             with self._lock:
                 shown.remove_task(task)
                 self._number -= 1

@@ -54,8 +54,8 @@ def refuse_networks(blueprints: Collection[Blueprint], device: torch.device) -> 
 def refuse_training(setups: Sequence[ClientSetup], tests: Sequence[Samples], device: torch.device) -> None:
     """Refuse a federation that the CPU's memory cannot hold while it trains; a GPU says itself when it is full.
 
-    Counted are the weights of every client, each architecture once more with its gradients, and of one batch what training
-    keeps for the way back or what a layer takes in an evaluation.
+    Counted are the order of a client's images in every epoch, the weights of every client, each architecture once more with
+    its gradients, and of one batch what training keeps for the way back or what a layer takes in an evaluation.
 
     Args:
         setups: of the clients.
@@ -67,6 +67,10 @@ def refuse_training(setups: Sequence[ClientSetup], tests: Sequence[Samples], dev
     """
     if device.type != "cpu":
         return
+    training, most = setups[0].training, max(len(setup.train) for setup in setups)
+    order = 8 * most  # a round's batches are drawn before its first step
+    told = f"{training.epochs:,} orders of {most:,} images"
+    require(order * training.epochs, told, lambda free: f"{argument('epochs', free // order)} would fit", "epochs")
     clients = Counter(setup.blueprint for setup in setups)
     found = {blueprint: footprint(blueprint) for blueprint in clients}
     weights = sum((clients[blueprint] + 2) * one.weights for blueprint, one in found.items())
@@ -75,10 +79,12 @@ def refuse_training(setups: Sequence[ClientSetup], tests: Sequence[Samples], dev
     kept, widest = max(one.kept for one in found.values()), max(one.widest for one in found.values())
 
     def fits(free: int) -> str:
-        most = max(0, free - weights) // max(1, kept)
-        return (f"{argument('batch_size', most)}" if most else f"a smaller {argument('image_size')}") + " would fit"
+        fitting = max(0, free - weights) // max(1, kept)
+        return (
+            f"{argument('batch_size', fitting)}" if fitting else f"a smaller {argument('image_size')}"
+        ) + " would fit"
 
-    batch = min(setups[0].training.batch_size, max(len(setup.train) for setup in setups))
+    batch = min(training.batch_size, most)
     require(weights + batch * kept, f"training on batches of {batch} images", fits, "batch_size")
     seen = min(EVALUATION_BATCH, max(map(len, tests)))
     told = f"the models' answers to {seen} test images at a time"

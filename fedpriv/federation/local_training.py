@@ -61,12 +61,15 @@ def batch_sizes(n_samples: int, training: LocalTraining, *, join_single: bool = 
     """
     if _poisson(training):
         return [min(training.batch_size, n_samples)] * steps(n_samples, training)
-    return (_epoch_sizes(n_samples, training, join_single=join_single) * training.epochs)[: training.max_steps]
+    sizes, most = _epoch_sizes(n_samples, training, join_single=join_single), training.max_steps
+    epochs = training.epochs if most is None else min(training.epochs, -(-most // max(1, len(sizes))))
+    return (sizes * epochs)[:most]
 
 
 def steps(n_samples: int, training: LocalTraining) -> int:
     """Return the number of local steps of a round, single-image tails not joined."""
-    return len((_epoch_sizes(n_samples, training, join_single=False) * training.epochs)[: training.max_steps])
+    planned = len(_epoch_sizes(n_samples, training, join_single=False)) * training.epochs
+    return planned if training.max_steps is None else min(planned, training.max_steps)
 
 
 def _epoch_sizes(n_samples: int, training: LocalTraining, *, join_single: bool) -> list[int]:
