@@ -13,7 +13,7 @@ from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.rounds import Federation, run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
-from fedpriv.util import ownership
+from fedpriv.util import manifest, ownership
 
 QUICK_DATA = {"dataset": "digits", "strangers": 0.0}
 """Small images, all of them among clients: what tests name whose point is not the data."""
@@ -40,7 +40,7 @@ def train_small(path: Path, config: RunConfig, engine: Any = run_clients) -> tup
 
 def files(path: Path) -> dict[str, bytes]:
     """Everything in a run that is a function of its configuration alone."""
-    skipped = {"timings.jsonl", "summary.json", ownership.MARKER, ownership.LOCK}  # the marker holds an identity
+    skipped = {"timings.jsonl", "summary.json", manifest.MARKER, ownership.LOCK}  # the marker holds an identity
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedpriv.util.ownership import LOCK, MARKER, PARTIAL
+from fedpriv.util.manifest import MARKER, PARTIAL
+from fedpriv.util.ownership import LOCK
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

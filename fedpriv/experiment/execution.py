@@ -116,12 +116,15 @@ def attack_all(
     Returns:
         The records by folder, in the order in which the jobs were run.
     """
+    from fedpriv.experiment.suite import forget_pieces
     from fedpriv.scoring.storage import is_attack_directory, load_metrics
 
     results: dict[Path, ReconstructionRecord] = {}
     for job in plan.jobs():
         directory = folder / job.folder
         done = is_attack_directory(directory)
+        if done:
+            forget_pieces(directory)  # where a crash came between
         results[directory] = (
             load_metrics(directory) if done else _attack(directory, ground, plan, job, command, listener)
         )

@@ -86,6 +86,7 @@ def measure(
     """
     from fedpriv.scoring.inference import evaluate
     from fedpriv.scoring.storage import write_record
+    from fedpriv.util.manifest import mark
 
     try:
         record = evaluate(inference, case, about)
@@ -94,6 +95,7 @@ def measure(
             raise
         listener.say(f"left out: {error}")
         return None
+    mark(home, "scores")
     write_record(home, record)
     return record
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util import folders
+from fedpriv.util import folders, ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, write_json
+from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.manifest import contents, identity
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
@@ -32,6 +34,7 @@ class Request:
 
     Attributes:
         run: that is attacked, or None.
+        identity: of that run, by which it is known again, wherever it stands.
         config: of the run that is trained first, or None.
         knowledge: the card.
         results: names of the folders that there will be.
@@ -40,6 +43,7 @@ class Request:
     """
 
     run: str | None
+    identity: str | None
     config: RunConfig | None
     target: str
     attacks: Mapping[str, Attack]
@@ -60,7 +64,9 @@ class Request:
         """Return the request that a plan is, on a run or on one that is trained first."""
         same = {spec.name: getattr(plan, spec.name) for spec in fields(cls) if hasattr(plan, spec.name)}
         place = None if run is None else os.fspath(run.resolve())
-        return cls(**same | {"run": place, "config": config, "knowledge": plan.card, "results": tuple(plan.results())})
+        known = None if run is None else _identity(run)
+        more = {"run": place, "identity": known, "config": config, "knowledge": plan.card}
+        return cls(**same | more | {"results": tuple(plan.results())})
 
 
 @contextlib.contextmanager
@@ -71,6 +77,7 @@ def results_folder(
     force: bool,
     request: Request,
     run: Path | None,
+    listener: Listener = SILENT,
 ) -> Iterator[None]:
     """Take the folder of results and hold it: a new one that holds the request, or that of an interrupted attack.
 
@@ -81,21 +88,20 @@ def results_folder(
         resume: go on with what is there.
         force: replace what is there.
         request: what is asked for.
-        run: that is attacked, or None.
+        run: that is attacked, or None; nobody may write it meanwhile.
+        listener: hears of an earlier process that was killed.
 
     Raises:
-        UserError: when the folder is taken, overlaps the run, or was made with other flags.
+        UserError: when the folder is taken, overlaps the run, or was made with other flags or for another run.
     """
     data_dir = None if request.config is None or request.config.data_dir is None else Path(request.config.data_dir)
     folders.refuse_overlap(folder, {argument("run"): run}, around={argument("data_dir"): data_dir})
     described = plain(request)
     if resume:
-        before = read_json(folder / REQUEST)
-        if before != described:
-            changed = ", ".join(differences(before, described))
-            raise UserError(f"{folder}: was made with other flags ({changed} differ); resume with the same flags")
+        _refuse_other(folder, described)
     refused: UserError | None = None
-    with folders.output(folder, "attacks", force=force, resume=resume):
+    reading = contextlib.nullcontext() if run is None else ownership.read(run)
+    with reading, folders.output(folder, "attacks", force=force, resume=resume, listener=listener):
         if not resume:
             write_json(folder / REQUEST, described)
         try:
@@ -110,6 +116,30 @@ def results_folder(
             raise UserError(f"{refused} (the run is trained: go on with {go_on})") from refused
         folders.give_back(folder)
         raise refused
+
+
+def _identity(run: Path) -> str | None:
+    """Return the identity of a run's folder, or a hash of its summary, which holds the time it took."""
+    known, summary = identity(run), run / "summary.json"
+    return known or (contents(summary).sha256 if summary.is_file() else None)
+
+
+def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
+    """Check that an interrupted suite is gone on with as it was asked for, on the very run that it began with."""
+    before = read_json(folder / REQUEST)
+    if not isinstance(before, dict):
+        raise UserError(f"{folder / REQUEST}: expected an object, got {type(before).__name__}")
+    if before.get("identity") != described["identity"]:
+        raise UserError(
+            f"{folder}: attacks a run that is not the one at {described['run']} now (it was {before.get('run')}, identity "
+            f"{before.get('identity')}); attack this one into another {argument('out')}"
+        )
+    # A run that was moved is still the same.
+    changed = differences(before | {"run": None}, {**described, "run": None})
+    if changed:
+        raise UserError(
+            f"{folder}: was made with other flags ({', '.join(changed)} differ); resume with the same flags"
+        )
 
 
 def _unused(folder: Path) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 from fedpriv.util import folders
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import whole
-from fedpriv.util.ownership import LOCK, MARKER, PARTIAL
+from fedpriv.util.manifest import MARKER, PARTIAL
+from fedpriv.util.ownership import LOCK
 
 
 def copy_folder(source: Path, out: Path, kind: str, *, force: bool) -> None:

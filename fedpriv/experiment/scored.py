@@ -14,6 +14,7 @@ from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
 from fedpriv.util.files import write_bytes
 from fedpriv.util.listener import Listener
+from fedpriv.util.manifest import mark
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import Observation, Reconstruction
@@ -60,6 +61,7 @@ def attack_and_score(
     Returns:
         The record.
     """
+    mark(directory, "attack")
 
     def run(observations: tuple[Observation, ...], part: str, where: str) -> Reconstruction:
         with listener.progress(f"{directory.name} on {where}") as report:
@@ -75,6 +77,8 @@ def attack_and_score(
     if permuted is not None:
         reconstruction = with_fits(job.attack, reconstruction, permuted, evidence, found.truths, execution)
     record = score(reconstruction, found.truths, permuted, seed=execution.seed, about=found.about, judge=found.judge)
+    whole = AttackRecord(directory, reconstruction, permuted, found.truths, found.about, record)
+    write_bytes(directory / "grid.png", grid_png(whole))
     save_attack(
         directory,
         reconstruction=reconstruction,
@@ -84,7 +88,5 @@ def attack_and_score(
         metrics=record,
         judge=found.judge,
     )
-    whole = AttackRecord(directory, reconstruction, permuted, found.truths, found.about, record)
-    write_bytes(directory / "grid.png", grid_png(whole))
     forget_pieces(directory)
     return record

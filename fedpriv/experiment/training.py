@@ -54,7 +54,7 @@ def train_run(
         folders.check_free(out, force=force)
     federation = prepare(config, chosen, download=download)
     refuse_training(federation.clients, federation.tests, federation.server.device)
-    with folders.output(out, "run", force=force, resume=resume):
+    with folders.output(out, "run", force=force, resume=resume, listener=listener):
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
             return directory.summary

@@ -6,7 +6,7 @@
     metrics.jsonl    accuracy and communication, one line per round: a function of the configuration alone
     timings.jsonl    seconds, one line per round
     ledger.jsonl     every tensor on the wire
-    captures.jsonl   every stored message with its SHA-256
+    captures.jsonl   every stored message
     uploads/round-0007/client-003.safetensors
     broadcasts/round-0007.safetensors        what the clients of that round answered
     truth/           for scorers: what clients did in those rounds (fedpriv.federation.truth_files)
@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,14 +39,15 @@ from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import append_lines, digest, read_json, read_lines, write_json, write_text
+from fedpriv.util.files import append_lines, checked, link, read_json, read_lines, whole_folder, write_json, write_text
 from fedpriv.util.folders import occupied
+from fedpriv.util.manifest import mark
 from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.ledger import Entry
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
-FORMAT = 3
+FORMAT = 4
 AUTO_CAPTURE_BYTES = 1 << 20
 R = TypeVar("R", bound=Record)
 
@@ -146,7 +145,7 @@ class RunDirectory:
             raise UserError(
                 f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
             )
-        ownership.mark(path, "run")
+        mark(path, "run")
         write_json(path / "config.json", {"format": FORMAT, **plain(config)})
         return cls(path)
 
@@ -246,25 +245,21 @@ class RunDirectory:
         return self.path / "broadcasts" / f"round-{round_:04d}.safetensors"
 
     def capture(self, path: Path, message: Message, about: Mapping[str, str | int]) -> None:
-        """Store a message and note its digest."""
+        """Store a message, and say so."""
         save_message(path, message, about)
-        name = str(path.relative_to(self.path))
-        self.append("captures", [{"round": about["round"], "file": name, "sha256": digest(path)}])
+        self.append("captures", [{"round": about["round"], "file": path.relative_to(self.path).as_posix()}])
 
     def message(self, path: Path) -> Message:
         """Read a stored message back."""
-        name, noted = str(path.relative_to(self.path)), self._digests
-        if name not in noted:
+        if path.relative_to(self.path).as_posix() not in self._captured:
             raise UserError(f"{path}: the run stored no such message; see {argument('capture')} of training")
         if not path.is_file():
             raise UserError(f"{path}: missing, though captures.jsonl lists it")
-        if digest(path) != noted[name]:
-            raise UserError(f"{path}: differs from what the run stored (SHA-256 does not match captures.jsonl)")
         return load_message(path)[0]
 
     @functools.cached_property
-    def _digests(self) -> dict[str, str]:
-        return {row["file"]: row["sha256"] for row in self.lines("captures")}
+    def _captured(self) -> set[str]:
+        return {row["file"] for row in self.lines("captures")}
 
     def captured_rounds(self) -> dict[int, tuple[int, ...]]:
         """Return round -> clients whose uploads are stored, in order."""
@@ -293,24 +288,18 @@ class RunDirectory:
 
     def save_checkpoint(self, checkpoint: Checkpoint, changed: set[int], keep: tuple[int, ...]) -> None:
         """Write a checkpoint, linking files of clients that did not change, then drop older ones except those to keep."""
-        final = self.checkpoint_path(checkpoint.round)
-        previous = self.newest_checkpoint()
-        building = final.with_name(f".{final.name}.{os.getpid()}{ownership.PARTIAL}")
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(parents=True)
-        _save_state(building / "server.safetensors", checkpoint.server)
-        for client, client_state in enumerate(checkpoint.clients):
-            name = f"client-{client:03d}.safetensors"
-            old = None if previous is None or client in changed else self.checkpoint_path(previous) / name
-            if old is None or not _link(old, building / name):
-                _save_state(building / name, client_state)
-        save_message(building / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
-        write_json(building / "evaluation.json", checkpoint.evaluation)
+        final, previous = self.checkpoint_path(checkpoint.round), self.newest_checkpoint()
         if final.exists():
             ownership.remove(final)
-        for file in sorted(building.iterdir()):
-            ownership.note(final / file.name)
-        building.rename(final)
+        with whole_folder(final) as building:
+            _save_state(building / "server.safetensors", checkpoint.server)
+            for client, client_state in enumerate(checkpoint.clients):
+                name = f"client-{client:03d}.safetensors"
+                old = None if previous is None or client in changed else self.checkpoint_path(previous) / name
+                if old is None or not link(old, building / name):
+                    _save_state(building / name, client_state)
+            save_message(building / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
+            write_json(building / "evaluation.json", checkpoint.evaluation)
         for round_ in self.checkpointed_rounds():
             if round_ < checkpoint.round and round_ not in keep:
                 ownership.remove(self.checkpoint_path(round_))
@@ -349,16 +338,8 @@ def _save_state(path: Path, state: State) -> None:
 
 def _load_state(path: Path) -> dict[str, torch.Tensor]:
     try:
-        return dict(load_file(path))
+        return dict(load_file(checked(path)))
     except FileNotFoundError as error:
         raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error})") from error
-
-
-def _link(old: Path, new: Path) -> bool:
-    try:
-        os.link(old, new)
-    except OSError:  # another file system, or none that links: write it again
-        return False
-    return True

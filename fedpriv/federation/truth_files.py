@@ -2,7 +2,7 @@
 
 ::
 
-    truth/files.jsonl                            every file with its SHA-256
+    truth/files.jsonl                            every file
     truth/round-0007/client-003.safetensors      phase-0.images, phase-0.sizes, ..., mixture
 
 Nothing that attacks reads it; :mod:`fedpriv.evidence.traces` does, for scorers and for what a knowledge card grants.
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, whole
+from fedpriv.util.files import checked, whole
 
 LINES = "truth/files"
 """The list of the files, which a resumed run cuts back with its other lines."""
@@ -32,7 +32,7 @@ def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
 
 
 def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) -> None:
-    """Store what a client did in a round, and note the file's digest."""
+    """Store what a client did in a round, and say so."""
     held: dict[str, Tensor] = {} if trace.mixture is None else {"mixture": trace.mixture.detach().cpu().contiguous()}
     for number, steps in enumerate(trace.phases):
         images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in steps)])
@@ -41,7 +41,7 @@ def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) 
     path = trace_path(run, round_, client)
     with whole(path) as temporary:
         save_file(held, temporary)
-    run.append(LINES, [{"round": round_, "file": str(path.relative_to(run.path)), "sha256": digest(path)}])
+    run.append(LINES, [{"round": round_, "file": path.relative_to(run.path).as_posix()}])
 
 
 def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
@@ -49,12 +49,8 @@ def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
     path = trace_path(run, round_, client)
     if not path.is_file():
         raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")
-    name = str(path.relative_to(run.path))
-    noted = next((row["sha256"] for row in run.lines(LINES) if row["file"] == name), None)
-    if digest(path) != noted:
-        raise UserError(f"{path}: differs from what the run stored (SHA-256 does not match {LINES}.jsonl)")
     try:
-        held = load_file(path)
+        held = load_file(checked(path))
         phases = [_steps(held, number) for number in range(sum(name.endswith(".sizes") for name in held))]
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: damaged ({error}); train the run again") from error

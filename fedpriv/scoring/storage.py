@@ -36,7 +36,8 @@ from fedpriv.scoring.records import (
 )
 from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest, read_json, write_text
+from fedpriv.util.files import read_bytes, read_json, write_text
+from fedpriv.util.manifest import contents, mark
 from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
@@ -75,7 +76,7 @@ def read_record(path: Path) -> AnyRecord:
             + _remedy(path, found)
         )
     try:
-        return _ADAPTER.validate_json(path.read_bytes(), strict=True)
+        return _ADAPTER.validate_json(read_bytes(path), strict=True)
     except ValidationError as error:
         raise UserError(f"{path}: {first_fault(error, 1)}; {_remedy(path, found)}") from error
 
@@ -159,7 +160,7 @@ def save_attack(
     judge: ClassEvaluator | None = None,
 ) -> None:
     """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory."""
-    directory.mkdir(parents=True, exist_ok=True)
+    mark(directory, "attack")
     # An older directory's about.json would vouch for a mixture of old and new files.
     (directory / ABOUT).unlink(missing_ok=True)
     (directory / METRICS).unlink(missing_ok=True)
@@ -176,7 +177,9 @@ def save_attack(
     else:
         (directory / JUDGE).unlink(missing_ok=True)
     files = [name for name in (RECONSTRUCTION, PERMUTED, TRUTH, JUDGE) if (directory / name).is_file()]
-    write_record(directory, about.model_copy(update={"files": {name: digest(directory / name) for name in files}}))
+    write_record(
+        directory, about.model_copy(update={"files": {name: contents(directory / name).sha256 for name in files}})
+    )
 
 
 def load_about(directory: Path) -> About:
@@ -220,7 +223,7 @@ def load_attack(directory: Path) -> AttackRecord:
             if name in (TRUTH, JUDGE):
                 continue
             raise UserError(f"{path}: no such file, though {ABOUT} lists it")
-        if digest(path) != expected:
+        if contents(path).sha256 != expected:
             raise UserError(f"{path}: content was altered; its SHA-256 is not the one in {ABOUT}")
     reconstruction = load_reconstruction(directory / RECONSTRUCTION)
     permuted = None

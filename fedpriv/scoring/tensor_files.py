@@ -18,7 +18,7 @@ from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import whole
+from fedpriv.util.files import checked, whole
 
 FORMAT = "fedpriv-attack-1"
 
@@ -187,7 +187,7 @@ def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored {content}")
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(checked(path), framework="pt") as file:
             metadata = dict(file.metadata() or {})
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, OSError, ValueError) as error:

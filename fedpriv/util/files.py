@@ -1,4 +1,9 @@
-"""Files that are whole or not there, and listed as ours in the folder that they are written to."""
+"""Files that are whole or not there, listed with their contents in the folder they are written to, and checked when read.
+
+All that fedpriv writes into a folder of its own is written, and read back, by these functions: under another name first,
+forced to the disk, listed with its SHA-256 in the folder's marker (:mod:`fedpriv.util.manifest`), then given its own name.
+A file is read only where it is what was listed for its place. Outside of such folders there is nothing to check files by.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,16 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.util import ownership
+from fedpriv.util import manifest
 from fedpriv.util.errors import UserError
+from fedpriv.util.manifest import MARKER, PARTIAL, Contents, contents, home_of, sync
+
+# ---------------------------------------------------------------- writing
 
 
 @contextlib.contextmanager
@@ -19,17 +28,53 @@ def whole(path: Path) -> Iterator[Path]:
     """Yield a temporary name to write a file under; when all is written the file takes its place, whole.
 
     A reader, or a crash, never sees half of it. Folders above are made. A failure leaves nothing behind.
+
+    Raises:
+        UserError: where a file stands there that fedpriv did not write, in a folder that it made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{ownership.PARTIAL}")
+    temporary = _unfinished(path)
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        ownership.note(path)
-        temporary.replace(path)
+        _force(temporary)
+        home = _home(path)
+        if home is None:
+            temporary.replace(path)
+            sync(path.parent)
+        else:
+            known, holds = _known(home, path), contents(temporary)
+            manifest.note(home, [(path, holds)])
+            temporary.replace(path)
+            sync(path.parent)
+            if known:
+                manifest.note(home, [(path, holds)], placed=True)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary name to make a folder of files under; when all are written it takes its place, whole.
+
+    Nothing may stand there. Files directly in it are listed and checked as any other.
+    """
+    building = _unfinished(path)
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        yield building
+        files = sorted(building.iterdir())
+        for file in files:
+            _force(file)
+        sync(building)
+        home = _home(path)
+        if home is not None:
+            manifest.note(home, [(path / file.name, contents(file)) for file in files])
+        building.rename(path)
+        sync(path.parent)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
         raise
 
 
@@ -49,39 +94,156 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=True) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON."""
+def link(old: Path, new: Path) -> bool:
+    """Give a file of ours another name in a folder that is being made; False where it is damaged, or links do not exist."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable as JSON ({error})") from error
+        os.link(checked(old), new)
+    except (OSError, UserError):
+        return False
+    return True
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append JSON lines and force them to disk."""
+    """Append JSON lines and force them to disk. What a crash left behind the listed lines goes first.
+
+    Raises:
+        UserError: where what is there is not what was written, or not ours.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    ownership.note(path)
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    home = _home(path)
+    if home is None:
+        kept = path.read_bytes() if path.is_file() else b""
+        kept = kept[: kept.rfind(b"\n") + 1]
+    elif path.exists():
+        kept = _checked(home, path, path.read_bytes())
+    else:
+        kept = b""
+        manifest.note(home, [(path, None)])
+    fresh = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    with path.open("r+b" if path.exists() else "xb") as file:
+        file.truncate(len(kept))
+        file.seek(len(kept))
+        file.write(fresh)
         file.flush()
+        os.fsync(file.fileno())
+    if home is not None:
+        holds = Contents(hashlib.sha256(kept + fresh).hexdigest(), len(kept) + len(fresh))
+        manifest.note(home, [(path, holds)], placed=True)
+
+
+def log(path: Path, text: str) -> None:
+    """Append text for people, which nothing reads back, to a file that is ours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    home = _home(path)
+    if home is not None and not _known(home, path):
+        manifest.note(home, [(path, None)])
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+
+
+def _home(path: Path) -> Path | None:
+    """Return the marked folder that lists a file; None for files that are listed nowhere, or that are not finished."""
+    home = home_of(path.parent)
+    if home is None or any(part.endswith(PARTIAL) for part in path.relative_to(home).parts):
+        return None
+    return home
+
+
+def _known(home: Path, path: Path) -> bool:
+    """True for a file that was written before; one that is there and was not is refused."""
+    known = path.relative_to(home).as_posix() in manifest.written(home)
+    if not known and os.path.lexists(path):
+        raise UserError(f"{path}: is there and not written by fedpriv, so it stays; move it away")
+    return known
+
+
+def _force(path: Path) -> None:
+    with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
+# ---------------------------------------------------------------- reading
+
+
+def checked(path: Path) -> Path:
+    """Return the path of a file of ours, once it is sure that it holds what was written there.
+
+    In a folder that fedpriv did not make there is nothing to check by; nor is a file that is missing looked for.
+
+    Raises:
+        UserError: where it does not, or fedpriv wrote no such file in this folder.
+    """
+    home = _home(path)
+    if home is not None and path.is_file():
+        listed = _listed(home, path)
+        try:
+            holds = contents(path)
+        except OSError as error:
+            raise UserError(f"{path}: not readable ({error.strerror or error})") from error
+        if holds not in listed:
+            raise _altered(home, path)
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the contents of a file of ours, checked.
+
+    Raises:
+        UserError: as :func:`checked`, and where it is missing or not readable.
+    """
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except OSError as error:
+        raise UserError(f"{path}: not readable ({error.strerror or error})") from error
+    home = _home(path)
+    if home is not None and Contents(hashlib.sha256(found).hexdigest(), len(found)) not in _listed(home, path):
+        raise _altered(home, path)
+    return found
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON that is ours.
+
+    Raises:
+        UserError: as :func:`read_bytes`, and where it is no JSON.
+    """
+    try:
+        return json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not readable as JSON ({error})") from error
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines; a last line cut off by a crash is left out."""
+    """Read JSON lines that are ours; what a crash left behind the listed lines, or half a line, is left out.
+
+    Raises:
+        UserError: as :func:`checked`, where a listed file is missing, and where a line is no JSON object.
+    """
+    home = _home(path)
     if not path.is_file():
+        if home is not None and not os.path.lexists(path) and _size(home, path):
+            raise UserError(f"{path}: missing, though {MARKER} lists it")
+        if os.path.lexists(path):
+            raise UserError(f"{path}: expected a file of JSON lines, and this is none")
         return []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        found = path.read_bytes()
+        if home is not None:
+            found = _checked(home, path, found)
+        lines = found.decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as lines of JSON ({error})") from error
     complete, rows = lines[:-1], []
     for number, line in enumerate(complete, start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{number}: not a line of JSON ({error})") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}:{number}: expected a JSON object, got {type(row).__name__}")
@@ -89,7 +251,34 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _listed(home: Path, path: Path) -> tuple[Contents, ...]:
+    listed = manifest.written(home).get(path.relative_to(home).as_posix())
+    if listed is None:
+        raise UserError(f"{path}: not among the files that fedpriv wrote in {home} (see {MARKER} there)")
+    return listed
+
+
+def _size(home: Path, path: Path) -> int:
+    return max((one.size for one in manifest.written(home).get(path.relative_to(home).as_posix(), ())), default=0)
+
+
+def _checked(home: Path, path: Path, found: bytes) -> bytes:
+    """Return the part of a file of lines that is listed; what a crash left behind it is not.
+
+    A file that is listed without contents was made, and nothing in it was finished.
+    """
+    listed = _listed(home, path)
+    for holds in reversed(listed):
+        part = found[: holds.size]
+        if Contents(hashlib.sha256(part).hexdigest(), len(part)) == holds:
+            return part
+    if listed:
+        raise _altered(home, path)
+    return b""
+
+
+def _altered(home: Path, path: Path) -> UserError:
+    return UserError(
+        f"{path}: its content was altered: it is not what fedpriv wrote there (SHA-256, see {MARKER} in {home}); "
+        "restore it, or make the folder again"
+    )

@@ -8,13 +8,16 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fedpriv.util import ownership
+from fedpriv.util import manifest, ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT, Listener
 
 
 @contextlib.contextmanager
-def output(path: Path, kind: str, *, force: bool = False, resume: bool = False) -> Iterator[None]:
+def output(
+    path: Path, kind: str, *, force: bool = False, resume: bool = False, listener: Listener = SILENT
+) -> Iterator[None]:
     """Take a folder for writing and hold it: free, or ours and emptied with ``force``, or there with ``resume``."""
     if not resume:
         check_free(path, force=force)
@@ -23,11 +26,20 @@ def output(path: Path, kind: str, *, force: bool = False, resume: bool = False) 
             if resume and not path.is_dir():
                 raise UserError(f"{path}: no such folder to go on with")
             if not resume:
-                ownership.mark(path, kind)
-            taken.enter_context(ownership.held(path))
+                manifest.mark(path, kind)
+            taken.enter_context(held(path, listener if resume else SILENT))
             ownership.sweep(path)
             if not resume:
                 _empty(path, kind)
+        yield
+
+
+@contextlib.contextmanager
+def held(path: Path, listener: Listener) -> Iterator[None]:
+    """Hold a folder that is there, and say so where whoever held it before was killed."""
+    with ownership.held(path) as before:
+        if before is not None:
+            listener.say(f"{path}: process {before} ended here without finishing; going on from what it left")
         yield
 
 
@@ -56,7 +68,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 
 def _refuse_busy(path: Path) -> None:
-    if ownership.identity(path) is not None and (path / ownership.LOCK).is_file():
+    if manifest.identity(path) is not None and (path / ownership.LOCK).is_file():
         with ownership.held(path):
             pass
 
@@ -65,20 +77,20 @@ def occupied(path: Path) -> bool:
     """True if a folder holds anything beyond our marker, our lock, and what a crash left unfinished."""
     if not path.is_dir():
         return False
-    ours = ownership.identity(path) is not None
-    passing = (ownership.MARKER, ownership.LOCK)
-    return any(not (ours and (name in passing or name.endswith(ownership.PARTIAL))) for name in os.listdir(path))
+    ours = manifest.identity(path) is not None
+    passing = (manifest.MARKER, ownership.LOCK)
+    return any(not (ours and (name in passing or name.endswith(manifest.PARTIAL))) for name in os.listdir(path))
 
 
 def _empty(path: Path, kind: str) -> None:
     """Remove everything of ours but the lock, which is held, and mark the folder anew."""
-    names = set(os.listdir(path)) - {ownership.MARKER, ownership.LOCK}
+    names = set(os.listdir(path)) - {manifest.MARKER, ownership.LOCK}
     for name in sorted(names):
         ownership.remove(path / name)
-    if not names and not ownership.written(path):
+    if not names and not manifest.written(path):
         return
-    (path / ownership.MARKER).unlink()
-    ownership.mark(path, kind)
+    (path / manifest.MARKER).unlink()
+    manifest.mark(path, kind)
 
 
 def refuse_overlap(

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import whole
+from fedpriv.util.files import checked, whole
 from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payload import Message, Payload
 
@@ -39,7 +39,7 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored message")
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(checked(path), framework="pt") as file:
             text = (file.metadata() or {}).get(HEADER, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         header = json.loads(text)

@@ -19,8 +19,9 @@ from fedpriv.experiment.study.cells import Execution, lay_out
 from fedpriv.experiment.study.folder import claim, save_rows, standing
 from fedpriv.experiment.study.run import load_study
 from fedpriv.experiment.study.worker import perform
-from fedpriv.util import ownership
+from fedpriv.util import manifest, ownership
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_bytes
 from fedpriv.util.ownership import held
 
 
@@ -254,12 +255,12 @@ def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
         ("cells.jsonl", b"\xff\n", "cells.jsonl: not readable as lines of JSON"),
         ("cells.jsonl", b'{"cell": "x"}\n', "cells.jsonl:1: field 'method' is missing"),
     ):
-        (tmp_path / "out" / name).write_bytes(content)
+        write_bytes(tmp_path / "out" / name, content)  # listed anew, as a careful forger would
         code, _, err = call(capsys, "audit", "--resume", "--out", "out")
         assert code == 2, err
         assert complaint in err
         assert len(err.splitlines()) == 1
-        (tmp_path / "out" / name).write_bytes(good[name])
+        write_bytes(tmp_path / "out" / name, good[name])
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
@@ -342,7 +343,7 @@ def test_a_cell_goes_on_by_itself_and_variants_of_an_attack_have_folders_of_thei
         perform(out, [cells[0].name], Execution(), lambda row, doing: told.append((doing, row.model_dump(mode="json"))))
         return told[-1][1]
 
-    ownership.mark(out / "runs" / cells[0].run, "run")
+    manifest.mark(out / "runs" / cells[0].run, "run")
     with held(out / "runs" / cells[0].run):
         refused = work()
     assert refused["status"] == "failed"

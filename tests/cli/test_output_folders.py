@@ -11,7 +11,7 @@ from command_line import call
 from federations import DIGITS
 
 from fedpriv.cli.main import run
-from fedpriv.util import ownership
+from fedpriv.util import manifest
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 TRAIN = ["train", "--method", "fedgh", *SMALL]
@@ -109,7 +109,7 @@ def test_two_processes_never_write_into_one_run(way, home, capsys):
 
 
 def test_a_run_that_died_before_it_was_one_is_in_nobody_s_way(home, capsys):
-    ownership.mark(home / "early", "run")
-    (home / "early" / f".config.json.17{ownership.PARTIAL}").write_text("{")
+    manifest.mark(home / "early", "run")
+    (home / "early" / f".config.json.17{manifest.PARTIAL}").write_text("{")
     code, _, _ = call(capsys, *TRAIN, "--out", "early", "--quiet")
     assert code == 0

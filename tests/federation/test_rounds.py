@@ -20,6 +20,7 @@ from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.summary import RoundAccuracy
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_bytes, write_text
 from fedpriv.wire.ledger import count
 from fedpriv.wire.payloads import Entangled, Model, get_payload
 
@@ -200,13 +201,13 @@ def spoilt(finished, tmp_path):
 def rewrite(path, change):
     values = json.loads(path.read_text())
     change(values)
-    path.write_text(json.dumps(values))
+    write_text(path, json.dumps(values))  # listed anew, as a careful forger would
 
 
 def test_a_run_of_another_version_is_refused(spoilt):
     rewrite(spoilt / "config.json", lambda values: values.update(format=99))
     with pytest.raises(
-        UserError, match=r"config.json: run format 99, but this version reads format 3; train the run again"
+        UserError, match=r"config.json: run format 99, but this version reads format 4; train the run again"
     ):
         RunDirectory.open(spoilt)
 
@@ -226,7 +227,7 @@ def test_a_changed_missing_or_foreign_upload_is_refused(spoilt):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(UserError, match="differs from what the run stored"):
+    with pytest.raises(UserError, match="its content was altered"):
         directory.message(path)
     path.unlink()
     with pytest.raises(UserError, match=r"missing, though captures.jsonl lists it"):
@@ -237,11 +238,18 @@ def test_a_changed_missing_or_foreign_upload_is_refused(spoilt):
 
 def test_damaged_lines_and_checkpoints_are_refused(spoilt):
     directory = RunDirectory.open(spoilt)
-    (spoilt / "metrics.jsonl").write_text('{"round": 1}\nnonsense\n{"round": 2}\n')
+    (spoilt / "metrics.jsonl").write_text('{"round": 1}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl: its content was altered"):
+        directory.lines("metrics")
+    write_text(spoilt / "metrics.jsonl", '{"round": 1}\nnonsense\n{"round": 2}\n')
     with pytest.raises(UserError, match=r"metrics.jsonl:2: not a line of JSON"):
         directory.lines("metrics")
     state = directory.checkpoint_path(3) / "client-001.safetensors"
-    state.write_bytes(state.read_bytes()[:40])
+    whole = state.read_bytes()
+    state.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(UserError, match="its content was altered"):
+        directory.load_checkpoint(3)
+    write_bytes(state, whole[:40])
     with pytest.raises(UserError, match="damaged checkpoint"):
         directory.load_checkpoint(3)
     state.unlink()

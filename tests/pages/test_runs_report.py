@@ -16,6 +16,7 @@ from fedpriv.pages.prototype_map import embed, prototype_map
 from fedpriv.pages.run_records import load_runs, run_labels, shared_settings
 from fedpriv.pages.runs_report import write_runs_report
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_text
 from fedpriv.wire.payloads import Prototypes
 
 
@@ -205,7 +206,7 @@ def test_why_there_is_no_map(tmp_path):
 
 def test_a_damaged_upload_is_named(two, tmp_path):
     RunDirectory.open(two[0]).upload_path(3, 1).write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"client-001\.safetensors: differs from what the run stored"):
+    with pytest.raises(UserError, match=r"client-001\.safetensors: its content was altered"):
         write_runs_report(two, tmp_path / "out")
 
 
@@ -245,15 +246,15 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
         write_runs_report([make_run(tmp_path / "half", finish=False)], tmp_path / "out")
     metrics = two[0] / "metrics.jsonl"
     whole = metrics.read_text()
-    metrics.write_text("")
+    write_text(metrics, "")
     with pytest.raises(UserError, match=r"metrics\.jsonl: holds no round, though the run is finished"):
         write_runs_report(two, tmp_path / "out")
-    metrics.write_text(json.dumps(json.loads(whole.splitlines()[0]) | {"clients": None}) + "\n")
+    write_text(metrics, json.dumps(json.loads(whole.splitlines()[0]) | {"clients": None}) + "\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl:1: field 'clients': input should be an object; train"):
         write_runs_report(two, tmp_path / "out")
-    metrics.write_text(whole)
+    write_text(metrics, whole)
     summary = json.loads((two[0] / "summary.json").read_text()) | {"flops": {"local_training_per_client_round": []}}
-    (two[0] / "summary.json").write_text(json.dumps(summary))
+    write_text(two[0] / "summary.json", json.dumps(summary))
     with pytest.raises(UserError, match=r"summary\.json: field 'flops\.mean_per_client_round' is missing; train the"):
         write_runs_report(two, tmp_path / "out")
     assert not (tmp_path / "out").exists()

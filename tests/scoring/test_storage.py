@@ -23,7 +23,8 @@ from fedpriv.scoring.storage import (
     write_record,
 )
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import digest
+from fedpriv.util.files import whole, write_text
+from fedpriv.util.manifest import MARKER, contents
 
 
 def stored(home, *, permuted=True, metrics=True, **change):
@@ -45,10 +46,11 @@ def rewrite(home, name, change=None, header=None):
         change(blocks)
     if header is not None:
         metadata.update(header)
-    save_file(blocks, path, metadata=metadata)
+    with whole(path) as temporary:
+        save_file(blocks, temporary, metadata=metadata)
     about = json.loads((home / "about.json").read_text())
-    about["files"][name] = digest(path)
-    (home / "about.json").write_text(json.dumps(about))
+    about["files"][name] = contents(path).sha256
+    write_text(home / "about.json", json.dumps(about))
 
 
 def test_round_trip(tmp_path):
@@ -74,6 +76,7 @@ def test_round_trip(tmp_path):
 def test_no_temporary_files_stay_behind(tmp_path):
     stored(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        MARKER,
         "about.json",
         "metrics.json",
         "permuted.safetensors",
@@ -221,7 +224,7 @@ def test_wrong_json_is_named(tmp_path, name, change, message):
     value = json.loads((tmp_path / name).read_text())
     value.update(change)
     value = {key: entry for key, entry in value.items() if entry is not None or key == "budget"}
-    (tmp_path / name).write_text(json.dumps(value))
+    write_text(tmp_path / name, json.dumps(value))
     with pytest.raises(UserError, match=f"{name}: .*{message}"):
         load_attack(tmp_path)
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.util import folders, ownership
+from fedpriv.util import folders, manifest, ownership
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import append_lines, write_json, write_text
+from fedpriv.util.files import append_lines, log, write_json, write_text
+from fedpriv.util.listener import Listener
 
 
 def make(path, names=("config.json", "uploads/a/b.bin")):
@@ -27,12 +28,12 @@ def everything(path):
 
 def test_a_folder_of_ours_is_emptied_and_made_anew(tmp_path):
     out = make(tmp_path / "out")
-    before = ownership.identity(out)
+    before = manifest.identity(out)
     with folders.output(out, "report", force=True):
-        assert set(everything(out)) == {ownership.MARKER, ownership.LOCK}
+        assert set(everything(out)) == {manifest.MARKER, ownership.LOCK}
         write_text(out / "page.html", "x")
-    assert ownership.identity(out) != before
-    assert ownership.written(out) == {"page.html"}
+    assert manifest.identity(out) != before
+    assert set(manifest.written(out)) == {"page.html"}
 
 
 @pytest.mark.parametrize("place", ["thesis.tex", "src/thesis.tex", "uploads/thesis.tex", "uploads/a/.hidden"])
@@ -53,10 +54,20 @@ def test_a_file_of_ours_by_name_alone_is_a_stranger_s(tmp_path, name):
         folders.check_free(tmp_path / "p", force=True)
 
 
-def test_overwriting_a_stranger_s_file_does_not_make_it_ours(tmp_path):
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: write_text(path, "ours"),
+        lambda path: append_lines(path, [{"round": 1}]),
+        lambda path: log(path, "ours"),
+    ],
+)
+def test_a_stranger_s_file_is_not_written_over(tmp_path, write):
     out = make(tmp_path / "out", ())
     (out / "notes.txt").write_text("mine")
-    write_text(out / "notes.txt", "overwritten")
+    with pytest.raises(UserError, match=r"notes\.txt"):
+        write(out / "notes.txt")
+    assert (out / "notes.txt").read_text() == "mine"
     assert ownership.strangers(out) == [out / "notes.txt"]
 
 
@@ -70,7 +81,7 @@ def test_links_are_neither_followed_nor_ours(tmp_path):
     ownership.remove(out)
     assert (elsewhere / "thesis.tex").read_text() == "years of work"
     assert (out / "link").is_symlink()
-    assert everything(out) == sorted([ownership.MARKER, "link"])
+    assert everything(out) == sorted([manifest.MARKER, "link"])
 
 
 @pytest.mark.parametrize("way", ["resume", "new"])
@@ -78,8 +89,8 @@ def test_what_a_crash_left_unfinished_is_ours_but_only_in_a_folder_of_ours(tmp_p
     out = make(tmp_path / "out", ())
     for folder in (out, tmp_path / "other"):
         folder.mkdir(exist_ok=True)
-        (folder / f".config.json.17{ownership.PARTIAL}").write_text("{")
-        building = folder / f".round-0001.17{ownership.PARTIAL}"
+        (folder / f".config.json.17{manifest.PARTIAL}").write_text("{")
+        building = folder / f".round-0001.17{manifest.PARTIAL}"
         building.mkdir()
         (building / "client-000.safetensors").write_text("half")
     assert not folders.occupied(out)
@@ -87,10 +98,10 @@ def test_what_a_crash_left_unfinished_is_ours_but_only_in_a_folder_of_ours(tmp_p
     assert len(ownership.strangers(tmp_path / "other")) == 2
     if way == "resume":
         (out / "uploads").mkdir()
-        (out / "uploads" / f".client-000.safetensors.17{ownership.PARTIAL}").write_text("half")
+        (out / "uploads" / f".client-000.safetensors.17{manifest.PARTIAL}").write_text("half")
     with folders.output(out, "run", resume=way == "resume"):
         pass
-    assert everything(out) == sorted([ownership.MARKER, ownership.LOCK])
+    assert everything(out) == sorted([manifest.MARKER, ownership.LOCK])
     assert len(everything(tmp_path / "other")) == 2
 
 
@@ -101,7 +112,7 @@ def test_a_folder_made_in_another_lists_its_own(tmp_path):
     (outer / "run" / "thesis.tex").write_text("x")
     assert ownership.strangers(outer) == [outer / "run" / "thesis.tex"]
     ownership.remove(outer)
-    assert everything(outer) == sorted([f"run/{ownership.MARKER}", "run/thesis.tex", ownership.MARKER])
+    assert everything(outer) == sorted([f"run/{manifest.MARKER}", "run/thesis.tex", manifest.MARKER])
 
 
 def test_a_folder_of_ours_that_was_moved_stays_ours(tmp_path):
@@ -111,11 +122,11 @@ def test_a_folder_of_ours_that_was_moved_stays_ours(tmp_path):
 
 def test_lines_that_a_crash_cut_are_passed_over(tmp_path):
     out = make(tmp_path / "out")
-    with (out / ownership.MARKER).open("a") as file:
+    with (out / manifest.MARKER).open("a") as file:
         file.write('{"file": "half')
-    assert ownership.written(out) == {"config.json", "uploads/a/b.bin"}
+    assert set(manifest.written(out)) == {"config.json", "uploads/a/b.bin"}
     append_lines(out / "metrics.jsonl", [{"round": 1}])
-    with (out / ownership.MARKER).open() as file:
+    with (out / manifest.MARKER).open() as file:
         assert json.loads(file.readline())["made_by"] == "fedpriv"
 
 
@@ -132,7 +143,7 @@ def test_removing_takes_exactly_what_is_listed(names, data):
             (out / name).write_text("theirs")
         assert ownership.strangers(out) == sorted(out / name for name in set(names) - set(ours))
         ownership.remove(out)
-        left = set(everything(out)) - {ownership.MARKER} if out.is_dir() else set()
+        left = set(everything(out)) - {manifest.MARKER} if out.is_dir() else set()
         assert left == set(names) - set(ours)
         assert out.is_dir() == bool(left)
 
@@ -171,12 +182,55 @@ def test_a_folder_that_is_being_written_is_refused_to_everybody_else(holder):
     assert (out / "config.json").is_file()
 
 
-def test_a_lock_ends_with_its_process(holder):
+class Heard(Listener):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def test_a_lock_ends_with_its_process_and_whoever_takes_over_says_so(holder):
     out, process = holder
     process.kill()
     process.wait()
-    with folders.output(out, "run", resume=True):
+    heard = Heard()
+    with folders.output(out, "run", resume=True, listener=heard):
         assert (out / ownership.LOCK).read_text().strip() == str(os.getpid())
+    assert heard.lines == [f"{out}: process {process.pid} ended here without finishing; going on from what it left"]
+    with pytest.raises(ZeroDivisionError), folders.output(out, "run", resume=True, listener=heard):
+        _ = 1 / 0
+    with folders.output(out, "run", resume=True, listener=heard):
+        pass
+    assert len(heard.lines) == 1
+
+
+def test_a_folder_that_is_written_is_not_read_and_one_that_is_read_is_not_written(holder):
+    out, process = holder
+    with pytest.raises(UserError, match=rf"another fedpriv \(process {process.pid}\)"), ownership.read(out):
+        pass
+    process.kill()
+    process.wait()
+    with (
+        ownership.read(out),
+        ownership.read(out),
+        pytest.raises(UserError, match="is at work"),
+        folders.output(out, "run", force=True),
+    ):
+        pass
+    with folders.output(out, "run", force=True):
+        pass
+
+
+def test_whoever_writes_in_a_folder_of_a_folder_holds_both(tmp_path):
+    outer = make(tmp_path / "outer")
+    inner = make(outer / "attack")
+    with ownership.held_with_those_around(inner / "deeper"):
+        for folder in (outer, inner):
+            with pytest.raises(UserError, match="is at work"), ownership.held(folder):
+                pass
+    with ownership.held(outer), pytest.raises(UserError, match="is at work"), ownership.held_with_those_around(inner):
+        pass
 
 
 # ---------------------------------------------------------------- input and output apart

@@ -18,7 +18,7 @@ from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.progress import following, outcome
 from fedpriv.pages.study_files import Cell as Row
-from fedpriv.util import ownership
+from fedpriv.util import folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 
@@ -109,7 +109,7 @@ def run_study(
     for note in notes:
         listener.say(f"left out: {note}")
     claim(out, study, command=command, force=force)
-    with ownership.held(out):
+    with folders.held(out, listener):
         rows = standing(out, cells)
         listener.resumable()
         with following(listener, execution.workers) as watch:

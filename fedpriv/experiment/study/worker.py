@@ -24,6 +24,7 @@ from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import log
 
 Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""
@@ -68,11 +69,7 @@ def _noting(folder: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
     except UserError as error:
         errors.append(" ".join(str(error).split()))
     except Exception as error:
-        log = folder / "logs" / f"{cell.name}.txt"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        ownership.note(log)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(traceback.format_exc() + "\n")
+        log(folder / "logs" / f"{cell.name}.txt", traceback.format_exc() + "\n")
         errors.append(f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)")
 
 

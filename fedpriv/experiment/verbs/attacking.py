@@ -167,6 +167,7 @@ def attack(
         force=settings.get("force", False),
         request=request,
         run=path,
+        listener=listener,
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"

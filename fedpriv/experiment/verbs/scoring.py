@@ -12,6 +12,7 @@ from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.score import score as score_attack
 from fedpriv.scoring.storage import MEMBERSHIP, PROPERTY, TRUTH, is_attack_directory, load_attack, write_record
+from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_bytes
@@ -50,25 +51,23 @@ def score(
     paths = given_folders(results, (AttackResult,))
     records: dict[Path, ReconstructionRecord] = {}
     for directory in attack_directories(paths):
-        saved = load_attack(directory)
-        if saved.truths is None:
-            raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
-        used = saved.about.seed if seed is None else seed
-        record = score_attack(
-            saved.reconstruction,
-            saved.truths,
-            saved.permuted,
-            seed=used,
-            about=saved.about,
-            judge=saved.judge,
-            metrics=texts("metrics", metrics),
-        )
-        write_record(directory, record)
-        write_bytes(directory / "grid.png", grid_png(replace(saved, metrics=record)))
-        records[directory] = record
+        with ownership.held_with_those_around(directory):
+            records[directory] = _score(directory, seed, texts("metrics", metrics))
     for path in inference_directories(paths):
         listener.say(f"not scored again: {path} ({_NOT_STORED})")
     return records
+
+
+def _score(directory: Path, seed: int | None, metrics: Sequence[str]) -> ReconstructionRecord:
+    saved = load_attack(directory)
+    if saved.truths is None:
+        raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
+    used = saved.about.seed if seed is None else seed
+    given = (saved.reconstruction, saved.truths, saved.permuted)
+    record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge, metrics=metrics)
+    write_record(directory, record)
+    write_bytes(directory / "grid.png", grid_png(replace(saved, metrics=record)))
+    return record
 
 
 def attack_directories(paths: Sequence[Path]) -> list[Path]:

@@ -1,0 +1,184 @@
+"""The marker of a folder that fedpriv made: who made it, its identity, and every file written there, with its contents.
+
+::
+
+    {"made_by": "fedpriv", "format": 2, "kind": "run", "id": ...}             the first line
+    {"file": "metrics.jsonl"}                                                 ours, before it is made
+    {"file": "config.json", "sha256": ..., "bytes": 812}                      what it holds, before it takes its place
+    {"file": "config.json", "sha256": ..., "bytes": 812, "placed": true}      it has; said only where it replaced another
+
+A file is ours when the nearest marked folder above it lists it. It is listed before it is there, so a crash leaves no file
+of ours that is not listed; until a file that replaces another is known to stand there, it may be either of the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedpriv.util.errors import UserError
+
+MARKER = ".fedpriv.jsonl"
+PARTIAL = ".fedpriv-partial"
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Contents of a file, by which it is known again.
+
+    Attributes:
+        sha256: of its first ``size`` bytes.
+        size: in bytes; what stands beyond, a crash left there.
+    """
+
+    sha256: str
+    size: int
+
+
+@dataclass
+class _Listing:
+    """A marker, as far as it was read.
+
+    Attributes:
+        read: the part of the marker that was read, whole lines.
+        files: by name relative to the marked folder, the contents that a file may have; empty where none is known.
+    """
+
+    read: bytes = b""
+    files: dict[str, tuple[Contents, ...]] = field(default_factory=dict)
+
+
+_listings: dict[Path, _Listing] = {}
+"""Markers that were read before; every use compares them with the file."""
+
+
+def mark(folder: Path, kind: str) -> str:
+    """Make a folder ours, to hold a kind of thing, unless it is; return its identity, which no other folder has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = identity(folder)
+    if known is not None:
+        return known
+    made = uuid.uuid4().hex
+    head = json.dumps({"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": made})
+    with (folder / MARKER).open("w", encoding="utf-8") as file:
+        file.write(head + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync(folder)
+    return made
+
+
+def identity(folder: Path) -> str | None:
+    """Return the identity of a folder that we made, or None for any other."""
+    head = _head(folder / MARKER)
+    if head is None or head.get("made_by") != "fedpriv":
+        return None
+    if head.get("format") != FORMAT:
+        raise UserError(
+            f"{folder / MARKER}: format {head.get('format')!r}, but this version knows format {FORMAT}; "
+            "use the version that made the folder, or another folder"
+        )
+    return str(head["id"]) if head.get("id") else None
+
+
+def home_of(folder: Path) -> Path | None:
+    """Return the nearest marked folder, this one or one above it."""
+    return next((place for place in (folder, *folder.parents) if identity(place) is not None), None)
+
+
+def homes_of(folder: Path) -> list[Path]:
+    """Return the marked folders among this one and those above it, the outermost first."""
+    places = (Path(os.path.abspath(folder)), *Path(os.path.abspath(folder)).parents)
+    return [place for place in reversed(places) if identity(place) is not None]
+
+
+def written(home: Path) -> dict[str, tuple[Contents, ...]]:
+    """Return the files that a marked folder lists, by name relative to it, each with the contents that it may have.
+
+    Some may be gone. Lines that a crash cut are passed over.
+
+    Raises:
+        UserError: when the marker cannot be read.
+    """
+    marker = home / MARKER
+    try:
+        found = marker.read_bytes()
+    except OSError as error:
+        raise UserError(f"{marker}: not readable ({error}); fedpriv cannot tell its own files here") from error
+    known = _listings.get(marker)
+    if known is None or not found.startswith(known.read):
+        known = _listings[marker] = _Listing()
+    fresh = found[len(known.read) : found.rfind(b"\n") + 1]
+    for line in fresh.split(b"\n"):
+        _enter(known.files, line)
+    known.read += fresh
+    return known.files
+
+
+def _enter(files: dict[str, tuple[Contents, ...]], line: bytes) -> None:
+    try:
+        row = json.loads(line)
+        name = row["file"]
+        holds = (Contents(str(row["sha256"]), int(row["bytes"])),) if "sha256" in row else ()
+    except (ValueError, TypeError, KeyError):  # the head, or half a line
+        return
+    before = files.get(name, ())
+    files[name] = holds if row.get("placed") else (*before, *holds)
+
+
+def note(home: Path, files: Iterable[tuple[Path, Contents | None]], *, placed: bool = False) -> None:
+    """List files in a marked folder; the list is on the disk when this returns.
+
+    Args:
+        home: the marked folder.
+        files: in it, each with what it holds, where that is known.
+        placed: they hold that already, and nothing else.
+    """
+    rows: list[dict[str, object]] = []
+    for path, holds in files:
+        row: dict[str, object] = {"file": path.relative_to(home).as_posix()}
+        if holds is not None:
+            row |= {"sha256": holds.sha256, "bytes": holds.size}
+        rows.append(row | {"placed": True} if placed else row)
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    with (home / MARKER).open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        # In one piece, since several processes may write into one folder; apart from a line that a crash cut.
+        file.write(lines if file.read(1) in (b"", b"\n") else b"\n" + lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def contents(path: Path) -> Contents:
+    """Return the contents of a file, by size and SHA-256."""
+    with path.open("rb") as file:
+        return Contents(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
+
+
+def sync(folder: Path) -> None:
+    """Force the names in a folder to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError:  # a file system that has no such thing
+        pass
+    finally:
+        os.close(opened)
+
+
+def _head(marker: Path) -> dict[str, object] | None:
+    try:
+        with marker.open(encoding="utf-8") as file:
+            head = json.loads(file.readline(4096))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return head if isinstance(head, dict) else None

@@ -1,0 +1,221 @@
+"""Files are read only where they hold what was written at their place; a crash leaves the old file or the new one."""
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.util import files, manifest
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import (
+    append_lines,
+    checked,
+    link,
+    read_bytes,
+    read_json,
+    read_lines,
+    whole,
+    whole_folder,
+    write_bytes,
+    write_json,
+    write_text,
+)
+
+READERS = {"checked": checked, "bytes": read_bytes, "json": read_json, "lines": read_lines}
+
+
+@pytest.fixture
+def home(tmp_path):
+    manifest.mark(tmp_path / "home", "run")
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_file_that_was_altered_is_read_by_nobody(home, read):
+    path = home / "a" / "b.json"
+    write_text(path, '{"round": 1}\n')
+    read(path)
+    path.write_text('{"round": 2}\n')
+    with pytest.raises(UserError, match=r"b\.json: its content was altered"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_file_that_we_did_not_write_is_read_by_nobody(home, read):
+    (home / "b.json").write_text('{"round": 1}\n')
+    with pytest.raises(UserError, match=r"b\.json: not among the files that fedpriv wrote"):
+        read(home / "b.json")
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_file_is_read_at_its_own_place_only(home, read):
+    write_text(home / "a.json", '{"round": 1}\n')
+    write_text(home / "b.json", '{"round": 2}\n')
+    (home / "a.json").replace(home / "c.json")
+    (home / "b.json").replace(home / "a.json")
+    (home / "c.json").replace(home / "b.json")
+    for name in ("a.json", "b.json"):
+        with pytest.raises(UserError, match="altered"):
+            read(home / name)
+
+
+def test_where_nothing_is_listed_nothing_is_checked(tmp_path):
+    write_json(tmp_path / "a.json", 1)
+    (tmp_path / "a.json").write_text("2")
+    assert read_json(tmp_path / "a.json") == 2
+    assert not (tmp_path / manifest.MARKER).exists()
+
+
+def test_an_older_version_of_a_file_is_not_taken_for_it(home):
+    write_text(home / "a", "first")
+    write_text(home / "a", "second")
+    (home / "a").write_text("first")
+    with pytest.raises(UserError, match="altered"):
+        checked(home / "a")
+    (home / "a").unlink()
+    write_text(home / "a", "third")
+    (home / "a").write_text("second")
+    with pytest.raises(UserError, match="altered"):
+        checked(home / "a")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_around_a_rename_leaves_a_file_that_can_be_read(home, monkeypatch, moment):
+    write_text(home / "a", "first")
+
+    class Killed(BaseException):
+        pass
+
+    rename = files.Path.replace
+
+    def dies(self, target):
+        if moment == "after":
+            rename(self, target)
+        raise Killed
+
+    monkeypatch.setattr(files.Path, "replace", dies)
+    with pytest.raises(Killed):
+        write_text(home / "a", "second")
+    monkeypatch.undo()
+    assert read_bytes(home / "a") == (b"first" if moment == "before" else b"second")
+    write_text(home / "a", "third")
+    assert read_bytes(home / "a") == b"third"
+    (home / "a").write_text("first")
+    with pytest.raises(UserError, match="altered"):
+        read_bytes(home / "a")
+
+
+# ---------------------------------------------------------------- lines
+
+
+@given(st.lists(st.lists(st.integers(), max_size=3), max_size=5), st.binary(max_size=20))
+def test_lines_behind_the_listed_ones_are_a_crash_s(appended, tail):
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.jsonl"
+        manifest.mark(Path(folder), "run")
+        rows = []
+        for values in appended:
+            append_lines(path, [{"v": value} for value in values])
+            rows += [{"v": value} for value in values]
+            with path.open("ab") as file:
+                file.write(tail)
+            assert read_lines(path) == rows
+        append_lines(path, [{"end": 1}])
+        assert read_lines(path) == [*rows, {"end": 1}]
+        assert path.read_text() == "".join(json.dumps(row) + "\n" for row in read_lines(path))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace("1", "7"),
+        lambda text: "".join(reversed(text.splitlines(keepends=True))),
+    ],
+)
+def test_damaged_lines_are_refused_by_readers_and_by_who_appends(home, damage):
+    path = home / "a.jsonl"
+    append_lines(path, [{"round": 1}])
+    append_lines(path, [{"round": 2}])
+    path.write_text(damage(path.read_text()))
+    before = path.read_bytes()
+    for use in (read_lines, lambda path: append_lines(path, [{"round": 3}])):
+        with pytest.raises(UserError, match="altered"):
+            use(path)
+    assert path.read_bytes() == before
+
+
+def test_lines_that_are_missing_are_missed(home):
+    assert read_lines(home / "never") == []
+    append_lines(home / "a.jsonl", [{"round": 1}])
+    (home / "a.jsonl").unlink()
+    with pytest.raises(UserError, match=r"a\.jsonl: missing, though"):
+        read_lines(home / "a.jsonl")
+    (home / "a.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"a\.jsonl: expected a file"):
+        read_lines(home / "a.jsonl")
+
+
+# ---------------------------------------------------------------- folders of files, links
+
+
+def test_a_folder_is_whole_or_not_there(home):
+    def breaks_off():
+        with whole_folder(home / "checkpoint") as building:
+            write_text(building / "a", "half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        breaks_off()
+    assert os.listdir(home) == [manifest.MARKER]
+    with whole_folder(home / "checkpoint") as building:
+        write_text(building / "a", "one")
+        (building / "b").write_text("two")
+    assert set(manifest.written(home)) == {"checkpoint/a", "checkpoint/b"}
+    assert checked(home / "checkpoint" / "a").read_text() == "one"
+    (home / "checkpoint" / "b").write_text("three")
+    with pytest.raises(UserError, match="altered"):
+        checked(home / "checkpoint" / "b")
+
+
+def test_damage_is_not_vouched_for_by_a_link(home):
+    write_text(home / "a", "one")
+    with whole_folder(home / "next") as building:
+        assert link(home / "a", building / "a")
+    assert read_bytes(home / "next" / "a") == b"one"
+    (home / "a").unlink()
+    (home / "a").write_text("damaged")
+    with whole_folder(home / "after") as building:
+        assert not link(home / "a", building / "a")
+        assert not link(home / "absent", building / "a")
+
+
+def test_a_nested_folder_lists_its_own_and_goes_alone(home, tmp_path):
+    manifest.mark(home / "inner", "attack")
+    write_text(home / "inner" / "a", "one")
+    assert manifest.written(home) == {}
+    (home / "inner").rename(tmp_path / "alone")
+    assert read_bytes(tmp_path / "alone" / "a") == b"one"
+    (tmp_path / "alone" / "a").write_text("two")
+    with pytest.raises(UserError, match="altered"):
+        read_bytes(tmp_path / "alone" / "a")
+
+
+def test_lists_that_other_processes_lengthen_are_read_on(home):
+    write_bytes(home / "a", b"one")
+    assert set(manifest.written(home)) == {"a"}
+    with (home / manifest.MARKER).open("a") as file:
+        file.write('{"file": "b"}\n{"file": "ha')
+    assert set(manifest.written(home)) == {"a", "b"}
+    with whole(home / "c") as temporary:
+        temporary.write_bytes(b"")
+    assert set(manifest.written(home)) == {"a", "b", "c"}
+    manifest.mark(home / "other", "run")
+    (home / manifest.MARKER).write_bytes((home / "other" / manifest.MARKER).read_bytes())
+    assert manifest.written(home) == {}
