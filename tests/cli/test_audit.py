@@ -275,7 +275,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
             code, _, err = call(capsys, *command, "--out", out)
             assert code == 2, err
             assert f": this folder cannot be made or written ({why}); choose another --out" in err
-    assert err.startswith(f"fedpriv: {out[:60]}")
+            assert err.startswith(f"fedpriv: {out[:60]}")
             assert len(err.splitlines()) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
