@@ -261,3 +261,14 @@ def test_a_question_with_one_answer_is_refused(least, answer):
     )
     assert str(refused.value).endswith(" question=holds, majority or share")
     judged.check(Guesses(at_least=2), case_of(COUNTS))
+
+
+def test_whose_words_are_not_at_hand_is_asked_by_the_newest_upload():
+    knowledge = Knowledge(KnowledgeCard(), (1, 2, 2), 4)
+    case = InferenceCase(Evidence(COUNTS, None, knowledge, ()), TRUTH, "x", 5)
+    problem = case.problem(Guesses())
+    assert (problem.disclosed, problem.candidates, problem.kind, problem.seed) == ({}, {}, "x", 5)
+    assert {client: one.counts for client, one in problem.said().items()} == {
+        0: {0: 5, 1: 1, 2: 3, 3: 1},
+        1: {0: 1, 1: 3, 3: 2},
+    }
