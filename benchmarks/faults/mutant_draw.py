@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import random
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,9 @@ HOME = Path(__file__).resolve().parents[2]
 
 LEFT_ALONE = ("storage.py", "tensor_files.py", "schema.py")
 """Of the scoring room, what reads and writes files: the mutations of stored files are another program's."""
+
+MOVED = 12
+"""Lines by which a mutant of a log may have moved since."""
 
 EVIDENCE = ("grants.py", "server_view.py", "guesses.py")
 """Of the evidence room, what decides what an attacker and a guess are given."""
@@ -92,14 +95,16 @@ def _always_fails(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in ("len", "isinstance")
 
 
-def draw(number: int, seed: int, of: Collection[Path] = ()) -> list[Mutant]:
-    """Draw mutants uniformly from those of some files, or else all; fewer where there are not as many."""
-    sites, paths = [], [path for path in files() if not of or path in of]
+def draw(number: int, seed: int, at: Mapping[Path, Collection[int]] | None = None) -> list[Mutant]:
+    """Draw mutants uniformly from those of all files, or of lines near some; fewer where there are not as many."""
+    sites, paths = [], [path for path in files() if at is None or path in at]
     for path in paths:
         before = (HOME / path).read_text(encoding="utf-8")
         wrapper, visitor = MetadataWrapper(cst.parse_module(before)), Sites()
         wrapper.visit(visitor)
-        sites += [(path, wrapper.module, before, place, site) for place, site in enumerate(visitor.found)]
+        for place, site in enumerate(visitor.found):
+            if at is None or any(abs(site[2] - line) <= MOVED for line in at[path]):
+                sites.append((path, wrapper.module, before, place, site))
     random.Random(seed).shuffle(sites)
     found: list[Mutant] = []
     for path, module, before, place, (node, changed, line) in sites:

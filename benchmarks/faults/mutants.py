@@ -133,7 +133,11 @@ def logged(log: Path | None) -> dict[tuple[str, str], str]:
 def survivors(log: Path) -> list[Mutant]:
     """Return the mutants that survived in a log, of those that the files of today still have."""
     alive = {mutant for mutant, outcome in logged(log).items() if outcome in ALIVE}
-    return [mutant for mutant in draw(10**9, 0, {Path(file) for file, _ in alive}) if key(mutant) in alive]
+    lines: dict[Path, list[int]] = defaultdict(list)
+    for one in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
+        if one["outcome"] in ALIVE:
+            lines[Path(one["file"])].append(one["line"])
+    return [mutant for mutant in draw(10**9, 0, lines) if key(mutant) in alive]
 
 
 if __name__ == "__main__":
