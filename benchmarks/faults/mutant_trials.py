@@ -32,7 +32,7 @@ from types import CodeType, FunctionType, ModuleType
 import pytest
 from mutant_draw import HOME, Mutant
 
-ENOUGH = 3.0
+ENOUGH = 6.0
 """Seconds of tests, the quickest, that are tried on a mutant that none of them kills; one test is tried in any case."""
 
 SECONDS = 5.0
@@ -72,6 +72,9 @@ class Tests:
             own = self.lines.get(str(mutant.path), {})
             return set().union(*(own.get(line, ()) for line in lines))
         word, found = re.compile(rf"\b{name}\b"), set()
+        files = {test.partition("::")[0] for test in self.seconds}
+        naming = {file for file in files if word.search((HOME / file).read_text(encoding="utf-8"))}
+        found |= {test for test in self.seconds if test.partition("::")[0] in naming}
         for path, source in self.sources.items():
             for number, tests in self.lines[path].items():
                 if number <= len(source) and word.search(source[number - 1]):

@@ -331,14 +331,14 @@ def _barnard_rubin(between: float, within: float, number: int, complete: float) 
     return max(alone, 1 / (added**2 / (number - 1) + 1 / observed)) if observed > 0 else alone
 
 
-def summary(values: Sequence[float] | Values, clusters: Sequence[int], kind: Kind = "mean") -> Summary:
+def summary(values: Sequence[float] | Values, clusters: Sequence[int]) -> Summary:
     """Return values over targets, summed up; where some are not finite, :class:`Summary` has neither mean nor sum.
 
     ``sd`` is None for one value, ``ci95`` for one cluster.
     """
     data = np.asarray(values, dtype=np.float64)
     if np.isfinite(data).all() and len(data):
-        return Summary(**dict(finite_summary(data, clusters, kind)))
+        return Summary(**dict(finite_summary(data, clusters)))
     per_target = tuple(float(value) if np.isfinite(value) else None for value in data)
     return Summary(mean=None, median=None, sd=None, ci95=None, per_target=per_target, n=len(data))
 

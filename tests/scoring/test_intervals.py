@@ -5,7 +5,15 @@ import pytest
 from scipy.stats import beta
 from scipy.stats import t as student
 
-from fedpriv.scoring.intervals import _barnard_rubin, clopper_pearson, clustered, combine, compare, summary
+from fedpriv.scoring.intervals import (
+    _barnard_rubin,
+    clopper_pearson,
+    clustered,
+    combine,
+    compare,
+    finite_summary,
+    summary,
+)
 
 
 def rng(seed=0):
@@ -390,5 +398,7 @@ def test_combined_intervals_cover(number, apart):
 def test_values_of_which_none_is_there_have_no_summary():
     nothing = summary([], [])
     assert (nothing.mean, nothing.n, nothing.per_target, nothing.sum) == (None, 0, (), None)
-    one = summary([4.0, 8.0], [0, 1], "share")
+    one = summary([4.0, 8.0], [0, 1])
     assert (one.median, one.sd) == (6, pytest.approx(8**0.5))
+    told = [1.0, 0.0, 1.0, 1.0]
+    assert finite_summary(told, range(4), "share").ci95 == clustered(told, range(4), "share").interval()
