@@ -123,6 +123,24 @@ def test_a_run_without_images_set_aside_has_none_to_grant(worlds):
         granted(world, "prototype", but(attacker_data="other_domain", foreign="digits"))
 
 
+def test_foreign_images_come_without_labels_in_the_form_of_the_clients(worlds, monkeypatch):
+    asked = []
+
+    def drawn(foreign, shape, seed):
+        asked.append((foreign, shape, seed))
+        return torch.zeros(2, *shape)
+
+    monkeypatch.setattr(grants, "foreign_images", drawn)
+    monkeypatch.setattr(grants, "refuse_foreign", lambda card, config: asked.append((card.foreign, config)))
+    world = worlds("fedgh", strangers=0.4)
+    found = granted(world, "prototype", but(attacker_data="other_domain", foreign="other"), seed=7)
+    assert asked == [("other", world[0].config), ("other", (1, 8, 8), 7)]
+    assert found.public_images.shape == (2, 1, 8, 8)
+    assert found.public_labels is None
+    granted(world, "prototype", but(attacker_data="same_domain"))
+    assert len(asked) == 2
+
+
 # ---------------------------------------------------------------- shadows
 
 
