@@ -203,7 +203,7 @@ def check_code(name):
     inline, block = Written(f"x {code_span(name)} y"), Written(f"x\n\n{code_block(name)}\n\ny")
     assert inline.text == " ".join(f"x {plain(name)} y".split())
     assert inline.tags == ["p", "code", "/code", "/p"]
-    shown = " ".join(" ".join(map(visible, name.replace("\r", "\n").split("\n"))).split())
+    shown = " ".join(" ".join(map(visible, name.splitlines())).split())
     assert block.text == " ".join(f"x {shown} y".split())
     assert set(block.tags) <= {"p", "/p", "pre", "/pre", "code", "/code"}
 

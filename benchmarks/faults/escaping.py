@@ -13,6 +13,7 @@ import argparse
 import random
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -77,6 +78,7 @@ def main() -> int:
                 in_pages(chance, Path(home), number)
             except Exception as error:
                 wrong += 1
+                traceback.print_exc()
                 failed.append(f"page {number}: {type(error).__name__}: {str(error).splitlines()[:1]}")
     print(
         f"| pages over attacks and over runs, with their tables and pictures | {asked.pages * (FIELDS + 5):,} | {wrong} |"

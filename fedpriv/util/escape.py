@@ -130,7 +130,7 @@ def code_span(text: str) -> Markdown:
 
 def code_block(text: str) -> Markdown:
     """Return a text as Markdown's indented code, a line each; a blank line goes before it."""
-    return Markdown("\n".join(f"    {visible(line)}" for line in text.replace("\r", "\n").split("\n")))
+    return Markdown("\n".join(f"    {visible(line)}" for line in text.splitlines() or [""]))
 
 
 # ---------------------------------------------------------------- pictures, tables, shells
