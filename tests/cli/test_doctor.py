@@ -210,7 +210,7 @@ def test_an_output_folder_is_tried(tmp_path, monkeypatch):
         found = stored.output_folder(out)
         assert found.status == "failed", found
         assert str(tmp_path) not in found.told
-    monkeypatch.setattr(ownership, "_locked", lambda file: True)
+    monkeypatch.setattr(ownership, "_lock", lambda folder, file, shared: None)
     assert "locks do nothing here" in stored.output_folder(tmp_path).told
     monkeypatch.setattr(stored, "_syncs", lambda folder: False)
     assert "loss of power" in stored.output_folder(tmp_path).told
