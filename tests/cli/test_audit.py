@@ -274,8 +274,8 @@ def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
         for out, why in (("file/sub", "Not a directory"), ("x" * 300, "File name too long")):
             code, _, err = call(capsys, *command, "--out", out)
             assert code == 2, err
-            assert f": this folder cannot be made or written ({why}); choose another --out" in err
-            assert err.startswith(f"fedpriv: {out[:60]}")
+            assert f"({why})" in err
+            assert out[:60] in err
             assert len(err.splitlines()) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
