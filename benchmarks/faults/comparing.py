@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from fedpriv.util.manifest import MARKER, PARTIAL
@@ -21,9 +22,13 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return found
 
 
-def differences(expected: dict[str, bytes | None], folder: Path) -> list[str]:
-    """Return what is otherwise in a folder than expected, a line a file; see :func:`contents`."""
-    there = contents(folder)
+def differences(
+    expected: dict[str, bytes | None], folder: Path, *, besides: Collection[str] = frozenset()
+) -> list[str]:
+    """Return what is otherwise in a folder than expected, a line a file, besides some files; see :func:`contents`."""
+    expected, there = (
+        {name: held for name, held in one.items() if name not in besides} for one in (expected, contents(folder))
+    )
     lines = [f"missing: {name}" for name in expected.keys() - there.keys()]
     lines += [f"too many: {name}" for name in there.keys() - expected.keys()]
     lines += [

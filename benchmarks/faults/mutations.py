@@ -15,6 +15,7 @@ import random
 import shlex
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -206,6 +207,9 @@ DAMAGES: dict[str, Damage] = {
 
 # ---------------------------------------------------------------- trials
 
+PRIVATE, PICTURED = ("truth.safetensors", "judge.safetensors"), ("report.html", "report.md")
+"""Files that may be left out of a result when it is passed on, and pages that show pictures where they are there."""
+
 Outcome = Literal["refused", "left out", "cell failed", "unchanged", "failure"]
 
 
@@ -294,10 +298,10 @@ class Ground:
             return "failure", ended.told
         now = contents(self.made)
         untouched = {name for name in names if now.get(name) == damaged[name]}
-        other = [
-            line for line in differences(self.expected[use], self.made) if line.partition(": ")[2] not in untouched
-        ]
-        other = [line for line in other if not any(line.endswith(f": {name}/") for name in untouched)]
+        untouched |= {name for name in names if name.endswith(MARKER)}  # no result: what it lists is checked by its use
+        other = differences(self.expected[use], self.made, besides=untouched)
+        if all(name.rpartition("/")[2] in PRIVATE and not (self.made / name).exists() for name in names):
+            other = [line for line in other if not line.endswith(PICTURED)]
         if not other:
             return "unchanged", ""
         if use == "report" and named:
@@ -329,6 +333,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--stored", action="append", choices=STANDINGS, help="only this (repeat for more)")
+    parser.add_argument("--minutes", type=float, default=1e6, help="end after so many, with what was done by then")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     prepare()
@@ -340,7 +345,10 @@ def main() -> int:
         names = given.stored or list(STANDINGS)
         weights = [STANDINGS[name].weight for name in names]
         grounds = {name: Ground(name, home) for name in names}
+        until = time.monotonic() + 60 * given.minutes
         for number in range(given.trials):
+            if time.monotonic() > until:
+                break
             draw = mixed(given.seed, number)
             ground = grounds[draw.choices(names, weights)[0]]
             _, use, outcome, why = ground.trial(draw)

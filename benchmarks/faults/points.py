@@ -53,7 +53,10 @@ class Points:
                 if self.fatal is not None and number >= self.fatal:
                     if torn is not None:
                         _tear(torn)
-                    os.kill(os.getpid() if self.victim == "itself" else command, signal.SIGKILL)
+                    if self.victim == "command":
+                        os.kill(command, signal.SIGKILL)
+                    if self.victim == "itself" or torn is not None:  # whoever's line is torn does not go on
+                        os.kill(os.getpid(), signal.SIGKILL)
             finally:
                 busy.now = False
 

@@ -125,7 +125,7 @@ class Command:
         while self.running():
             if _now() >= until:
                 return False
-            time.sleep(0.002)
+            time.sleep(0.005)
         return True
 
     def send(self, number: int) -> bool:
@@ -244,7 +244,7 @@ class Forked:
     def wait(self) -> int:
         """Wait for its end and return its exit code."""
         while self.poll() is None:
-            time.sleep(0.002)
+            time.sleep(0.005)
         assert self.returncode is not None
         return self.returncode
 

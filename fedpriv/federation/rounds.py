@@ -300,6 +300,7 @@ def _standing(federation: Federation, directory: RunDirectory) -> tuple[int, Sta
         server, broadcast = federation.method.start(federation.server, _init_rng(config))
         return 0, server, [federation.initial_state(k) for k in range(config.clients)], broadcast, {}
     found = directory.load_checkpoint(newest)
+    directory.drop_checkpoints(config.keep)  # where a crash came first
     states = [_on(device, state) for state in found.clients]
     broadcast = tuple(_payload_on(device, payload) for payload in found.broadcast)
     return newest, _on(device, found.server), states, broadcast, found.evaluation

@@ -300,8 +300,12 @@ class RunDirectory:
                     _save_state(building / name, client_state)
             save_message(building / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
             write_json(building / "evaluation.json", checkpoint.evaluation)
+        self.drop_checkpoints(keep)
+
+    def drop_checkpoints(self, keep: tuple[int, ...]) -> None:
+        """Remove every checkpoint but the newest and those to keep, whole or what a crash left of it."""
         for round_ in self.checkpointed_rounds():
-            if round_ < checkpoint.round and round_ not in keep:
+            if round_ != self.newest_checkpoint() and round_ not in keep:
                 ownership.remove(self.checkpoint_path(round_))
 
     def load_checkpoint(self, round_: int) -> Checkpoint:

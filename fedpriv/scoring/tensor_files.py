@@ -20,7 +20,8 @@ from fedpriv.evidence.truth import Truth
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import checked, whole
 
-FORMAT = "fedpriv-attack-1"
+FORMAT = "fedpriv-attack-2"
+ENTRY = "fedpriv"
 
 
 # ---------------------------------------------------------------- reconstructions
@@ -178,7 +179,8 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
 
 
 def _save(path: Path, blocks: Mapping[str, Tensor], content: str, header: Mapping[str, Any]) -> None:
-    metadata = {"format": FORMAT, "content": content, "header": json.dumps(header)}
+    # One entry, because the library writes several in no fixed order and equal results should be equal files.
+    metadata = {ENTRY: json.dumps({"format": FORMAT, "content": content, **header})}
     with whole(path) as temporary:
         save_file({name: block.contiguous().clone() for name, block in blocks.items()}, temporary, metadata=metadata)
 
@@ -188,19 +190,16 @@ def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UserError(f"{path}: no such file; expected a stored {content}")
     try:
         with safe_open(checked(path), framework="pt") as file:
-            metadata = dict(file.metadata() or {})
+            written = (file.metadata() or {}).get(ENTRY, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        header = json.loads(written)
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: not readable as safetensors ({error})") from error
-    if metadata.get("format") != FORMAT or metadata.get("content") != content:
-        found = f"{metadata.get('format')!r} / {metadata.get('content')!r}"
-        raise UserError(f"{path}: format / content is {found}, expected {FORMAT!r} / {content!r}")
-    try:
-        header = json.loads(metadata["header"])
-    except (KeyError, ValueError) as error:
-        raise UserError(f"{path}: header field 'header' is missing or no JSON") from error
+        raise UserError(f"{path}: not readable as safetensors with a header of ours ({error})") from error
     if not isinstance(header, dict):
-        raise UserError(f"{path}: header field 'header' should be an object")
+        raise UserError(f"{path}: the header should be an object")
+    if header.get("format") != FORMAT or header.get("content") != content:
+        found = f"{header.get('format')!r} / {header.get('content')!r}"
+        raise UserError(f"{path}: format / content is {found}, expected {FORMAT!r} / {content!r}")
     return blocks, header
 
 

@@ -32,6 +32,8 @@ def whole(path: Path) -> Iterator[Path]:
     Raises:
         UserError: where a file stands there that fedpriv did not write, in a folder that it made.
     """
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _unfinished(path)
     try:

@@ -25,9 +25,12 @@ def output(
         with writing(path):
             if resume and not path.is_dir():
                 raise UserError(f"{path}: no such folder to go on with")
-            if not resume:
-                manifest.mark(path, kind)
+            if resume:
+                refuse_unmarked(path)
+            path.mkdir(parents=True, exist_ok=True)
             taken.enter_context(held(path, listener if resume else SILENT))
+            if not (resume or force):
+                _refuse_occupied(path)  # by another process that was done before this one held it
             ownership.sweep(path)
             if not resume:
                 _empty(path, kind)
@@ -43,6 +46,14 @@ def held(path: Path, listener: Listener) -> Iterator[None]:
         yield
 
 
+def refuse_unmarked(path: Path) -> None:
+    """Check that a folder to go on with says which files are ours, and what they held."""
+    if manifest.identity(path) is None:
+        raise UserError(
+            f"{path / manifest.MARKER}: missing or damaged, so nothing here can be checked; choose another {argument('out')}"
+        )
+
+
 def check_free(path: Path, *, force: bool) -> None:
     """Check that an output folder is free, or with ``force`` may be emptied, and can be made. Changes nothing."""
     with writing(path):
@@ -50,12 +61,10 @@ def check_free(path: Path, *, force: bool) -> None:
             raise UserError(f"{path}: is a link to nothing; {argument('out')} takes a folder")
         if path.exists() and not path.is_dir():
             raise UserError(f"{path}: is a file; {argument('out')} takes a folder")
-        if occupied(path):
-            if not force:
-                raise UserError(
-                    f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
-                )
-            _refuse_busy(path)  # before files are counted that somebody is just writing
+        _refuse_busy(path)  # before files are counted that somebody is just writing
+        if not force:
+            _refuse_occupied(path)
+        elif occupied(path):
             foreign = ownership.strangers(path)
             if foreign:
                 more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
@@ -63,8 +72,14 @@ def check_free(path: Path, *, force: bool) -> None:
                     f"{path}: holds files that fedpriv did not make ({foreign[0].relative_to(path)}{more}); "
                     f"{argument('force')} removes only what fedpriv made: choose another {argument('out')}"
                 )
-        _refuse_busy(path)
         _try_to_make(path)
+
+
+def _refuse_occupied(path: Path) -> None:
+    if occupied(path):
+        raise UserError(
+            f"{path}: already exists; choose another {argument('out')}, or {argument('force')} to replace it"
+        )
 
 
 def _refuse_busy(path: Path) -> None:
@@ -77,9 +92,10 @@ def occupied(path: Path) -> bool:
     """True if a folder holds anything beyond our marker, our lock, and what a crash left unfinished."""
     if not path.is_dir():
         return False
-    ours = manifest.identity(path) is not None
-    passing = (manifest.MARKER, ownership.LOCK)
-    return any(not (ours and (name in passing or name.endswith(manifest.PARTIAL))) for name in os.listdir(path))
+    names = set(os.listdir(path)) - {ownership.LOCK}
+    if manifest.identity(path) is None:
+        return bool(names - {manifest.MARKER}) or (manifest.MARKER in names and not manifest.unfinished(path))
+    return any(name != manifest.MARKER and not name.endswith(manifest.PARTIAL) for name in names)
 
 
 def _empty(path: Path, kind: str) -> None:
@@ -87,9 +103,10 @@ def _empty(path: Path, kind: str) -> None:
     names = set(os.listdir(path)) - {manifest.MARKER, ownership.LOCK}
     for name in sorted(names):
         ownership.remove(path / name)
-    if not names and not manifest.written(path):
-        return
-    (path / manifest.MARKER).unlink()
+    if manifest.identity(path) is not None:
+        if not names and not manifest.written(path):
+            return
+        (path / manifest.MARKER).unlink()
     manifest.mark(path, kind)
 
 

@@ -65,13 +65,27 @@ def mark(folder: Path, kind: str) -> str:
     if known is not None:
         return known
     made = uuid.uuid4().hex
-    head = json.dumps({"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": made})
+    head = _head_of(kind, made)
     with (folder / MARKER).open("w", encoding="utf-8") as file:
         file.write(head + "\n")
         file.flush()
         os.fsync(file.fileno())
     sync(folder)
     return made
+
+
+def _head_of(kind: str, identity: str) -> str:
+    return json.dumps({"made_by": "fedpriv", "format": FORMAT, "kind": kind, "id": identity})
+
+
+def unfinished(folder: Path) -> bool:
+    """True where a folder's marker is the beginning of a first line of ours, and no more: a crash cut it."""
+    try:
+        held = (folder / MARKER).read_bytes()[:4096]
+    except OSError:
+        return False
+    start = _head_of("", "").partition('"kind"')[0].encode()
+    return b"\n" not in held and (start.startswith(held) or held.startswith(start))
 
 
 def identity(folder: Path) -> str | None:

@@ -63,6 +63,7 @@ def claim(path: Path, study: Study, *, command: str, force: bool) -> bool:
     with folders.writing(path):
         there = (path / STUDY).is_file()
     if there and not force:
+        folders.refuse_unmarked(path)
         changed = differences(read_study(path).asked, wanted.asked)
         if changed:
             raise UserError(

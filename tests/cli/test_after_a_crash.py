@@ -1,0 +1,168 @@
+"""Commands that were cut off, and results damaged since: gone on with to the same result, or refused in one line."""
+
+import json
+import os
+import shutil
+
+import pytest
+from command_line import call
+from federations import DIGITS
+
+from fedpriv.cli.main import run
+from fedpriv.util.manifest import MARKER
+from fedpriv.util.ownership import LOCK
+
+SMALL = [*DIGITS, "--per-class", "20", "--clients", "3", "--partition", "iid", "--rounds", "2"]
+TRAIN = ["train", "--method", "fedgh", *SMALL, "--out", "run", "--quiet"]
+ATTACK = [
+    "attack",
+    "--target",
+    "prototype",
+    "--attack",
+    "pixels",
+    "--targets",
+    "2",
+    "--iterations",
+    "3",
+    "--no-control",
+]
+ATTACK += ["--workers", "1", "--run", "run", "--out", "found", "--quiet"]
+
+
+PASSING = (MARKER, LOCK, "request.json")
+"""Files that say who wrote when, on what."""
+
+
+class Killed(BaseException):
+    """The machine went away."""
+
+
+def contents(path):
+    """Return every other file with its bytes."""
+    files = [one for one in path.rglob("*") if one.is_file() and one.name not in PASSING]
+    return {one.relative_to(path).as_posix(): one.read_bytes() for one in files}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A finished run, and what an attack on it writes when clocks stand still."""
+    path = tmp_path_factory.mktemp("crash")
+    here = os.getcwd()
+    os.chdir(path)
+    assert run(TRAIN) == 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("time.perf_counter", lambda: 0.0)
+        assert run(ATTACK) == 0
+    os.chdir(here)
+    return path
+
+
+@pytest.fixture
+def home(made, tmp_path, monkeypatch):
+    shutil.copytree(made, tmp_path / "home")
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["metrics.json", "about.json", "grid.png"])
+def test_an_attack_killed_around_its_last_files_is_made_whole(name, when, home, monkeypatch):
+    expected, replace, fatal = contents(home / "found"), os.replace, [name]
+    shutil.rmtree(home / "found")
+
+    def dying(source, target, **how):
+        now = fatal and os.path.basename(target) == fatal[0]
+        if now:
+            fatal.clear()
+        if not now or when == "after":
+            replace(source, target, **how)
+        if now:
+            raise Killed
+
+    monkeypatch.setattr(os, "replace", dying)
+    with pytest.raises(Killed):
+        run(ATTACK)
+    assert not fatal
+    assert run([*ATTACK, "--resume"]) == 0
+    assert contents(home / "found") == expected
+    assert not (home / "found" / "pixels" / ".partial").exists()
+
+
+@pytest.mark.parametrize("left", ["", '{"made_by": "fedpr', '{"made_by": "fedpriv", "format": 2, "kind": "ru'])
+def test_a_command_killed_before_its_folder_was_marked_is_repeated(left, home):
+    shutil.rmtree(home / "run")
+    (home / "run").mkdir()
+    (home / "run" / LOCK).write_text("1\n")
+    (home / "run" / MARKER).write_text(left)
+    assert run(TRAIN) == 0
+    assert (home / "run" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize("text", ["notes", '{"made_by": "me"', '{"made_by": "fedpriv", "mine": 1}\n'])
+def test_a_file_that_only_has_the_marker_s_name_is_somebody_s(text, home, capsys):
+    shutil.rmtree(home / "run")
+    (home / "run").mkdir()
+    (home / "run" / MARKER).write_text(text)
+    for more in ((), ("--force",)):
+        code, _, err = call(capsys, *TRAIN, *more)
+        assert (code, err.count("\n")) == (2, 1)
+        assert (home / "run" / MARKER).read_text() == text
+
+
+def test_an_attack_is_not_resumed_on_a_run_that_took_the_place_of_its_own(home, capsys):
+    (home / "found" / "report.html").unlink()
+    assert run([*TRAIN, "--seed", "1", "--force"]) == 0
+    before = contents(home / "found")
+    code, _, err = call(capsys, *ATTACK, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "attacks a run that is not the one at" in err
+    assert contents(home / "found") == before
+
+
+@pytest.mark.parametrize("damage", ["doubled", "cut", "of another type"])
+def test_a_report_refuses_damaged_lines_of_a_run(damage, home, capsys):
+    path = home / "run" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    first = json.dumps(json.loads(lines[0]) | {"round": True}) + "\n"
+    changed = {"doubled": [lines[0], *lines], "cut": lines[:-1], "of another type": [first, *lines[1:]]}
+    path.write_text("".join(changed[damage]))
+    code, _, err = call(capsys, "report", "run", "--out", "page", "--strict")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "metrics.jsonl: its content was altered" in err
+    assert not (home / "page" / "runs.html").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "ledger.jsonl", "checkpoints/round-0001/client-001.safetensors"])
+def test_a_flipped_bit_in_what_a_resume_reads_is_refused(name, home, monkeypatch, capsys):
+    from fedpriv.federation.run_directory import RunDirectory
+
+    save = RunDirectory.save_checkpoint
+
+    def dying(self, checkpoint, *more):
+        if checkpoint.round == 2:
+            raise Killed
+        save(self, checkpoint, *more)
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", dying)
+    with pytest.raises(Killed):
+        run([*TRAIN, "--force"])
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
+    path = home / "run" / name
+    held = bytearray(path.read_bytes())
+    held[len(held) // 2] ^= 4
+    path.write_bytes(bytes(held))
+    code, _, err = call(capsys, "train", "--resume", "--out", "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"run/{name}" in err
+
+
+@pytest.mark.parametrize("marker", [None, "", '{"round": 1}\n'])
+def test_a_folder_that_lost_its_list_is_not_gone_on_with(marker, home, capsys):
+    (home / "run" / "summary.json").unlink()
+    (home / "run" / MARKER).unlink()
+    if marker is not None:
+        (home / "run" / MARKER).write_text(marker)
+    code, _, err = call(capsys, "train", "--resume", "--out", "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"run/{MARKER}: missing or damaged" in err
