@@ -230,6 +230,17 @@ def test_folders_that_cannot_be_read_are_said(tmp_path, monkeypatch):
             refused(name, "not found: looked for", data_dir=odd)
 
 
+def test_more_images_than_memory_holds_are_refused_before_they_are_decoded(tmp_path, monkeypatch):
+    for number in range(4):
+        flat_image(tmp_path / "a" / f"{number}.png", number)
+    monkeypatch.setattr("fedpriv.util.memory.free_memory", lambda: 150)
+    refused(
+        "folder",
+        "4 images of 5x5 pixels would take 300 B of memory.*; 2 such images fit: take fewer",
+        data_dir=tmp_path,
+    )
+
+
 def test_lists_of_tiny_imagenet_are_text_of_a_bounded_size(tiny):
     (tiny / "words.txt").write_bytes(b"n01\t\xff\n")
     refused("tiny-imagenet", "words.txt: not UTF-8 at byte 4", data_dir=tiny)

@@ -19,6 +19,7 @@ from fedpriv.datasets.types import Dataset, Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import entries
+from fedpriv.util.memory import require
 
 GREY_MODES = frozenset({"1", "L", "LA"})
 
@@ -69,6 +70,15 @@ def read_dataset(
 def _decode(paths: Sequence[Path], channels: int, size: int | None) -> Tensor:
     """Return ``(n, channels, height, width)`` bytes; every image must have the size of the first."""
     first = _pixels(paths[0], channels, size)
+    _, height, width = first.shape
+    require(
+        len(paths) * first.numel(),
+        f"{len(paths):,} images of {width}x{height} pixels",
+        lambda free: (
+            f"{free // first.numel():,} such images fit: take fewer with {argument('per_class')}, "
+            f"or smaller ones with {argument('image_size')}"
+        ),
+    )
     images = torch.empty((len(paths), *first.shape), dtype=torch.uint8)
     for position, path in enumerate(paths):
         pixels = first if position == 0 else _pixels(path, channels, size)
