@@ -203,15 +203,15 @@ def _word(content: bytes) -> object:
 
 
 def _json(path: Path) -> object:
-    from fedpriv.util.foreign import json_file
+    from fedpriv.util.files import read_json
 
-    return json_file(path)
+    return read_json(path)
 
 
 def _json_lines(path: Path) -> object:
-    from fedpriv.util.foreign import json_lines
+    from fedpriv.util.files import read_lines
 
-    return json_lines(path)
+    return read_lines(path)
 
 
 def _folder(path: Path) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -13,6 +12,7 @@ from fedpriv.scoring.storage import ABOUT, RECONSTRUCTION, holds_scores, is_atta
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
+from fedpriv.util.foreign import json_value
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ def _was_attack(path: Path) -> bool:
     if not (path / ABOUT).is_file():
         return False
     try:
-        json.loads((path / ABOUT).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        json_value((path / ABOUT).read_bytes())
+    except (OSError, ValueError):
         return True
     return False

@@ -39,7 +39,16 @@ from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import append_lines, checked, link, read_json, read_lines, whole_folder, write_json, write_text
+from fedpriv.util.files import (
+    append_lines,
+    checked_tensors,
+    link,
+    read_json,
+    read_lines,
+    whole_folder,
+    write_json,
+    write_text,
+)
 from fedpriv.util.folders import occupied
 from fedpriv.util.manifest import mark
 from fedpriv.util.record import Record, first_fault
@@ -342,7 +351,7 @@ def _save_state(path: Path, state: State) -> None:
 
 def _load_state(path: Path) -> dict[str, torch.Tensor]:
     try:
-        return dict(load_file(checked(path)))
+        return dict(load_file(checked_tensors(path)))
     except FileNotFoundError as error:
         raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
     except (SafetensorError, OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked, whole
+from fedpriv.util.files import checked_tensors, whole
 
 LINES = "truth/files"
 """The list of the files, which a resumed run cuts back with its other lines."""
@@ -50,7 +50,7 @@ def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
     if not path.is_file():
         raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")
     try:
-        held = load_file(checked(path))
+        held = load_file(checked_tensors(path))
         phases = [_steps(held, number) for number in range(sum(name.endswith(".sizes") for name in held))]
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: damaged ({error}); train the run again") from error

@@ -32,7 +32,7 @@ from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.records.reconstruction import ClassAccuracy
 from fedpriv.scoring.sections import Means
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked, whole
+from fedpriv.util.files import checked_tensors, whole
 from fedpriv.util.seeds import derive_seed, generator
 
 FILE = "judge.safetensors"
@@ -187,7 +187,7 @@ def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> 
     if not path.is_file():
         return None
     try:
-        blocks = load_file(checked(path))
+        blocks = load_file(checked_tensors(path))
         half = {int(client): int(number) for client, number in blocks.pop("half")}
         trained_on = tuple(int(number) for number in blocks.pop("trained_on"))
         models = []

@@ -14,7 +14,6 @@ Every file is written whole or not at all; reading checks all of it. Nothing is 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from fedpriv.scoring.records import (
 from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_bytes, read_json, write_text
+from fedpriv.util.foreign import json_value
 from fedpriv.util.manifest import contents, mark
 from fedpriv.util.record import first_fault
 
@@ -142,7 +142,7 @@ class AttackRecord:
 def is_attack_directory(directory: Path) -> bool:
     """True where ``directory`` says of itself that it holds an attack. Its files may still be damaged."""
     try:
-        about = json.loads((directory / ABOUT).read_text(encoding="utf-8"))
+        about = json_value((directory / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     # Of the first format too: a folder of that is refused by what reads it, not passed over.

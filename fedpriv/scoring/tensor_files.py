@@ -18,7 +18,8 @@ from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked, whole
+from fedpriv.util.files import checked_tensors, whole
+from fedpriv.util.foreign import json_value
 
 FORMAT = "fedpriv-attack-2"
 ENTRY = "fedpriv"
@@ -189,10 +190,10 @@ def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored {content}")
     try:
-        with safe_open(checked(path), framework="pt") as file:
+        with safe_open(checked_tensors(path), framework="pt") as file:
             written = (file.metadata() or {}).get(ENTRY, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-        header = json.loads(written)
+        header = json_value(written)
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path}: not readable as safetensors with a header of ours ({error})") from error
     if not isinstance(header, dict):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.util import manifest
+from fedpriv.util import foreign, manifest
 from fedpriv.util.errors import UserError
 from fedpriv.util.manifest import MARKER, PARTIAL, Contents, contents, home_of, sync
 
@@ -191,18 +191,20 @@ def checked(path: Path) -> Path:
     return path
 
 
+def checked_tensors(path: Path) -> Path:
+    """Return the path of a safetensors file of ours, as :func:`checked`; one of an impossible header is refused first."""
+    if os.path.lexists(path):
+        foreign.check_tensor_file(path)
+    return checked(path)
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the contents of a file of ours, checked.
 
     Raises:
         UserError: as :func:`checked`, and where it is missing or not readable.
     """
-    try:
-        found = path.read_bytes()
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
-    except OSError as error:
-        raise UserError(f"{path}: not readable ({error.strerror or error})") from error
+    found = foreign.read_bytes(path, foreign.RECORDS)
     home = _home(path)
     if home is not None and Contents(hashlib.sha256(found).hexdigest(), len(found)) not in _listed(home, path):
         raise _altered(home, path)
@@ -216,8 +218,8 @@ def read_json(path: Path) -> Any:
         UserError: as :func:`read_bytes`, and where it is no JSON.
     """
     try:
-        return json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:
+        return foreign.json_value(read_bytes(path))
+    except ValueError as error:
         raise UserError(f"{path}: not readable as JSON ({error})") from error
 
 
@@ -235,17 +237,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise UserError(f"{path}: expected a file of JSON lines, and this is none")
         return []
     try:
-        found = path.read_bytes()
+        found = foreign.read_bytes(path, foreign.RECORDS)
         if home is not None:
             found = _checked(home, path, found)
         lines = found.decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: not readable as lines of JSON ({error})") from error
     complete, rows = lines[:-1], []
     for number, line in enumerate(complete, start=1):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = foreign.json_value(line)
+        except ValueError as error:
             raise UserError(f"{path}:{number}: not a line of JSON ({error})") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}:{number}: expected a JSON object, got {type(row).__name__}")

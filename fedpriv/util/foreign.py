@@ -265,15 +265,6 @@ def _inline(text: str) -> Any:
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]', re.DOTALL)
 
 
-def json_file(path: Path, where: str = "", *, expected: str = "") -> Any:
-    """Return the value that a JSON file holds; arguments as :func:`toml_file` has them."""
-    text = read_text(path, RECORDS, where, expected=expected)
-    try:
-        return json_value(text)
-    except ValueError as error:
-        raise UserError(f"{where or path}: not readable as JSON ({reason(error)})") from error
-
-
 def json_value(text: str | bytes) -> Any:
     """Return the value that a text in JSON stands for.
 
@@ -288,20 +279,6 @@ def json_value(text: str | bytes) -> Any:
             if depth > NESTING:
                 raise ValueError(f"more than {NESTING} lists or objects in one another")
     return json.loads(text)
-
-
-def json_lines(path: Path, where: str = "") -> list[dict[str, Any]]:
-    """Return the objects that a file holds, one a line; a last line without an end, as a crash leaves it, is left out."""
-    rows = []
-    for number, line in enumerate(read_text(path, RECORDS, where).split("\n")[:-1], start=1):
-        try:
-            row = json_value(line)
-        except ValueError as error:
-            raise UserError(f"{where or path}:{number}: not a line of JSON ({reason(error)})") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{where or path}:{number}: expected a JSON object, got {type(row).__name__}")
-        rows.append(row)
-    return rows
 
 
 # ---------------------------------------------------------------- tensors

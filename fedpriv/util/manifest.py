@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import json_value
 
 MARKER = ".fedpriv.jsonl"
 PARTIAL = ".fedpriv-partial"
@@ -137,7 +138,7 @@ def written(home: Path) -> dict[str, tuple[Contents, ...]]:
 
 def _enter(files: dict[str, tuple[Contents, ...]], line: bytes) -> None:
     try:
-        row = json.loads(line)
+        row = json_value(line)
         name = row["file"]
         holds = (Contents(str(row["sha256"]), int(row["bytes"])),) if "sha256" in row else ()
     except (ValueError, TypeError, KeyError):  # the head, or half a line
@@ -192,7 +193,7 @@ def sync(folder: Path) -> None:
 def _head(marker: Path) -> dict[str, object] | None:
     try:
         with marker.open(encoding="utf-8") as file:
-            head = json.loads(file.readline(4096))
-    except (OSError, ValueError, RecursionError):
+            head = json_value(file.readline(4096))
+    except (OSError, ValueError):
         return None
     return head if isinstance(head, dict) else None

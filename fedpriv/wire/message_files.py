@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked, whole
+from fedpriv.util.files import checked_tensors, whole
+from fedpriv.util.foreign import json_value
 from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payload import Message, Payload
 
@@ -39,12 +40,12 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a stored message")
     try:
-        with safe_open(checked(path), framework="pt") as file:
+        with safe_open(checked_tensors(path), framework="pt") as file:
             text = (file.metadata() or {}).get(HEADER, "{}")
             blocks = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-        header = json.loads(text)
+        header = json_value(text)
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: not a readable safetensors file ({error})") from error
+        raise UserError(f"{path}: not readable as safetensors ({error})") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise UserError(f"{path}: header says format {found!r}, expected {FORMAT!r}")

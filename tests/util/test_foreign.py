@@ -6,13 +6,13 @@ import pytest
 
 from fedpriv.util import foreign
 from fedpriv.util.errors import LONGEST_LINE, UserError, short_line, shown
+from fedpriv.util.files import read_json, read_lines
 
 READERS = {
     "bytes": lambda path: foreign.read_bytes(path, foreign.SETTINGS),
     "text": lambda path: foreign.read_text(path, foreign.SETTINGS),
     "toml": foreign.toml_file,
-    "json": foreign.json_file,
-    "json lines": foreign.json_lines,
+    "json": read_json,
     "check": lambda path: foreign.check_file(path, foreign.SETTINGS),
     "tensors": foreign.check_tensor_file,
 }
@@ -49,7 +49,7 @@ def test_neither_a_pipe_nor_a_device_is_waited_for(reader, tmp_path):
         assert "is no regular file but a pipe or a device" in refusal(reader, path)
 
 
-@pytest.mark.parametrize("name", sorted(set(READERS) - {"tensors", "json", "json lines"}))
+@pytest.mark.parametrize("name", sorted(set(READERS) - {"tensors", "json"}))
 def test_a_file_beyond_its_limit_is_refused_before_it_is_read(name, tmp_path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)  # holds nothing: whoever reads it allocates a terabyte
@@ -132,18 +132,18 @@ def test_inline_values_are_toml_or_themselves():
 )
 def test_json_nested_without_end_is_refused(text, tmp_path):
     (tmp_path / "a.json").write_text(text)
-    assert "more than 32 lists or objects in one another" in refusal(foreign.json_file, tmp_path / "a.json")
+    assert "more than 32 lists or objects in one another" in refusal(read_json, tmp_path / "a.json")
     (tmp_path / "a.jsonl").write_text("{}\n" + text + "\n")
-    assert "a.jsonl:2: not a line of JSON" in refusal(foreign.json_lines, tmp_path / "a.jsonl")
+    assert "a.jsonl:2: not a line of JSON" in refusal(read_lines, tmp_path / "a.jsonl")
 
 
 def test_json_that_is_wide_is_read(tmp_path):
     (tmp_path / "a.json").write_text('["' + "[" * 99 + '", ' + "[[]], " * 999 + "{}]")
-    assert len(foreign.json_file(tmp_path / "a.json")) == 1001
+    assert len(read_json(tmp_path / "a.json")) == 1001
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"b": 2}\n{"half')
-    assert foreign.json_lines(tmp_path / "a.jsonl") == [{"a": 1}, {"b": 2}]
+    assert read_lines(tmp_path / "a.jsonl") == [{"a": 1}, {"b": 2}]
     (tmp_path / "a.jsonl").write_text("[]\n")
-    assert "a.jsonl:1: expected a JSON object, got list" in refusal(foreign.json_lines, tmp_path / "a.jsonl")
+    assert "a.jsonl:1: expected a JSON object, got list" in refusal(read_lines, tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize("content", [b"", b"1234567", b"\xff" * 100, (200).to_bytes(8, "little") + b"{}"])

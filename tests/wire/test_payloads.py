@@ -125,7 +125,7 @@ def test_a_missing_or_cut_file_is_refused(tmp_path):
         load_message(path)
     save_message(path, (FeatureMean(torch.randn(50)),), {})
     path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(UserError, match="not a readable safetensors file"):
+    with pytest.raises(UserError, match="not readable as safetensors"):
         load_message(path)
 
 
