@@ -250,7 +250,7 @@ def test_damaged_lines_and_checkpoints_are_refused(spoilt):
     with pytest.raises(UserError, match="its content was altered"):
         directory.load_checkpoint(3)
     write_bytes(state, whole[:40])
-    with pytest.raises(UserError, match="client-001.safetensors: not readable as safetensors"):
+    with pytest.raises(UserError, match=r"client-001\.safetensors: not readable as safetensors"):
         directory.load_checkpoint(3)
     state.unlink()
     with pytest.raises(UserError, match="checkpoint is incomplete"):
