@@ -1,0 +1,352 @@
+"""Reports on damaged results: each is named and left out, refused when strict, and changes no figure of another."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import call
+from federations import QUICK_DATA
+from hostile_cases import Skeleton, Written
+
+import fedpriv
+
+SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 2}
+FIGURES = (
+    "psnr_db",
+    "psnr_db_median",
+    "best_floor_psnr_db",
+    "advantage_db",
+    "ssim",
+    "accuracy_after_training",
+    "round",
+)
+"""Columns that are of one result alone; p-values and verdicts are of all that a page compares."""
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """Two runs, a suite of two attacks and an inference on one of them, and a study of three cells."""
+    home = tmp_path_factory.mktemp("sound")
+    for name in ("fedgh", "fedproto"):
+        fedpriv.train(name, out=home / "runs" / name, **SMALL)
+    quick = {"targets": 3, "iterations": 4, "out": home / "suite"}
+    fedpriv.attack(home / "runs" / "fedgh", target="prototype", attacks=["pixels", "dip", "membership"], **quick)
+    attacks = [{"name": "pixels", "iterations": 2}, {"name": "membership"}]
+    study = {"attacks": attacks, "targets": 2, "control": False, "federation": SMALL}
+    fedpriv.audit(methods=["fedgh", "fedproto"], **study, out=home / "study")
+    return home
+
+
+@pytest.fixture
+def damaged(sound, tmp_path):
+    """A copy to be damaged."""
+    shutil.copytree(sound, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def figures(page):
+    """The figures of each result, by the attack and what was attacked."""
+    with (page / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {(row["method"], row["directory"], row["seed"]): [row[name] for name in FIGURES] for row in rows}
+
+
+def run_figures(page):
+    with (page / "runs.csv").open(newline="") as file:
+        return {row.pop("directory"): row for row in csv.DictReader(file)}
+
+
+def reported(capsys, home, out, *folders):
+    code, said, err = call(capsys, "report", *(home / name for name in folders), "--out", out)
+    strict, _, why = call(capsys, "report", *(home / name for name in folders), "--out", f"{out}-strict", "--strict")
+    assert code == 0, err
+    assert not said or said.startswith("report: ")
+    return err, (strict, why, Path(f"{out}-strict"))
+
+
+@pytest.fixture(scope="module")
+def known(sound, tmp_path_factory):
+    """The pages over what is not damaged."""
+    out = tmp_path_factory.mktemp("known")
+    fedpriv.report([sound / "suite"], out=out / "suite")
+    fedpriv.report([sound / "study"], out=out / "study")
+    fedpriv.report([sound / "runs"], out=out / "runs")
+    return out
+
+
+def check(page, err, strict, words, *, sections):
+    """The damage is named on the terminal and on every page, and refused when strict."""
+    lines = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert any(words in line for line in lines), err
+    code, why, folder = strict
+    assert code == 2
+    assert len(why.strip().splitlines()) == 1
+    assert "--strict" in why
+    assert not folder.exists()
+    html, markdown = (Skeleton, ".html"), (Written, ".md")
+    for reader, end in (html, markdown):
+        for file in (one for one in page.iterdir() if one.suffix == end):
+            text = reader(file.read_text()).text
+            assert any(f" {section} " in text for section in sections), file
+            assert words in text, file
+
+
+# ---------------------------------------------------------------- a suite
+
+
+def overwrite(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def flip(name, where=0.5):
+    """Flip one bit of a file."""
+
+    def damage(folder):
+        content = bytearray((folder / name).read_bytes())
+        content[int(len(content) * where)] ^= 1
+        (folder / name).write_bytes(content)
+
+    return damage
+
+
+def swap(name, other):
+    return lambda folder: shutil.copyfile(folder.parent / other / name, folder / name)
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def edit(name, **changes):
+    def damage(folder):
+        found = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(found | changes))
+
+    return damage
+
+
+def cases(table, *quick):
+    """The names of a table of damages, all but some of them slow: a federation and a study are made once for all."""
+    return [pytest.param(what, marks=[] if what in quick else [pytest.mark.slow]) for what in table]
+
+
+ATTACK = {
+    "about.json is gone": remove("about.json"),
+    "about.json is empty": overwrite("about.json", ""),
+    "about.json is cut": overwrite("about.json", '{"kind": "about", '),
+    "about.json is another type": overwrite("about.json", "[1]"),
+    "about.json has lost its kind": edit("about.json", kind="something"),
+    "about.json tells another method": edit("about.json", method="fedre"),
+    "about.json is the other attack's": swap("about.json", "dip"),
+    "about.json is no UTF-8": lambda folder: (folder / "about.json").write_bytes(b"\xff\xfe"),
+    "metrics.json is gone": remove("metrics.json"),
+    "metrics.json is the other attack's": swap("metrics.json", "dip"),
+    "metrics.json has a better figure": edit("metrics.json", n_clients=2),
+    "the reconstruction has a bit flipped": flip("reconstruction.safetensors", 0.9),
+    "the reconstruction is the other attack's": swap("reconstruction.safetensors", "dip"),
+    "the reconstruction is gone": remove("reconstruction.safetensors"),
+    "the control has a bit flipped": flip("permuted.safetensors", 0.9),
+    "the truth has a bit flipped": flip("truth.safetensors", 0.9),
+    "the marker is damaged": lambda folder: damage_marker(folder),
+}
+
+
+def damage_marker(folder):
+    """Overwrite the nearest marker that lists the files of a folder."""
+    places = [place for place in (folder, *folder.parents) if (place / ".fedpriv.jsonl").is_file()]
+    lines = (places[0] / ".fedpriv.jsonl").read_text().splitlines()
+    (places[0] / ".fedpriv.jsonl").write_text("\n".join([lines[0], *(line[::-1] for line in lines[1:])]) + "\n")
+
+
+@pytest.mark.parametrize(
+    "what", cases(ATTACK, "about.json is gone", "metrics.json has a better figure", "the marker is damaged")
+)
+def test_a_damaged_attack_is_named_and_left_out(what, damaged, known, tmp_path, capsys):
+    ATTACK[what](damaged / "suite" / "pixels")
+    err, strict = reported(capsys, damaged, tmp_path / "page", "suite")
+    check(tmp_path / "page", err, strict, "suite/pixels", sections=("Left out",))
+    expected, found = figures(known / "suite"), figures(tmp_path / "page")
+    assert found == {key: row for key, row in expected.items() if key[1] != "pixels"}
+    assert len(found) == len(expected) - 1
+
+
+@pytest.mark.parametrize("what", cases(["flipped", "empty", "renamed field"], "flipped"))
+def test_a_damaged_inference_is_named_and_left_out(what, damaged, known, tmp_path, capsys):
+    home = damaged / "suite" / "membership"
+    {"flipped": edit("membership.json", n_clients=2), "empty": overwrite("membership.json", "")}.get(
+        what, edit("membership.json", extra=1)
+    )(home)
+    err, strict = reported(capsys, damaged, tmp_path / "page", "suite")
+    check(tmp_path / "page", err, strict, "suite/membership", sections=("Left out",))
+    assert figures(known / "suite") == figures(tmp_path / "page")
+    assert 'id="membership"' not in (tmp_path / "page" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["pixels", "membership"])
+def test_a_result_that_was_asked_for_and_is_gone_is_named(name, damaged, tmp_path, capsys):
+    shutil.rmtree(damaged / "suite" / name)
+    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "page")
+    assert code == 0
+    assert f"{name} missing, though it was made" in err
+    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "strict", "--strict")
+    assert code == 2
+
+
+@pytest.mark.parametrize("text", cases(["", "[]", '{"results": 3}', '{"results": [3]}'], ""))
+def test_a_suite_whose_request_is_damaged_says_so(text, damaged, known, tmp_path, capsys):
+    (damaged / "suite" / "request.json").write_text(text)
+    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "page")
+    assert code == 0
+    assert "request.json" in err
+    assert figures(known / "suite") == figures(tmp_path / "page")
+    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "strict", "--strict")
+    assert code == 2
+
+
+def test_where_nothing_can_be_read_nothing_is_written(damaged, tmp_path, capsys):
+    (damaged / "suite" / "pixels" / "about.json").write_text("")
+    code, out, err = call(capsys, "report", damaged / "suite" / "pixels", "--out", tmp_path / "page")
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+    assert "suite/pixels: about.json" in err
+    assert not (tmp_path / "page").exists()
+
+
+# ---------------------------------------------------------------- runs
+
+
+def lines(name, change):
+    def damage(folder):
+        found = (folder / name).read_text().splitlines()
+        (folder / name).write_text("".join(line + "\n" for line in change(found)))
+
+    return damage
+
+
+def with_field(line, **changes):
+    return json.dumps(json.loads(line) | changes)
+
+
+COUNTED_TRUE = {"after_training": [[True, 9]], "after_broadcast": [[1, 9]]}
+
+RUN = {
+    "metrics.jsonl has a line twice": lines("metrics.jsonl", lambda found: [found[0], *found]),
+    "metrics.jsonl lacks its last line": lines("metrics.jsonl", lambda found: found[:-1]),
+    "metrics.jsonl lacks its first line": lines("metrics.jsonl", lambda found: found[1:]),
+    "metrics.jsonl has its lines swapped": lines("metrics.jsonl", lambda found: found[::-1]),
+    "metrics.jsonl is cut": lambda folder: (folder / "metrics.jsonl").write_bytes(
+        (folder / "metrics.jsonl").read_bytes()[:-20]
+    ),
+    "metrics.jsonl counts true": lines(
+        "metrics.jsonl",
+        lambda found: [
+            with_field(found[0], clients=COUNTED_TRUE),
+            *found[1:],
+        ],
+    ),
+    "metrics.jsonl has another accuracy": lines(
+        "metrics.jsonl", lambda found: [found[0], found[1].replace('"after_training": [[', '"after_training": [[1', 1)]
+    ),
+    "metrics.jsonl is empty": overwrite("metrics.jsonl", ""),
+    "metrics.jsonl is gone": remove("metrics.jsonl"),
+    "metrics.jsonl is the other run's": swap("metrics.jsonl", "fedproto"),
+    "summary.json is gone": remove("summary.json"),
+    "summary.json is cut": overwrite("summary.json", '{"format": '),
+    "summary.json is the other run's": swap("summary.json", "fedproto"),
+    "summary.json has another accuracy": edit("summary.json", seconds=1.0),
+    "config.json is gone": remove("config.json"),
+    "config.json is another's": swap("config.json", "fedproto"),
+    "config.json has another seed": edit("config.json", seed=7),
+    "ledger.jsonl is cut": lambda folder: (folder / "ledger.jsonl").write_bytes(
+        (folder / "ledger.jsonl").read_bytes()[:-20]
+    ),
+    "an upload has a bit flipped": lambda folder: flip(
+        str(next((folder / "uploads").rglob("*round*2*/*.safetensors"), None) or uploads(folder)[-1]), 0.9
+    )(Path("/")),
+    "the marker is damaged": damage_marker,
+}
+
+
+def uploads(folder):
+    return sorted(path for path in folder.rglob("*.safetensors") if "upload" in path.as_posix())
+
+
+@pytest.mark.parametrize("what", cases(RUN, "metrics.jsonl has a line twice", "config.json has another seed"))
+def test_a_damaged_run_is_named_and_left_out(what, damaged, known, tmp_path, capsys):
+    RUN[what](damaged / "runs" / "fedgh")
+    err, strict = reported(capsys, damaged, tmp_path / "page", "runs")
+    check(tmp_path / "page", err, strict, "runs/fedgh", sections=("Left out",))
+    expected, found = run_figures(known / "runs"), run_figures(tmp_path / "page")
+    assert set(found) == {"fedproto"}
+    assert found["fedproto"] == expected["fedproto"]
+
+
+@pytest.mark.parametrize("rest", cases(['{"round": 3}\n', '{"round"', "\x00\xff"], '{"round"'))
+def test_what_a_crash_left_behind_the_lines_changes_nothing(rest, damaged, known, tmp_path, capsys):
+    with (damaged / "runs" / "fedgh" / "metrics.jsonl").open("a") as file:
+        file.write(rest)
+    code, _, err = call(capsys, "report", damaged / "runs", "--out", tmp_path / "page", "--strict")
+    assert (code, err) == (0, "")
+    assert run_figures(tmp_path / "page") == run_figures(known / "runs")
+
+
+# ---------------------------------------------------------------- a study
+
+
+def some(home, pattern):
+    return sorted(home.glob(pattern))[0]
+
+
+STUDY = {
+    "a cell's attack is altered": lambda home: edit("metrics.json", n_clients=2)(some(home, "attacks/*fedgh*/pixels")),
+    "a cell's attack has lost its about.json": lambda home: remove("about.json")(some(home, "attacks/*fedgh*/pixels")),
+    "a cell's attack is gone": lambda home: shutil.rmtree(some(home, "attacks/*fedgh*/pixels")),
+    "a cell's inference is altered": lambda home: edit("membership.json", n_clients=2)(
+        some(home, "attacks/*fedgh*/membership")
+    ),
+    "a cell's inference is gone": lambda home: shutil.rmtree(some(home, "attacks/*fedgh*/membership")),
+}
+
+
+@pytest.mark.parametrize("what", cases(STUDY, "a cell's attack is altered"))
+def test_a_damaged_cell_of_a_study_is_named(what, damaged, known, tmp_path, capsys):
+    STUDY[what](damaged / "study")
+    err, strict = reported(capsys, damaged, tmp_path / "page", "study")
+    check(tmp_path / "page", err, strict, "fedgh", sections=("What did not come to its end", "lost"))
+    assert "lost" in err
+    expected, found = figures(known / "study"), figures(tmp_path / "page")
+    assert found == {key: row for key, row in expected.items() if "inference" in what or key[0] != "fedgh"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["summary.json", "config.json"])
+@pytest.mark.parametrize("how", [remove, lambda name: overwrite(name, "{"), lambda name: edit(name, seed=7)])
+def test_a_damaged_run_of_a_study_is_named(name, how, damaged, known, tmp_path, capsys):
+    how(name)(some(damaged, "study/runs/local*"))
+    err, strict = reported(capsys, damaged, tmp_path / "page", "study")
+    check(tmp_path / "page", err, strict, "runs/local", sections=("Left out",))
+    assert figures(known / "study") == figures(tmp_path / "page")
+
+
+CELLS = {
+    "a line is cut": lambda home: lines("cells.jsonl", lambda found: [found[0], found[1][:40], *found[2:]])(home),
+    "a line is gone": lambda home: lines("cells.jsonl", lambda found: found[1:])(home),
+    "a line is there twice": lambda home: lines("cells.jsonl", lambda found: [found[0], *found])(home),
+    "a field is changed": lambda home: lines("cells.jsonl", lambda found: [with_field(found[0], seed=7), *found[1:]])(
+        home
+    ),
+    "the file is gone": lambda home: remove("cells.jsonl")(home),
+    "the study is gone": lambda home: remove("study.json")(home),
+    "the study is changed": lambda home: edit("study.json", targets=7)(home),
+}
+
+
+@pytest.mark.parametrize("what", cases(CELLS, "a field is changed"))
+def test_a_study_that_is_damaged_itself_is_left_out_beside_others(what, damaged, known, tmp_path, capsys):
+    CELLS[what](damaged / "study")
+    err, strict = reported(capsys, damaged, tmp_path / "page", "study", "suite")
+    check(tmp_path / "page", err, strict, "study", sections=("Left out",))
+    assert figures(known / "suite") == figures(tmp_path / "page")
+    code, _, err = call(capsys, "report", damaged / "study", "--out", tmp_path / "alone")
+    assert (code, len(err.strip().splitlines())) == (2, 1)
