@@ -100,16 +100,18 @@ class _Stream(io.TextIOWrapper):
 class _Watch:
     """Ends what hangs, and what goes on for long."""
 
-    def __init__(self, *streams: _Stream) -> None:
+    def __init__(self, *streams: _Stream, quiet: bool) -> None:
+        self.quiet = quiet  # then silence is what was asked for
         self.began = time.monotonic()
         self.hung = self.interrupted = False
         self._streams = streams
 
     def __call__(self, number: int, frame: object) -> None:
         now, spoke = time.monotonic(), max(stream.spoke for stream in self._streams)
-        self.hung = self.hung or now - max(spoke, self.began) > HANG
+        silent = now - max(spoke, self.began) > HANG
         says = spoke > self.began + BETWEEN / 2 and now - spoke < 3 * BETWEEN
-        self.interrupted = self.interrupted or (now - self.began > PATIENCE and says)
+        self.hung = self.hung or (silent and not self.quiet)
+        self.interrupted = self.interrupted or (now - self.began > PATIENCE and says) or (silent and self.quiet)
         if self.hung or self.interrupted:
             raise KeyboardInterrupt
 
@@ -128,7 +130,7 @@ def _watched(watch: _Watch, every: float = 0.5) -> Iterator[None]:
 def here(words: Sequence[str], folder: Path) -> Outcome:
     """Carry out a command line in this process, in ``folder``."""
     out, err = _Stream("strict"), _Stream("backslashreplace")
-    watch, code, escaped = _Watch(out, err), None, ""
+    watch, code, escaped = _Watch(out, err, quiet="--quiet" in words), None, ""
     before, real, between = Path.cwd(), (sys.stdout, sys.stderr, sys.argv), bars.EVERY
     os.chdir(folder)
     sys.stdout, sys.stderr, sys.argv, bars.EVERY = out, err, ["fedpriv", *words], BETWEEN
