@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import errno
 import importlib
 import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 import rich_click as click
 
@@ -77,7 +80,7 @@ def run(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error does: no sign that it cannot show fails a command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with spelled(common.Flags()):
+        with spelled(common.Flags()), _interrupts_kept():
             result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
@@ -99,6 +102,24 @@ def run(arguments: list[str]) -> int:
         kind = type(error).__name__
         return _fail(f"failed: {kind}: {error} (FEDPRIV_DEBUG=1 shows the traceback)", 1)
     return result if isinstance(result, int) else 0
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Deliver again an interrupt that comes while an object is being destroyed: Python would print a traceback and go on."""
+    before = sys.unraisablehook
+
+    def again(ignored: sys.UnraisableHookArgs) -> None:
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
+            threading.Timer(0.05, _thread.interrupt_main).start()  # not now: it would come within this very function
+        else:
+            before(ignored)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 _UNUSABLE = (
