@@ -7,7 +7,6 @@ import contextlib
 import difflib
 import random
 import re
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +18,6 @@ HOME = Path(__file__).resolve().parents[2]
 
 LEFT_ALONE = ("storage.py", "tensor_files.py", "schema.py")
 """Of the scoring room, what reads and writes files: the mutations of stored files are another program's."""
-
-MOVED = 12
-"""Lines by which a mutant of a log may have moved since."""
 
 EVIDENCE = ("grants.py", "server_view.py", "guesses.py")
 """Of the evidence room, what decides what an attacker and a guess are given."""
@@ -95,16 +91,26 @@ def _always_fails(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in ("len", "isinstance")
 
 
-def draw(number: int, seed: int, at: Mapping[Path, Collection[int]] | None = None) -> list[Mutant]:
-    """Draw mutants uniformly from those of all files, or of lines near some; fewer where there are not as many."""
-    sites, paths = [], [path for path in files() if at is None or path in at]
+def again(file: str, line: int, diff: str) -> Mutant | None:
+    """Make a mutant of a log once more; None where the changed lines are not there any more."""
+    before = (HOME / file).read_text(encoding="utf-8")
+    old, new = ("".join(f"{one[1:]}\n" for one in diff.splitlines()[1:] if one[0] == sign) for sign in "-+")
+    places = [found.start() for found in re.finditer(rf"^{re.escape(old)}", before, re.MULTILINE)]
+    if not places:
+        return None
+    start = min(places, key=lambda place: abs(before.count("\n", 0, place) - line))
+    after = before[:start] + new + before[start + len(old) :]
+    return Mutant(Path(file), 0, before.count("\n", 0, start) + 1, before, after)
+
+
+def draw(number: int, seed: int) -> list[Mutant]:
+    """Draw mutants uniformly from those of all files; fewer where there are not as many."""
+    sites, paths = [], files()
     for path in paths:
         before = (HOME / path).read_text(encoding="utf-8")
         wrapper, visitor = MetadataWrapper(cst.parse_module(before)), Sites()
         wrapper.visit(visitor)
-        for place, site in enumerate(visitor.found):
-            if at is None or any(abs(site[2] - line) <= MOVED for line in at[path]):
-                sites.append((path, wrapper.module, before, place, site))
+        sites += [(path, wrapper.module, before, place, site) for place, site in enumerate(visitor.found)]
     random.Random(seed).shuffle(sites)
     found: list[Mutant] = []
     for path, module, before, place, (node, changed, line) in sites:

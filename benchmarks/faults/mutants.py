@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from mutant_draw import Mutant, draw
+from mutant_draw import Mutant, again, draw
 from mutant_trials import Campaign, cold_server, mapped, run_pytest
 
 EVIDENCE = ("gather", "grants", "guesses", "guesses_by_hand", "server_view")
@@ -131,13 +131,11 @@ def logged(log: Path | None) -> dict[tuple[str, str], str]:
 
 
 def survivors(log: Path) -> list[Mutant]:
-    """Return the mutants that survived in a log, of those that the files of today still have."""
-    alive = {mutant for mutant, outcome in logged(log).items() if outcome in ALIVE}
-    lines: dict[Path, list[int]] = defaultdict(list)
-    for one in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
-        if one["outcome"] in ALIVE:
-            lines[Path(one["file"])].append(one["line"])
-    return [mutant for mutant in draw(10**9, 0, lines) if key(mutant) in alive]
+    """Return the mutants that survived in a log, of those whose lines are there still."""
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    made = [again(one["file"], one["line"], one["diff"]) for one in lines if one["outcome"] in ALIVE]
+    print(f"{len([one for one in made if one])} of {len(made)} survivors are there still", flush=True)
+    return [one for one in made if one is not None]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from fedpriv.experiment.federation import prepare
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.models.split import SplitModel
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 CARD = KnowledgeCard()
@@ -116,6 +117,7 @@ def test_a_run_without_images_set_aside_has_none_to_grant(worlds):
     with pytest.raises(UserError) as refused:
         granted(world, "prototype", but(attacker_data="same_domain"))
     text = str(refused.value)
+    assert text.startswith(argument("knowledge", {"attacker_data": "same_domain"}))
     assert f"{world[0].path} set no images aside; train it with " in text
     assert text.endswith(" N, or grant attacker_data=none")
     assert " 0.5 or " in text
@@ -224,6 +226,12 @@ def test_facts_of_batches_are_of_all_clients(worlds):
     assert (found.batch_size, found.learning_rate, found.steps) == (3, 0.1, 2)
     assert granted(world, "model", but(batch=False)).batch is None
     assert grants._public_loss(world[1], 1) == granted(world, "model").loss
+
+
+def test_where_no_batch_is_known_the_protocols_own_is_told(worlds, monkeypatch):
+    monkeypatch.setattr(grants, "step_sizes", lambda federation, client: [])
+    found = granted(worlds("fedavg", training=STEPS), "model").batch
+    assert (found.batch_size, found.steps) == (3, 1)
 
 
 def test_batch_norm_is_granted_only_where_there_is_some(worlds):

@@ -108,6 +108,7 @@ def test_judges_are_read_back_as_they_were_written(trained, tmp_path):
     _, judge = trained
     assert load_class_evaluator(tmp_path, SHAPE) is None
     save_class_evaluator(tmp_path, judge)
+    assert [path.name for path in tmp_path.iterdir()] == ["judge.safetensors"]
     again = load_class_evaluator(tmp_path, SHAPE)
     assert (again.half, again.trained_on) == (judge.half, judge.trained_on)
     pictures = images(5)
