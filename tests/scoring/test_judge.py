@@ -125,7 +125,7 @@ def test_what_is_no_judge_of_these_images_is_refused(trained, tmp_path):
     ):
         load_class_evaluator(tmp_path, (3, 8, 8))
     (tmp_path / judges.FILE).write_bytes(b"nothing of the kind")
-    with pytest.raises(UserError, match=r"not a judge of images \(1, 8, 8\)"):
+    with pytest.raises(UserError, match=r"judge\.safetensors: not readable as safetensors"):
         load_class_evaluator(tmp_path, SHAPE)
 
 
