@@ -114,11 +114,11 @@ def estimate(
         UserError: naming the key that is wrong.
     """
     described, execution = read_asked(study, out, settings, resume=resume)
-    cells, notes = lay_out(described, execution)
-    notices = tuple(f"left out: {note}" for note in notes)
-    for line in notices:
-        listener.say(line)
-    with listener.progress("rehearsal") as report:
+    with listener.progress("rehearsal") as report:  # of many seeds even laying out takes long
+        cells, notes = lay_out(described, execution)
+        notices = tuple(f"left out: {note}" for note in notes)
+        for line in notices:
+            listener.say(line)
         told: list[str] = []
 
         def say(what: str) -> None:
