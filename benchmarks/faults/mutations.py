@@ -32,7 +32,7 @@ TRAIN = ["train", "--method", "fedproto", *SMALL, "--out", "made/run", "--quiet"
 ATTACK = ["attack", "--target", "prototype", *CHEAP, "--workers", "1", "--quiet"]
 FOUND = [*ATTACK, "--run", "../inputs/run", "--out", "made/found"]
 AUDIT = ["audit", "study.toml", "--out", "made/study", "--quiet"]
-REPORT = ["--out", "made/page", "--quiet"]
+REPORT = ["--out", "made/page"]  # not quiet: what is left out is said
 RESUMED = ["audit", "--resume", "--out", "made/study", "--quiet"]
 
 
