@@ -206,6 +206,10 @@ class Terminal(Listener):
         """Print a notice."""
         say(line, quiet=self.quiet, as_json=self.as_json)
 
+    def warn(self, line: str) -> None:
+        """Print a warning on standard error, quiet or not: what is left out must not go unnoticed."""
+        tell(f"warning: {line}", err=True)
+
     def resumable(self) -> None:
         """From now on an interrupt prints how to go on."""
         if self.resume is not None:

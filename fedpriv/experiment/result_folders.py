@@ -106,7 +106,7 @@ def _kind(path: Path) -> Kind | None:
     """Return the kind of thing that a folder holds, or held before it was damaged."""
     if is_study(path):
         return "study"
-    if is_attack_directory(path) or _was_attack(path):
+    if is_or_was_attack(path):
         return "attack"
     if holds_scores(path):
         return "membership"
@@ -118,9 +118,9 @@ def _is_result(path: Path) -> bool:
     return is_attack_directory(path) or holds_scores(path)
 
 
-def _was_attack(path: Path) -> bool:
-    """True for a folder whose record of how it was made is missing or damaged beside results, or not readable."""
-    if (path / RECONSTRUCTION).is_file():
+def is_or_was_attack(path: Path) -> bool:
+    """True for an attack's folder, also where the record of how it was made is missing beside results, or not readable."""
+    if is_attack_directory(path) or (path / RECONSTRUCTION).is_file():
         return True
     if not (path / ABOUT).is_file():
         return False

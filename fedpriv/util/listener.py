@@ -26,6 +26,10 @@ class Listener:
     def say(self, line: str) -> None:
         """Hear a notice that a person should see and that is no result."""
 
+    def warn(self, line: str) -> None:
+        """Hear of something that the results lack, which nobody should miss."""
+        self.say(f"warning: {line}")
+
     def resumable(self) -> None:
         """Hear that from now on an interrupt loses nothing: the folder is there, and the work in it can be resumed."""
 

@@ -241,6 +241,9 @@ def test_an_unfinished_run_is_named_and_left_out(trained, capsys, tmp_path):
     assert code == 0
     assert json.loads(out)["runs"] == [str(trained)]
     assert "warning: stopped: unfinished run (4 of 4 rounds)" in err
+    code, out, err = call(capsys, "report", trained, "stopped", "--out", "still", "--quiet")
+    assert (code, out) == (0, "")
+    assert err.startswith("warning: stopped: unfinished run (4 of 4 rounds)")  # silence is no reason to miss it
     for arguments in (["stopped"], [trained, "stopped", "--strict"]):
         code, _, err = call(capsys, "report", *arguments, "--out", "other")
         assert (code, len(err.strip().splitlines())) == (2, 1)
@@ -255,6 +258,22 @@ def test_scoring_says_what_it_cannot_score_again(budgets, capsys):
     code, _, err = call(capsys, "score", budgets / "membership")
     assert code == 2
     assert "attack again" in err
+
+
+@pytest.mark.parametrize("damage", [None, "", "{", "[1]"])
+def test_scoring_names_the_file_that_is_damaged(budgets, capsys, tmp_path, damage):
+    import shutil
+
+    shutil.copytree(budgets, tmp_path / "copy")
+    about = sorted((tmp_path / "copy").glob("pixels*/about.json"))[0]
+    if damage is None:
+        about.unlink()
+    else:
+        about.write_text(damage)
+    for folder in (about.parent, tmp_path / "copy"):
+        code, _, err = call(capsys, "score", folder)
+        assert (code, len(err.strip().splitlines())) == (2, 1)
+        assert str(about) in err
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 160])

@@ -13,19 +13,19 @@ def place():
 
 
 def test_random_command_lines_end_as_they_should(place):
-    tally = lines(150, 20, *place)
+    tally = lines(60, 8, *place)
     assert tally.faults == []
     assert tally.ones == []
-    assert tally.codes["0"] > 10
-    assert tally.codes["2"] > 50
+    assert tally.codes["0"] >= 2
+    assert tally.codes["2"] > 20
 
 
 def test_random_study_files_end_as_they_should(place):
-    tally = studies(80, 20, *place, real=0.02)
+    tally = studies(30, 8, *place, real=0.02)
     assert tally.faults == []
     assert tally.ones == []
-    assert tally.codes["0"] > 2
-    assert tally.codes["2"] > 30
+    assert tally.codes["0"] >= 1
+    assert tally.codes["2"] > 10
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,8 @@ def run_study(
 
     execution = execution or Execution()
     pick_device(execution.device)
-    cells, notes = lay_out(study, execution)
+    with listener.progress("laying the study out"):  # takes long where seeds are many
+        cells, notes = lay_out(study, execution)
     for note in notes:
         listener.say(f"left out: {note}")
     claim(out, study, command=command, force=force)

@@ -98,7 +98,7 @@ def report(
     if not (leaks or runs):
         raise UserError(str(left_out[0]))
     for line in complaints:
-        listener.say(f"warning: {line}")
+        listener.warn(line)
     folder, scratch = place(out)
     with folders.output(folder, "report", force=force):
         if runs:

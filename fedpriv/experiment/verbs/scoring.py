@@ -7,11 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.experiment.federation_settings import texts
+from fedpriv.experiment.result_folders import is_or_was_attack
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.records import ReconstructionRecord
 from fedpriv.scoring.score import score as score_attack
-from fedpriv.scoring.storage import MEMBERSHIP, PROPERTY, TRUTH, is_attack_directory, load_attack, write_record
+from fedpriv.scoring.storage import (
+    ABOUT,
+    MEMBERSHIP,
+    PROPERTY,
+    RECONSTRUCTION,
+    TRUTH,
+    load_attack,
+    write_record,
+)
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -80,8 +89,8 @@ def attack_directories(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one that attack made")
-        below = sorted(about.parent for about in path.rglob("about.json"))
-        inside = [path] if is_attack_directory(path) else [folder for folder in below if is_attack_directory(folder)]
+        below = sorted({file.parent for name in (ABOUT, RECONSTRUCTION) for file in path.rglob(name)})
+        inside = [path] if is_or_was_attack(path) else [folder for folder in below if is_or_was_attack(folder)]
         if not inside and inference_directories((path,)):
             raise UserError(f"{path}: {_NOT_STORED}")
         if not inside:
