@@ -57,7 +57,7 @@ def in_words(number: int) -> str:
     """Return a number of bytes as a person reads it.
 
     >>> in_words(1536), in_words(33_554_432_000), in_words(10**30)
-    ('1.5 KiB', '31.2 GiB', '8.88e+05 YiB')
+    ('1.5 KiB', '31.2 GiB', '8.27e+05 YiB')
     """
     size, units = float(number), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"]
     while size >= 1024 and len(units) > 1:
