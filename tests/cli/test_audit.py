@@ -263,6 +263,20 @@ def test_damaged_files_of_a_study_are_named(finished, tmp_path, capsys):
         write_bytes(tmp_path / "out" / name, good[name])
 
 
+@pytest.mark.parametrize("name", ["runs/*/summary.json", "attacks/*/*/metrics.json", "attacks/*/*/truth.safetensors"])
+def test_damaged_results_of_a_study_are_named_before_it_goes_on(finished, tmp_path, capsys, name):
+    import shutil
+
+    shutil.copytree(finished / "out", tmp_path / "out")
+    path = sorted((tmp_path / "out").glob(name))[0]
+    content = path.read_bytes()
+    path.write_bytes(content[:-9] + content[-8:])
+    code, _, err = call(capsys, "audit", "--resume", "--out", "out")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert f"{path.relative_to(tmp_path)}: " in err
+    assert "content was altered" in err
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     commands = (

@@ -216,10 +216,10 @@ def results(cell: Cell) -> list[Result]:
 
 
 def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
-    """Check that the runs and results of a folder were made as the study says, whatever their names are.
+    """Check that the runs and results of a folder are whole, and were made as the study says, whatever their names are.
 
     Raises:
-        UserError: for the first that was not, naming what differs.
+        UserError: for the first that is not, naming the damaged file or what differs.
     """
     from fedpriv.federation.run_directory import RunDirectory
 
@@ -227,6 +227,8 @@ def refuse_stale(path: Path, cells: Sequence[Cell]) -> None:
         run = path / "runs" / cell.run
         if (run / "config.json").is_file():
             _refuse_other(run, "trained", plain(RunDirectory(run).config), plain(cell.config))
+            if RunDirectory(run).complete:
+                _ = RunDirectory(run).summary
         for one in results(cell):
             place = path / one.path
             if is_result(place):
@@ -249,10 +251,10 @@ def _named(changed: Sequence[str]) -> str:
 
 
 def _about(place: Path) -> Provenance:
-    """Return the provenance of a result."""
-    from fedpriv.scoring.storage import holds_scores, load_about, load_scores
+    """Return the provenance of a result, of which every file is read."""
+    from fedpriv.scoring.storage import holds_scores, load_attack, load_scores
 
-    return load_scores(place) if holds_scores(place) else load_about(place)
+    return load_scores(place) if holds_scores(place) else load_attack(place).about
 
 
 def is_result(path: Path) -> bool:
