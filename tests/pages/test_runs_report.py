@@ -205,7 +205,8 @@ def test_why_there_is_no_map(tmp_path):
 
 
 def test_a_damaged_upload_is_named(two, tmp_path):
-    RunDirectory.open(two[0]).upload_path(3, 1).write_bytes(b"damaged")
+    path = RunDirectory.open(two[0]).upload_path(3, 1)
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
     with pytest.raises(UserError, match=r"client-001\.safetensors: its content was altered"):
         write_runs_report(two, tmp_path / "out")
 
