@@ -31,7 +31,6 @@ def output(
             taken.enter_context(held(path, listener if resume else SILENT))
             if not (resume or force):
                 _refuse_occupied(path)  # by another process that was done before this one held it
-            ownership.sweep(path)
             if not resume:
                 _empty(path, kind)
         yield
@@ -39,8 +38,9 @@ def output(
 
 @contextlib.contextmanager
 def held(path: Path, listener: Listener) -> Iterator[None]:
-    """Hold a folder that is there, and say so where whoever held it before was killed."""
+    """Hold a folder that is there and clear up what a crash left; say so where whoever held it before was killed."""
     with ownership.held(path) as before:
+        ownership.sweep(path)
         if before is not None:
             listener.say(f"{path}: process {before} ended here without finishing; going on from what it left")
         yield

@@ -189,7 +189,7 @@ def test_scoring_again_asks_the_same_judge(suite, capsys):
 @pytest.mark.slow
 def test_a_damaged_judge_is_refused(suite, tmp_path, capsys):
     (tmp_path / "judge.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(UserError, match="not a judge"):
+    with pytest.raises(UserError, match=r"judge\.safetensors: not readable as safetensors"):
         load_class_evaluator(tmp_path, SHAPE)
     with pytest.raises(UserError, match="not a judge"):
         load_class_evaluator(suite / "class-inversion", (3, 32, 32))
