@@ -39,6 +39,8 @@ def with_rows(*rows):
 def test_targets_that_converged_to_a_fit_of_their_own():
     rows = [(3.0, True, True), (1.0, True, None), (8.0, True, False), (None, False, True)]
     assert convergence(with_rows(*rows)) == Convergence(share=0.5, objective=3.0)
+    assert convergence(with_rows((1.0, True, True))) == Convergence(1.0, 1.0)
+    assert convergence(with_rows((1.0, True, False))) == Convergence(0.0, 1.0)
     assert convergence(with_rows((None, True, None))) == Convergence(1.0, None)
     assert convergence(with_rows((1.0, False, None), (2.0, False, None))) == Convergence(0.0, 1.5)
 

@@ -166,6 +166,9 @@ def test_classes_that_uploads_name_by_hand():
     told = {0: Said((0, 1, 2, 3), {0: 4, 1: 1, 2: 3, 3: 1}), 1: Said((0, 1, 3), None)}
     found = judged.evaluate(Knows(), case_of(OWN, told=told), PROVENANCE).classes
     assert dict(found) == {"clients": 2, "exact": 2, "counted": 1, "counts_exact": 0}
+    told = {0: Said((0, 1, 2, 3), None), 1: Said(None, None)}
+    found = judged.evaluate(Knows(), case_of(OWN, told=told), PROVENANCE).classes
+    assert dict(found) == {"clients": 2, "exact": 1, "counted": 0, "counts_exact": 0}
 
 
 def test_the_newest_round_is_attacked():

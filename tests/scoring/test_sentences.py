@@ -248,6 +248,11 @@ FEW = Reason(name="few_clients", value=4, beside=5)
             Reason(name="undertrained", value=0.5, beside=0.9),
             "the model reaches 50 % accuracy, its method 90 % elsewhere here",
         ),
+        (Reason(name="not_converged", value=0.0, beside=0.5), "its search converged for 0 % of the targets"),
+        (
+            Reason(name="at_chance", value=0.12, beside=0.0),
+            "the model is right for 12 % of the test images, a constant guess for 0 %",
+        ),
         (Reason(name="smaller_budget"), "it was run with a larger budget too, which is judged"),
         (Reason(name="no_comparison"), "there is no guess to compare with"),
     ],
