@@ -54,7 +54,16 @@ def _essence(name: str, held: bytes | None, beside: dict[str, bytes | None]) -> 
         return b""
     if base == MARKER:
         return _listed(name.removesuffix(MARKER), held, beside)
+    if base == "cells.jsonl":
+        return [_timeless(json.loads(line)) for line in held.splitlines()]
     return held
+
+
+def _timeless(row: dict[str, object]) -> dict[str, object]:
+    """Return a line of a study's cells without its recorded times: what was done before a kill has none."""
+    attacks = row.get("attacks")
+    kept = [_timeless(one) for one in attacks] if isinstance(attacks, list) else attacks
+    return {name: value for name, value in row.items() if name != "seconds"} | {"attacks": kept}
 
 
 def _listed(above: str, held: bytes, beside: dict[str, bytes | None]) -> dict[str, object]:
