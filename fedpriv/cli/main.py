@@ -111,7 +111,7 @@ def _interrupts_kept() -> Iterator[None]:
 
     def again(ignored: sys.UnraisableHookArgs) -> None:
         if issubclass(ignored.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, _thread.interrupt_main).start()  # not now: it would come within this very function
+            threading.Timer(0.05, _interrupt).start()  # not now: it would come within this very function
         else:
             before(ignored)
 
@@ -120,6 +120,14 @@ def _interrupts_kept() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+def _interrupt() -> None:
+    """Interrupt the main thread by a true signal where there are such: that wakes it too where it waits."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        _thread.interrupt_main()
 
 
 _UNUSABLE = (

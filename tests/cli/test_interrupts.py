@@ -19,4 +19,4 @@ def test_an_interrupt_while_an_object_is_destroyed_is_not_lost(capsys, monkeypat
 
     monkeypatch.setattr(train.fedpriv, "train", work)
     code, _, err = call(capsys, "train", "--out", tmp_path / "run")
-    assert (code, err.strip()) == (130, "fedpriv: interrupted")
+    assert (code, err.strip()) == (130, "fedpriv: interrupted"), err
