@@ -1,5 +1,6 @@
 """Interrupts that come at awkward moments."""
 
+import signal
 import time
 
 from command_line import call
@@ -18,5 +19,9 @@ def test_an_interrupt_while_an_object_is_destroyed_is_not_lost(capsys, monkeypat
         raise AssertionError("the interrupt was lost")
 
     monkeypatch.setattr(train.fedpriv, "train", work)
-    code, _, err = call(capsys, "train", "--out", tmp_path / "run")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        code, _, err = call(capsys, "train", "--out", tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (code, err.strip()) == (130, "fedpriv: interrupted"), err

@@ -127,7 +127,13 @@ def test_an_attack_that_fails_in_a_worker_fails_as_it_does_alone(trained, tmp_pa
 def test_an_interrupt_ends_the_workers_and_what_is_left_is_resumed(trained, alone, tmp_path):
     arguments = ["attack", "--run", str(trained), *ON_COMMAND_LINE, "--out", str(tmp_path / "two")]
     call = [sys.executable, "-m", "fedpriv", *arguments, "--workers", "2"]
-    process = subprocess.Popen(call, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        call,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     workers = waited(lambda: children(process.pid))
     waited(lambda: list((tmp_path / "two").glob("*/")))
     process.send_signal(signal.SIGINT)
