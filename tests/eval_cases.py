@@ -17,6 +17,7 @@ from fedpriv.experiment.execution import upload_facts
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice, RunConfig
 from fedpriv.federation.summary import Communication, ReachedAccuracy, RunSummary, Total, Traffic, Work
+from fedpriv.scoring.intervals import compare
 from fedpriv.scoring.records import (
     About,
     Comparison,
@@ -242,3 +243,8 @@ def asked(kind="membership", auc=0.7, ci95=(0.6, 0.8), *, control=None, **change
     }
     made = {"membership": MembershipRecord, "property": PropertyRecord}[kind]
     return made(**(shared | own | dict(rates(auc, ci95)) | changes))
+
+
+def difference(values, clients, measure="images", least=0.5):
+    """A comparison of an attack with the mean image, of differences by client."""
+    return compare(values, clients, measure=measure, against="mean_image", least=least)

@@ -120,6 +120,17 @@ def test_an_attack_is_not_resumed_on_a_run_that_took_the_place_of_its_own(home, 
     assert contents(home / "found") == before
 
 
+def test_an_attack_is_resumed_on_its_own_run_wherever_that_was_moved(home, capsys):
+    before = contents(home / "found")
+    (home / "found" / "report.html").unlink()
+    (home / "run").rename(home / "moved")
+    code, _, err = call(
+        capsys, *[str(one).replace("run", "moved") if one == "run" else one for one in ATTACK], "--resume"
+    )
+    assert code == 0, err
+    assert contents(home / "found").keys() == before.keys()
+
+
 @pytest.mark.parametrize("damage", ["doubled", "cut", "of another type"])
 def test_a_report_refuses_damaged_lines_of_a_run(damage, home, capsys):
     path = home / "run" / "metrics.jsonl"

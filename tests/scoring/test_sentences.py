@@ -1,8 +1,10 @@
 """Every sentence that a verdict can make, word by word: what is said of whom, by which figure, beside which guess."""
 
+from typing import get_args
+
 import pytest
 
-from fedpriv.scoring.records import JudgedComparison, Reason, Verdict
+from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
 from fedpriv.scoring.verdict import BADGES, gain, headline, inferred, percent, strata_words, untested, words
 
 
@@ -125,8 +127,7 @@ def test_recovered_vectors():
     told = verdict("vectors", WORSE, ERROR, OWN)
     first = (
         "Class prototypes are recovered: relative error 20 % (best guess, class mean of strangers through the granted "
-        "extractor: "
-        "50 %)."
+        "extractor: 50 %)."
     )
     assert words(told) == f"{first} {NO_IMAGES}"
     assert headline(told, "dip") == first.replace("are recovered", "are recovered by dip")
@@ -138,11 +139,9 @@ def test_vectors_told_from_the_clients_others():
     told = verdict("vectors", WORSE, OWN)
     first = (
         "Class prototypes are told from the client's others: 90 % are nearest to their own (best guess, row of the "
-        "broadcast "
-        "classifier, scaled: 30 %)."
+        "broadcast classifier, scaled: 30 %)."
     )
-    assert words(told) == f"{first} {NO_IMAGES}"
-    assert headline(told, "dip") == first.replace("others:", "others by dip:")
+    assert (words(told), headline(told, "dip")) == (f"{first} {NO_IMAGES}", first.replace("others:", "others by dip:"))
 
 
 @pytest.mark.parametrize(
@@ -381,13 +380,6 @@ def test_per_cent():
 
 
 def test_badges():
-    assert BADGES == {
-        "leaks": "images leak",
-        "some": "some images come back",
-        "vectors": "vectors recovered",
-        "classes": "shows classes",
-        "membership": "leaks membership",
-        "property": "leaks a property",
-        "untested": "not tested hard enough",
-        "none": "no better than a guess",
-    }
+    assert set(BADGES) == set(get_args(Kind))
+    assert len(set(BADGES.values())) == len(BADGES)  # no two findings look alike
+    assert [kind for kind, badge in BADGES.items() if "leak" in badge] == ["leaks", "membership", "property"]

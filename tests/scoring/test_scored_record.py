@@ -1,0 +1,145 @@
+"""A record of scores, entry by entry: what is refused, told, carried over and counted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from eval_cases import ABOUT, firsts, images, judge, reconstruction, truths
+
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.scoring import score as scores
+from fedpriv.scoring.floors import FLOORS
+from fedpriv.scoring.judge import ClassEvaluator
+from fedpriv.scoring.score import score
+from fedpriv.util.errors import UserError
+
+
+def test_refusals_word_by_word():
+    secrets = truths([1] * 4)
+    found = reconstruction(firsts(secrets))
+    with pytest.raises(UserError) as refused:
+        judge(reconstruction(images(4, shape=(1, 9, 9))[:, None]), secrets)
+    assert str(refused.value) == (
+        "reconstruction: images (4, 1, 1, 9, 9) do not fit target 0, expected (T, M, c, h, w) with (1, 8, 8)"
+    )
+    with pytest.raises(UserError, match=r"^permuted: images \(4, 1, 8, 8\) do not fit target 0"):
+        judge(found, secrets, dataclasses.replace(found, images=found.images[:, 0]))
+    with pytest.raises(UserError) as refused:
+        judge(dataclasses.replace(found, targets=(), images=found.images[:0]), ())
+    assert str(refused.value) == "reconstruction: holds no targets; expected at least one"
+    with pytest.raises(UserError, match=r"^reconstruction: 4 targets, 3 rows of images, but 4 truths$"):
+        judge(dataclasses.replace(found, images=found.images[:3]), secrets)
+    mixed = (*secrets[:3], truths([1], shape=(1, 9, 9))[0])
+    with pytest.raises(UserError, match=r"do not fit target 3, .* with \(1, 9, 9\)"):
+        judge(found, mixed)
+
+
+def test_the_headline_says_which_rule_the_figure_is_by():
+    several = judge(reconstruction(firsts(truths([1, 2]))), truths([1, 2]))
+    assert several.headline == "T1: expected PSNR over the images that went into the target, by their weights"
+    alone = judge(reconstruction(firsts(truths([1, 1]))), truths([1, 1]))
+    assert alone.headline == "PSNR of the image itself"
+    assert (alone.n_guesses, alone.n_diverged, alone.n_targets, alone.n_clients) == (1, 0, 2, 1)
+    assert judge(reconstruction(torch.rand(2, 3, 1, 8, 8)), truths([1, 3])).n_guesses == 3
+
+
+def test_provenance_is_carried_over_and_the_seed_is_that_of_the_scores():
+    secrets = truths([1] * 4)
+    record = judge(reconstruction(firsts(secrets)), secrets, seed=9, caveat="So so.", groups={0: 3, 1: 3})
+    assert (record.target, record.attack, record.method, record.dataset) == (
+        "representation",
+        "dip",
+        "fedallrep",
+        "digits",
+    )
+    assert (record.seed, record.caveat, record.budget, record.n_clients) == (9, "So so.", None, 1)
+    assert record.groups == {0: 3, 1: 3}
+    assert record.cost == reconstruction(firsts(secrets)).cost
+    assert set(record.versions) == {"python", "fedpriv", "torch", "torchmetrics", "numpy", "scipy"}
+    assert record.versions["torch"].startswith(torch.__version__.partition("+")[0])
+
+
+def test_errors_of_images_by_hand():
+    secrets = truths([1] * 4)
+    offsets = torch.tensor([0.1, 0.2, 0.1, 0.4])[:, None, None, None, None]
+    flat = tuple(dataclasses.replace(one, members=torch.full_like(one.members, 0.5)) for one in secrets)
+    metrics = judge(reconstruction(firsts(flat) + offsets, per_client=1), flat).metrics
+    errors = np.array([0.01, 0.04, 0.01, 0.16])
+    assert metrics.mse_255.per_target == pytest.approx(errors * 65025, rel=1e-5)
+    assert metrics.psnr_db.per_target == pytest.approx(-10 * np.log10(errors), rel=1e-5)
+    of_mean = metrics.psnr_of_mean_mse_db
+    assert of_mean.mean == pytest.approx(-10 * np.log10(errors.mean()), rel=1e-5)
+    assert (of_mean.n, of_mean.median, of_mean.sd, of_mean.per_target) == (4, None, None, None)
+    low, high = metrics.mse_255.ci95
+    assert low < 0  # but no error is, so that the interval reaches to the cap
+    assert of_mean.ci95 == pytest.approx((-10 * np.log10(high / 65025), 100), rel=1e-5)
+    assert judge(reconstruction(firsts(flat) + offsets, per_client=4), flat).metrics.psnr_of_mean_mse_db.ci95 is None
+
+
+def test_labels_are_counted_with_their_number():
+    secrets = truths([2, 2])
+    secrets = tuple(
+        dataclasses.replace(one, labels=torch.tensor(own)) for one, own in zip(secrets, ([0, 0], [1, 2]), strict=True)
+    )
+    found = dataclasses.replace(reconstruction(images(4).reshape(2, 2, 1, 8, 8)), labels=torch.tensor([[0, 1], [2, 1]]))
+    inferred = {"knowledge": KnowledgeCard(labels="inferred")}
+    assert judge(found, secrets, **inferred).metrics.label_accuracy.per_target == (0.5, 1.0)
+    unknown = dataclasses.replace(found, labels=torch.tensor([[0, -1], [2, 1]]))
+    assert judge(unknown, secrets, **inferred).metrics.label_accuracy is None
+    fewer = dataclasses.replace(found, labels=torch.tensor([[0], [2]]))
+    assert judge(fewer, secrets, **inferred).metrics.label_accuracy is None
+
+
+def test_floors_have_the_means_of_their_details():
+    secrets = truths([1] * 4)
+    record = judge(reconstruction(firsts(secrets)), secrets, reconstruction(firsts(secrets).roll(1, 0)))
+    for name, floor in record.image_floors.items():
+        detail = record.floor_details[name]
+        assert floor.psnr_db == detail.psnr_db.mean
+        assert floor.psnr_of_mean_mse_db == detail.psnr_of_mean_mse_db.mean
+        assert floor.mse_255 == detail.mse_255.mean
+        assert floor.ssim == detail.ssim.mean
+        assert (floor.lpips, floor.relative_error, floor.feature_identification) == (None, None, None)
+    best = record.advantage_db.best_floor
+    assert record.floor_details[best].lpips.not_measured
+    assert all(detail.lpips is None for name, detail in record.floor_details.items() if name != best)
+    assert record.metrics.lpips.not_measured == record.floor_details[best].lpips.not_measured
+    assert record.control.floor != "permuted"
+    assert record.control.permuted.mean == record.floors["permuted"].psnr_db
+
+
+def test_perceptual_distance_is_of_the_attack_and_its_strongest_guess(monkeypatch):
+    monkeypatch.setattr(scores, "lpips_unavailable", lambda: None)
+    monkeypatch.setattr(scores, "lpips_backbone", lambda: "squeeze")
+    monkeypatch.setattr(scores, "lpips", lambda one, two: (one - two).abs().mean((1, 2, 3)).double())
+    secrets = truths([1] * 4)
+    record = judge(reconstruction(0.5 * firsts(secrets), per_client=1), secrets)
+    expected = [float(0.5 * truth.members.mean()) for truth in secrets]
+    assert record.metrics.lpips.per_target == pytest.approx(expected, rel=1e-5)
+    assert (record.metrics.lpips.backbone, record.metrics.lpips.n) == ("squeeze", 4)
+    assert record.metrics.lpips.ci95 is not None
+    best = record.floor_details[record.advantage_db.best_floor].lpips
+    assert (best.backbone, best.n) == ("squeeze", 4)
+    assert best.mean == record.floors[record.advantage_db.best_floor].lpips
+    assert best.ci95 is not None
+
+
+def test_class_images_are_judged_by_an_independent_classifier():
+    def bright(pictures):
+        return torch.stack([0.5 - pictures.mean((1, 2, 3)), pictures.mean((1, 2, 3)) - 0.5], 1)
+
+    secrets = truths([1, 2] * 3, classes=2)
+    found = reconstruction(torch.cat([torch.full((5, 1, 1, 8, 8), 0.9), torch.zeros(1, 1, 1, 8, 8)]))
+    evaluator = ClassEvaluator((bright,), {0: 0, 1: 0, 2: 0}, (7,))
+    record = score(found, secrets, None, seed=0, about=ABOUT, judge=evaluator)
+    told = record.metrics.class_accuracy
+    assert told.per_target == (0, 1, 0, 1, 0, 0)  # targets are of classes 0 and 1 in turn
+    assert set(told.floors) == {*FLOORS}
+    compared = [one for one in record.comparisons if one.measure == "classes"]
+    assert [(one.stratum, one.n, one.n_clients, one.least) for one in compared] == [
+        *(("all", 6, 3, 0.05), ("1", 3, 3, 0.05), ("2-3", 3, 3, 0.05)),
+    ]
+    assert compared[0].against == told.chance_of
+    assert compared[0].mean == pytest.approx(told.mean - told.chance)
+    assert judge(found, secrets).metrics.class_accuracy is None
