@@ -210,8 +210,12 @@ def load_metrics(directory: Path) -> ReconstructionRecord:
     return record
 
 
-def load_attack(directory: Path) -> AttackRecord:
+def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
     """Read an attack directory and check all of it.
+
+    Args:
+        directory: of the attack.
+        scores: read its record too; who makes that anew need not mind what is there.
 
     Raises:
         UserError: naming the file and the field that is missing, altered, or of a wrong shape or type.
@@ -244,7 +248,7 @@ def load_attack(directory: Path) -> AttackRecord:
                 f"{directory / TRUTH}: {len(truths)} truths, expected {len(reconstruction.targets)}, one a target"
             )
     metrics = None
-    if (directory / METRICS).is_file():
+    if scores and (directory / METRICS).is_file():
         metrics = load_metrics(directory)
         if metrics.n_targets != len(reconstruction.targets):
             raise UserError(

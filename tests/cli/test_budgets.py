@@ -260,6 +260,22 @@ def test_scoring_says_what_it_cannot_score_again(budgets, capsys):
     assert "attack again" in err
 
 
+@pytest.mark.parametrize("damage", [None, "", '{"version": 1}'])
+def test_scoring_again_makes_a_damaged_record_good(budgets, capsys, tmp_path, damage):
+    import shutil
+
+    shutil.copytree(budgets, tmp_path / "copy")
+    path = sorted((tmp_path / "copy").glob("pixels*/metrics.json"))[0]
+    before = path.read_bytes()
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_text(damage)
+    code, _, err = call(capsys, "score", path.parent, "--quiet")
+    assert (code, err) == (0, "")
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("damage", [None, "", "{", "[1]"])
 def test_scoring_names_the_file_that_is_damaged(budgets, capsys, tmp_path, damage):
     import shutil

@@ -68,7 +68,7 @@ def score(
 
 
 def _score(directory: Path, seed: int | None, metrics: Sequence[str]) -> ReconstructionRecord:
-    saved = load_attack(directory)
+    saved = load_attack(directory, scores=False)
     if saved.truths is None:
         raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
     used = saved.about.seed if seed is None else seed
