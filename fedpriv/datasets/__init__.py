@@ -18,6 +18,7 @@ DATASETS = Registry(
     {
         "fashion": "fedpriv.datasets.sources.embedded:load_fashion",
         "digits": "fedpriv.datasets.sources.embedded:load_digits",
+        "plane": "fedpriv.datasets.sources.plane:load_plane",
         "cifar10": "fedpriv.datasets.sources.torchvision_sets:load_cifar10",
         "cifar100": "fedpriv.datasets.sources.torchvision_sets:load_cifar100",
         "fashion-mnist": "fedpriv.datasets.sources.torchvision_sets:load_fashion_mnist",

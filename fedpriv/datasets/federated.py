@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from fedpriv.datasets import PARTITIONS
+from fedpriv.datasets.class_assignment import random_classes_partition
 from fedpriv.datasets.partition import (
     dirichlet_partition,
     iid_partition,
@@ -17,6 +21,7 @@ from fedpriv.datasets.partition import (
 )
 from fedpriv.datasets.streams import Random
 from fedpriv.datasets.types import ClientData, Dataset, FederatedData, Samples, Strangers, as_unit
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
@@ -37,6 +42,11 @@ class PartitionOptions:
         imbalance: size of the first class over size of the last, at least 1 (long_tail).
         train_fraction: share of every client's samples that it trains on, above 0 and below 1.
         balanced: equal parts of a class instead of random ones (pathological).
+        assignment: of classes to clients (pathological): ``in_order`` as PFLlib does, in disjoint groups of clients, or at
+            ``random``, for any number of classes and clients, so that clients overlap partly.
+        least_per_client: least number of samples of a client, training and test together; None for the reference
+            library's, :func:`fedpriv.datasets.partition.least_samples`, which is 40 of CIFAR-10's.
+        halved_clients: share of clients, in [0, 1], that lose half of their training samples (FedHeNN, figure 3).
     """
 
     name: str = "dirichlet"
@@ -45,6 +55,9 @@ class PartitionOptions:
     imbalance: float = 100.0
     train_fraction: float = 0.75
     balanced: bool = False
+    assignment: Literal["in_order", "random"] = "in_order"
+    least_per_client: Annotated[int, Ge(1)] | None = None
+    halved_clients: Annotated[float, Ge(0), Le(1)] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.train_fraction < 1:
@@ -56,13 +69,18 @@ class PartitionOptions:
 
 def by_dirichlet(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.dirichlet_partition`."""
-    least = least_samples(len(labels), n_clients, options.train_fraction) if n_clients > 0 else None
+    least = _least(labels, n_clients, options)
     return dirichlet_partition(labels, n_clients, options.alpha, rng, least)
 
 
 def by_pathology(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
-    """Divide with :func:`fedpriv.datasets.partition.pathological_partition`."""
-    least = least_samples(len(labels), n_clients, options.train_fraction) if n_clients > 0 else None
+    """Divide with :func:`fedpriv.datasets.partition.pathological_partition`, or with classes assigned at random.
+
+    The latter is :func:`fedpriv.datasets.class_assignment.random_classes_partition`.
+    """
+    if options.assignment == "random":
+        return random_classes_partition(labels, n_clients, options.classes_per_client, rng, options.balanced)
+    least = _least(labels, n_clients, options)
     return pathological_partition(labels, n_clients, options.classes_per_client, rng, options.balanced, least)
 
 
@@ -73,7 +91,16 @@ def by_chance(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng
 
 def by_long_tail(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.long_tail_partition`."""
-    return long_tail_partition(labels, n_clients, options.imbalance, options.alpha, rng, options.train_fraction)
+    return long_tail_partition(
+        *(labels, n_clients, options.imbalance, options.alpha, rng, options.train_fraction, options.least_per_client)
+    )
+
+
+def _least(labels: np.ndarray, n_clients: int, options: PartitionOptions) -> int | None:
+    """Return the least number of samples of a client; None for a number of clients that is refused anyway."""
+    if options.least_per_client is not None:
+        return options.least_per_client
+    return least_samples(len(labels), n_clients, options.train_fraction) if n_clients > 0 else None
 
 
 def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: int) -> FederatedData:
@@ -87,16 +114,53 @@ def federate(dataset: Dataset, options: PartitionOptions, n_clients: int, seed: 
     divide = PARTITIONS.load(options.name)
     rng = np.random.RandomState(seed)
     shares = divide(dataset.samples.labels.numpy(), n_clients, options, rng)
+    _refuse_less(shares, options)
     clients = []
     for number, (train, test) in enumerate(split_train_test(shares, options.train_fraction, rng)):
         if len(train) == 0 or len(test) == 0:
             raise UserError(
                 f"client {number} would hold {len(train)} training and {len(test)} test images, at least 1 of each is "
-                "needed; use fewer clients, more images per class or another train fraction",
+                f"needed; use fewer clients, more images per class, another {argument('train_fraction')} or a larger "
+                f"{argument('least_per_client')}",
                 keys=("clients",),
             )
         clients.append(ClientData(train, test))
-    return FederatedData(dataset, tuple(clients))
+    return FederatedData(dataset, halved(clients, options.halved_clients, seed))
+
+
+def _refuse_less(shares: list[np.ndarray], options: PartitionOptions) -> None:
+    """Check that a division without draws of its own to repeat keeps a least size that was asked for."""
+    smallest = min(map(len, shares))
+    if options.least_per_client is not None and smallest < options.least_per_client:
+        raise UserError(
+            f"the least client of this {options.name} division holds {smallest} samples, fewer than "
+            f"{argument('least_per_client', options.least_per_client)}; use {argument('least_per_client', smallest)} or "
+            "fewer clients",
+            keys=("least_per_client",),
+        )
+
+
+def halved(clients: list[ClientData], share: float, seed: int) -> tuple[ClientData, ...]:
+    """Take half of their training samples from a share of the clients.
+
+    FedHeNN's figure 3 halves the data "on a fraction of clients", drawn at random, and trains on what is left. It leaves
+    unsaid which half, and whether test samples go too: here a random half of the training samples stays, half rounded up,
+    and every test sample does, so that accuracies over shares are of the same images. A larger share halves the clients of
+    a smaller one and others.
+
+    Args:
+        clients: everybody's share of the data.
+        share: of the clients, in [0, 1]; ``round(share * clients)`` of them.
+        seed: any integer; the choice is independent of the division with the same seed.
+    """
+    rng = np.random.default_rng(derive_seed("halved clients", seed))
+    chosen = rng.permutation(len(clients))[: round(share * len(clients))]
+    found = list(clients)
+    for number in chosen.tolist():
+        train = clients[number].train_index
+        kept = np.sort(rng.permutation(len(train))[: math.ceil(len(train) / 2)])
+        found[number] = replace(clients[number], train_index=train[kept])
+    return tuple(found)
 
 
 def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:

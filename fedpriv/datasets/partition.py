@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpriv.datasets.streams import Random, Source, integers, source_of
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 MAX_DRAWS = 10_000
@@ -27,7 +28,7 @@ def least_samples(n_samples: int, n_clients: int, train_fraction: float = 0.75) 
 
 def iid_partition(labels: np.ndarray, n_clients: int, rng: Random) -> list[np.ndarray]:
     """Return a random division into parts whose sizes differ by at most one."""
-    _check(labels, n_clients)
+    check_clients(labels, n_clients)
     return [np.asarray(part) for part in np.array_split(source_of(rng).permutation(len(labels)), n_clients)]
 
 
@@ -40,31 +41,43 @@ def dirichlet_partition(
     already hold an equal share n / n_clients or more, renormalise and cut. The whole is drawn again until every client
     holds at least ``least`` samples.
 
-    A small concentration alpha gives clients few classes; ``least`` None means :func:`least_samples`.
+    A small concentration alpha gives clients few classes; ``least`` None means :func:`least_samples`. Newer versions of
+    PFLlib ask for one sample, with which more clients or a smaller alpha can be served.
+
+    Raises:
+        UserError: where no draw met ``least``, with the most that the least client of any draw held.
     """
-    _check(labels, n_clients)
+    check_clients(labels, n_clients)
     if not (math.isfinite(alpha) and alpha > 0):
         raise UserError(
             f"alpha is {alpha}: a Dirichlet division needs a finite number above 0, for example 0.1", keys=("alpha",)
         )
     wanted = least_samples(len(labels), n_clients) if least is None else least
     source = source_of(rng)
-    by_class = _positions_by_class(labels)
+    by_class = positions_by_class(labels)
+    best = 0
     for _ in range(MAX_DRAWS):
-        drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source, wanted)
+        smallest, drawn = _draw_dirichlet(by_class, len(labels) / n_clients, n_clients, alpha, source, wanted)
         if drawn is not None:
             return drawn
+        best = max(best, smallest)
+    met = f"the best gave {best}: use {argument('least_per_client', best)}" if best else "the best gave none: use"
     raise UserError(
         f"no division of {len(labels)} samples among {n_clients} clients with alpha {alpha:g} gave every client at "
-        f"least {wanted} samples in {MAX_DRAWS} draws; use a larger alpha or fewer clients",
+        f"least {wanted} samples in {MAX_DRAWS} draws; {met}{',' if best else ''} a larger alpha or fewer clients",
         keys=("alpha",),
     )
 
 
 def _draw_dirichlet(
     by_class: Sequence[np.ndarray], full: float, n_clients: int, alpha: float, source: Source, wanted: int
-) -> list[np.ndarray] | None:
-    """Return one draw of the division, or None where a client holds too little or the shares cannot be renormalised."""
+) -> tuple[int, list[np.ndarray] | None]:
+    """Draw the division once.
+
+    Returns:
+        The samples of its least client, 0 where the shares cannot be renormalised, and the division itself; None where
+        the least client holds too little.
+    """
     held = np.zeros(n_clients, dtype=np.int64)
     concentration = np.repeat(alpha, n_clients)
     ends = np.zeros(n_clients + 1, dtype=np.int64)
@@ -76,16 +89,17 @@ def _draw_dirichlet(
         total = shares.sum()
         if not total > 0:  # all clients full, or an alpha so small that every share is 0 or not a number
             if len(positions):
-                return None
+                return 0, None
             continue
         ends[1:] = (np.cumsum(shares / total) * len(shuffled)).astype(int)
         ends[-1] = len(shuffled)
         held += ends[1:] - ends[:-1]
         divided.append((shuffled, ends[1:-1].copy()))
-    if held.min() < wanted:  # most draws end here where alpha is small: nothing is cut up for them
-        return None
+    smallest = int(held.min())
+    if smallest < wanted:  # most draws end here where alpha is small: nothing is cut up for them
+        return smallest, None
     pieces = [np.split(shuffled, cuts) for shuffled, cuts in divided]
-    return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+    return smallest, [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
 
 
 def pathological_partition(
@@ -96,22 +110,21 @@ def pathological_partition(
     balanced: bool = False,
     least: int | None = None,
 ) -> list[np.ndarray]:
-    """Return a division in which every client holds exactly ``classes_per_client`` classes.
+    """Return PFLlib's division in which every client holds exactly ``classes_per_client`` classes.
 
     Classes are handed out in order, each to the first n_clients * classes_per_client / C clients (rounded up) that
     still lack classes; a class's samples are given in stored order.
 
     The takers of a class get equal parts if ``balanced``; otherwise each but the last draws its number uniformly from a
     tenth of an equal part to an equal part, at least ``least`` / C (None: :func:`least_samples`); the last gets the rest.
+
+    Where the groups do not come out even, PFLlib leaves clients short of classes, or stops at a class that nobody takes;
+    here that is refused, and :func:`fedpriv.datasets.class_assignment.random_classes_partition` serves any numbers.
     """
-    _check(labels, n_clients)
-    by_class = _positions_by_class(labels)
+    check_clients(labels, n_clients)
+    by_class = positions_by_class(labels)
     n_classes = len(by_class)
-    if not 1 <= classes_per_client <= n_classes:
-        raise UserError(
-            f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}",
-            keys=("classes_per_client",),
-        )
+    check_classes_per_client(classes_per_client, n_classes)
     takers_per_class = _takers_per_class(n_clients, classes_per_client, n_classes)
     source = source_of(rng)
     lowest = (least_samples(len(labels), n_clients) if least is None else least) / n_classes
@@ -153,14 +166,16 @@ def _takers_per_class(n_clients: int, classes_per_client: int, n_classes: int) -
     groups = -(-n_clients // takers)
     if groups * classes_per_client == n_classes:
         return takers
+    remedy = f"or use {argument('assignment', 'random')}, which takes any number"
     if n_classes % classes_per_client:
         raise UserError(
-            f"classes per client is {classes_per_client}: it must divide the number of classes, which is {n_classes}",
+            f"classes per client is {classes_per_client}: handed out in order, it must divide the number of classes, "
+            f"which is {n_classes}; change it, {remedy}",
             keys=("classes_per_client",),
         )
     raise UserError(
-        f"{n_clients} clients cannot share {n_classes} classes with {classes_per_client} each: the number of clients "
-        f"must be a multiple of {n_classes // classes_per_client}",
+        f"{n_clients} clients cannot share {n_classes} classes with {classes_per_client} each, handed out in order: the "
+        f"number of clients must be a multiple of {n_classes // classes_per_client}; change it, {remedy}",
         keys=("clients",),
     )
 
@@ -177,9 +192,9 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
         raise UserError(
             f"imbalance is {imbalance}: it must be a finite number of at least 1, for example 100", keys=("imbalance",)
         )
-    _check(labels, 1)
+    check_clients(labels, 1)
     source = source_of(rng)
-    by_class = _positions_by_class(labels)
+    by_class = positions_by_class(labels)
     largest = max(map(len, by_class))
     kept = []
     for number, positions in enumerate(by_class):
@@ -196,18 +211,24 @@ def long_tail_subset(labels: np.ndarray, imbalance: float, rng: Random) -> np.nd
 
 
 def long_tail_partition(
-    labels: np.ndarray, n_clients: int, imbalance: float, alpha: float, rng: Random, train_fraction: float = 0.75
+    labels: np.ndarray,
+    n_clients: int,
+    imbalance: float,
+    alpha: float,
+    rng: Random,
+    train_fraction: float = 0.75,
+    least: int | None = None,
 ) -> list[np.ndarray]:
     """Return a Dirichlet division of a long-tailed subset; see the two functions that it joins.
 
-    The subset has its own number of samples, so the smallest share is derived from ``train_fraction`` here.
+    The subset has its own number of samples, so ``least`` None means :func:`least_samples` of it and ``train_fraction``.
     """
-    _check(labels, n_clients)
+    check_clients(labels, n_clients)
     source = source_of(rng)
     kept = long_tail_subset(labels, imbalance, source)
-    _check(kept, n_clients)
-    least = least_samples(len(kept), n_clients, train_fraction)
-    return [kept[part] for part in dirichlet_partition(labels[kept], n_clients, alpha, source, least)]
+    check_clients(kept, n_clients)
+    wanted = least_samples(len(kept), n_clients, train_fraction) if least is None else least
+    return [kept[part] for part in dirichlet_partition(labels[kept], n_clients, alpha, source, wanted)]
 
 
 def split_train_test(
@@ -232,7 +253,20 @@ def split_train_test(
     return parts
 
 
-def _check(labels: np.ndarray, n_clients: int) -> None:
+def check_classes_per_client(classes_per_client: int, n_classes: int) -> None:
+    """Refuse a number of classes that no client can hold.
+
+    Raises:
+        UserError: for a number outside 1..``n_classes``.
+    """
+    if not 1 <= classes_per_client <= n_classes:
+        raise UserError(
+            f"classes per client is {classes_per_client}: with {n_classes} classes it must be 1..{n_classes}",
+            keys=("classes_per_client",),
+        )
+
+
+def check_clients(labels: np.ndarray, n_clients: int) -> None:
     """Refuse a number of clients that these samples cannot serve."""
     if n_clients < 1:
         raise UserError(f"number of clients is {n_clients}: it must be at least 1", keys=("clients",))
@@ -243,6 +277,6 @@ def _check(labels: np.ndarray, n_clients: int) -> None:
         )
 
 
-def _positions_by_class(labels: np.ndarray) -> list[np.ndarray]:
+def positions_by_class(labels: np.ndarray) -> list[np.ndarray]:
     """Return the ascending positions of every class 0..C-1, C being the largest label plus one."""
     return [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]

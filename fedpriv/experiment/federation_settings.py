@@ -28,6 +28,10 @@ class FederationSettings(TypedDict, total=False):
         alpha: concentration of the Dirichlet partition, > 0 (default 0.1).
         classes_per_client: of the pathological partition (default 2).
         imbalance: of the long-tailed partition (default 100).
+        assignment: of classes to clients in the pathological partition, ``in_order`` (default) or ``random``.
+        balanced: equal parts of a class in the pathological partition (default False).
+        least_per_client: least number of images of a client (default: the reference library's, 40 of CIFAR-10).
+        halved_clients: share of clients that lose half of their training images, in [0, 1] (default 0).
         train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
@@ -61,6 +65,10 @@ class FederationSettings(TypedDict, total=False):
     alpha: float
     classes_per_client: int
     imbalance: float
+    assignment: str
+    balanced: bool
+    least_per_client: int | None
+    halved_clients: float
     train_fraction: float
     clients: int
     public: int
@@ -84,6 +92,12 @@ class FederationSettings(TypedDict, total=False):
     checkpoint_every: int
     keep: Sequence[int]
 
+
+DIVISION_SETTINGS = (
+    *("alpha", "classes_per_client", "assignment", "balanced", "imbalance", "least_per_client", "halved_clients"),
+    "train_fraction",
+)
+"""Settings of a division, beside which one it is."""
 
 FLAG_NAMES = tuple(FederationSettings.__annotations__)
 """Names of the settings of a federation (``seed``, ``download`` and ``method`` are arguments of the verbs)."""
@@ -153,7 +167,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     keep = flags.get("keep", ())
     values["keep"] = tuple(keep) if isinstance(keep, (list, tuple, set, frozenset, range)) else keep
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
-    partition = {"partition": "name"} | {n: n for n in ("alpha", "classes_per_client", "imbalance", "train_fraction")}
+    partition = {"partition": "name"} | {name: name for name in DIVISION_SETTINGS}
     values["partition"] = {name: flags[flag] for flag, name in partition.items() if flag in flags}
     training = {"lr": "learning_rate", "local_steps": "max_steps"}
     training |= {n: n for n in ("batch_size", "epochs", "momentum", "weight_decay", "drop_last", "shuffle")}

@@ -131,7 +131,7 @@ class Federation:
 def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Samples | None]:
     """Load a run's data set, set public images (None for none) and strangers aside, and divide the rest."""
     data_dir = None if config.data_dir is None else Path(config.data_dir)
-    source = SourceOptions(data_dir, download, config.image_size, config.per_class)
+    source = SourceOptions(data_dir, download, config.image_size, config.per_class, seed=config.seed)
     with blaming("dataset"):
         dataset = load_dataset(config.dataset, source)
     refuse_images(dataset)

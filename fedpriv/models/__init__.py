@@ -32,6 +32,7 @@ MODELS = Registry(
         "small-cnn-wide": "fedpriv.models.small:small_cnn_wide",
         "small-cnn-deep": "fedpriv.models.small:small_cnn_deep",
         "small-mlp": "fedpriv.models.small:small_mlp",
+        "plane-mlp": "fedpriv.models.plane:plane_mlp",
     },
     group="fedpriv.models",
     contract="fedpriv.util.registry:refuse_no_callable",
@@ -71,6 +72,7 @@ trains in seconds on one core.
 """
 
 LENET_CHANNELS = 12
+PLANE_WIDTH = 16
 
 
 def family(name: str) -> tuple[str, ...]:
@@ -100,8 +102,9 @@ def default_width(name: str, image_shape: tuple[int, int, int] = (3, 32, 32)) ->
     """Return the representation width d that a family, model or list of them uses unless told otherwise.
 
     The published widths: 512 for cnn4 and the large networks (FedRE), 500 for CNN-1..5, or 50 in their single-channel
-    layout (FedMRL), 128 for the small family, and for ``lenet-sigmoid`` the width of its own vectors, so that nothing
-    is pooled (DLG). A list takes the least width of its members, so that no member has to repeat values.
+    layout (FedMRL), 128 for the small family, 16 for ``plane-mlp``, and for ``lenet-sigmoid`` the width of its own
+    vectors, so that nothing is pooled (DLG). A list takes the least width of its members, so that no member has to repeat
+    values.
     """
     return min(_model_width(member, image_shape) for member in family(name))
 
@@ -109,6 +112,8 @@ def default_width(name: str, image_shape: tuple[int, int, int] = (3, 32, 32)) ->
 def _model_width(model: str, image_shape: tuple[int, int, int]) -> int:
     if model == "lenet-sigmoid":
         return lenet_width(image_shape)
+    if model == "plane-mlp":
+        return PLANE_WIDTH
     if model in FAMILIES["fedmrl-5"]:
         return 50 if image_shape[0] == 1 else 500
     return 128 if model in FAMILIES["small"] else 512

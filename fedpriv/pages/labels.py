@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.scoring.records import Labels, Provenance
 
@@ -53,3 +54,9 @@ def local_work(run: RunConfig | None) -> str:
     return (
         f"one local step on {images} a round" if steps == 1 else f"at most {steps} local steps on {images} each a round"
     )
+
+
+def classes_words(partition: PartitionOptions) -> str:
+    """Return a pathological division in words, without its name."""
+    at_random = " at random" if partition.assignment == "random" else ""
+    return f"{partition.classes_per_client} classes a client{at_random}{', balanced' if partition.balanced else ''}"

@@ -10,7 +10,7 @@ from fedpriv.pages.claims import Claim, Quantity, Row, matching, speaks_of
 from fedpriv.pages.findings import Finding
 from fedpriv.pages.frontier import Frontier, point_labels, run_figures
 from fedpriv.pages.frontier_plot import describe, panels
-from fedpriv.pages.labels import defense_label, local_work, method_label
+from fedpriv.pages.labels import classes_words, defense_label, local_work, method_label
 from fedpriv.pages.report_entries import Grant, card_grants
 from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.ranking import in_order, title
@@ -86,7 +86,7 @@ def _setting(about: About) -> str:
     partition = run.partition
     detail = {
         "dirichlet": f" with alpha {partition.alpha}",
-        "pathological": f" with {partition.classes_per_client} classes a client",
+        "pathological": f" with {classes_words(partition)}",
         "long_tail": f" with imbalance {partition.imbalance}",
     }.get(partition.name, "")
     rounds = f"{run.rounds} round" + ("" if run.rounds == 1 else "s")

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import RoundLine, RunSummary
+from fedpriv.pages.labels import classes_words
 from fedpriv.pages.prototype_map import stored_prototypes
 from fedpriv.util.errors import UserError
 
@@ -211,7 +212,7 @@ def settings(config: RunConfig) -> dict[str, str]:
     partition, training = config.partition, config.training
     detail = {
         "dirichlet": f", alpha {partition.alpha:g}",
-        "pathological": f", {partition.classes_per_client} classes a client",
+        "pathological": f", {classes_words(partition)}",
         "long_tail": f", imbalance {partition.imbalance:g}",
     }.get(partition.name, "")
     found = {
@@ -219,6 +220,10 @@ def settings(config: RunConfig) -> dict[str, str]:
         "images per class": config.per_class,
         "image size": config.image_size,
         "partition": f"{partition.name.replace('_', ' ')}{detail}",
+        "least images of a client": partition.least_per_client,
+        "clients with half their training images": f"{partition.halved_clients:g}"
+        if partition.halved_clients
+        else None,
         "share for training": f"{partition.train_fraction:g}",
         "clients": config.clients,
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",

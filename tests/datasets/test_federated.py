@@ -57,6 +57,48 @@ def test_train_fraction_is_the_share_of_every_client():
     assert [(len(client.train_index), len(client.test_index)) for client in federated.clients] == [(18, 2)] * 4
 
 
+def test_random_assignment_reaches_the_pathological_division():
+    options = PartitionOptions("pathological", classes_per_client=4, assignment="random", balanced=True)
+    counts = class_counts(federate(made(*[400] * 10), options, 10, 0))
+    assert ((counts > 0).sum(1) == 4).all()
+    assert ((counts > 0).sum(0) == 4).all()
+    assert counts.sum(1).tolist() == [300] * 10
+
+
+@pytest.mark.parametrize("name", sorted(PARTITIONS))
+def test_a_least_size_is_kept_or_refused_by_every_division(name):
+    data = made(*[200] * 4)
+    options = PartitionOptions(name, alpha=0.5, imbalance=2, classes_per_client=2, least_per_client=20)
+    sizes = [len(one.train_index) + len(one.test_index) for one in federate(data, options, 8, 0).clients]
+    assert min(sizes) >= 20
+    with pytest.raises(UserError, match=r"least_per_client=\d+"):
+        federate(data, PartitionOptions(name, alpha=0.5, imbalance=2, least_per_client=101), 8, 0)
+
+
+def test_a_client_of_one_sample_is_told_from_what_would_help():
+    options = PartitionOptions("dirichlet", alpha=0.05, least_per_client=1)
+    with pytest.raises(UserError, match="larger least_per_client"):
+        federate(made(*[10] * 4), options, 12, 0)
+
+
+def test_halved_clients_lose_half_of_their_training_samples_and_no_test_sample():
+    whole = federate(made(*[101] * 6), PartitionOptions("iid"), 10, 3)
+    lost: list[set[int]] = []
+    for share in (0.0, 0.2, 0.5, 1.0):
+        part = federate(made(*[101] * 6), PartitionOptions("iid", halved_clients=share), 10, 3)
+        for before, after in zip(whole.clients, part.clients, strict=True):
+            assert after.test_index.tolist() == before.test_index.tolist()
+            kept = [number for number in before.train_index.tolist() if number in set(after.train_index.tolist())]
+            assert kept == after.train_index.tolist()  # in the order of before
+            assert len(kept) in (len(before.train_index), -(-len(before.train_index) // 2))
+        pairs = enumerate(zip(whole.clients, part.clients, strict=True))
+        lost.append({k for k, (one, other) in pairs if len(one.train_index) > len(other.train_index)})
+    assert [len(one) for one in lost] == [0, 2, 5, 10]
+    assert lost[1] < lost[2] < lost[3]
+    other = federate(made(*[101] * 6), PartitionOptions("iid", halved_clients=0.5), 10, 4)
+    assert {k for k, one in enumerate(other.clients) if len(one.train_index) < 40} != lost[2]
+
+
 def test_balanced_reaches_the_pathological_division():
     federated = federate(made(*[40] * 4), PartitionOptions("pathological", balanced=True), 4, 0)
     assert [len(client.train_index) for client in federated.clients] == [30] * 4

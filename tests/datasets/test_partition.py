@@ -20,6 +20,9 @@ from fedpriv.datasets.partition import (
 )
 from fedpriv.util.errors import UserError
 
+LEAST_OF_TABLE_3 = 2
+"""One image to train on and one to test with; 40 is met by alpha 0.1 alone, 3 by every column at most seeds."""
+
 
 def labels_of(*counts):
     return np.repeat(np.arange(len(counts)), counts)
@@ -236,8 +239,11 @@ LABELS = labels_of(*[30] * 4)
         (lambda: dirichlet_partition(LABELS, 3, 1.0, -1), "seed is -1"),
         (lambda: pathological_partition(LABELS, 4, 0, 0), "classes per client is 0"),
         (lambda: pathological_partition(LABELS, 4, 5, 0), "classes per client is 5"),
-        (lambda: pathological_partition(LABELS, 3, 1, 0), "clients must be a multiple of 4"),
-        (lambda: pathological_partition(LABELS, 4, 3, 0), "must divide the number of classes, which is 4"),
+        (lambda: pathological_partition(LABELS, 3, 1, 0), "multiple of 4; change it, or use assignment='random'"),
+        (
+            lambda: pathological_partition(LABELS, 4, 3, 0),
+            "must divide the number of classes, which is 4; change it, or",
+        ),
         (lambda: pathological_partition(LABELS, 120, 4, 0), "class 0 has 30 samples, too few for 120 clients"),
         (lambda: pathological_partition(LABELS, 120, 4, 0, True), "class 0 has 30 samples, too few for 120 clients"),
         (lambda: iid_partition(LABELS[:0], 1, 0), "1 clients cannot share 0 samples"),
@@ -258,5 +264,31 @@ def test_bad_values_are_refused_in_one_line(call, message):
 @pytest.mark.parametrize("alpha", [0.01, 1e-300])
 def test_a_division_that_cannot_be_is_given_up(monkeypatch, alpha):
     monkeypatch.setattr(partition, "MAX_DRAWS", 20)
-    with pytest.raises(UserError, match="in 20 draws; use a larger alpha or fewer clients"):
+    with pytest.raises(UserError, match="in 20 draws; the best gave none: use a larger alpha or fewer clients"):
         dirichlet_partition(labels_of(50, 50), 20, alpha, 0)
+
+
+def test_the_refusal_names_a_least_size_that_is_met(monkeypatch):
+    monkeypatch.setattr(partition, "MAX_DRAWS", 50)
+    labels = labels_of(*[60] * 10)
+    with pytest.raises(UserError, match=r"at least 40 samples in 50 draws; the best gave \d+: use least_per") as caught:
+        dirichlet_partition(labels, 10, 0.05, 0, 40)
+    best = int(str(caught.value).split("the best gave ")[1].split(":")[0])
+    assert f"use least_per_client={best}, a larger alpha" in str(caught.value)
+    assert min(map(len, dirichlet_partition(labels, 10, 0.05, 0, best))) == best
+    with pytest.raises(UserError, match=f"the best gave {best}:"):
+        dirichlet_partition(labels, 10, 0.05, 0, best + 1)
+
+
+@pytest.mark.parametrize(("alpha", "imbalance"), [(0.07, None), (0.1, None), (0.07, 100), (0.07, 50)])
+def test_the_published_divisions_among_a_hundred_clients_exist(alpha, imbalance):
+    """The columns of FedRE's table 3, on the class counts of CIFAR-10; each is there with two shares of clients a round."""
+    labels = labels_of(*[6000] * 10)
+    if imbalance is None:
+        parts = dirichlet_partition(labels, 100, alpha, 0, LEAST_OF_TABLE_3)
+        assert_each_once(parts, range(60_000))
+    else:
+        parts = long_tail_partition(labels, 100, imbalance, alpha, 0, least=LEAST_OF_TABLE_3)
+        assert_each_once(parts, long_tail_subset(labels, imbalance, 0).tolist())
+    assert len(parts) == 100
+    assert min(map(len, parts)) >= LEAST_OF_TABLE_3

@@ -18,6 +18,8 @@ from image_cases import first_pixels, refused
 from sklearn import datasets as sklearn_datasets
 
 from fedpriv.datasets import DATASETS, SourceOptions, load_dataset
+from fedpriv.datasets.federated import PartitionOptions, federate
+from fedpriv.datasets.holdings import class_counts
 
 # ---------------------------------------------------------------------------------------------- registry and options
 
@@ -47,7 +49,7 @@ def test_impossible_options_are_refused(options, message):
     refused("digits", message, **options)
 
 
-@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "fashion"}))
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "fashion", "plane"}))
 def test_a_source_on_disk_needs_a_folder_that_is_there(name, tmp_path):
     refused(name, "needs data_dir")
     message = refused(name, "not found: looked for", data_dir=tmp_path / "nowhere")
@@ -89,6 +91,38 @@ def test_a_wheel_holds_the_images_and_their_licence(tmp_path):
         held = "fedpriv/datasets/embedded/"
         assert wheel.read(held + "fashion.npz") == (root / held / "fashion.npz").read_bytes()
         assert b"Copyright (c) 2017 Zalando SE" in wheel.read(held + "LICENSE-fashion-mnist.txt")
+
+
+# --------------------------------------------------------------------------------------------------------------- plane
+
+
+def test_points_of_the_plane_are_what_the_paper_divides():
+    """FedRE, figure 2: 300 training and 200 test samples at two clients, from which FedGH uploads 4 prototypes."""
+    for seed in (0, 5):
+        data = load_dataset("plane", SourceOptions(seed=seed))
+        federated = federate(data, PartitionOptions("pathological", train_fraction=0.6), 2, seed)
+        assert sum(len(one.train_index) for one in federated.clients) == 300
+        assert sum(len(one.test_index) for one in federated.clients) == 200
+        assert ((class_counts(federated) > 0).sum(), len(federated.clients)) == (4, 2)
+
+
+def test_points_of_the_plane_overlap_as_they_say():
+    drawn = [load_dataset("plane", SourceOptions(seed=seed)).samples for seed in range(40)]
+    points = torch.cat([one.images.flatten(1) for one in drawn]) * 9 - 4.5
+    labels = torch.cat([one.labels for one in drawn])
+    corners = torch.tensor([[0.4, 0.4], [-0.4, 0.4], [-0.4, -0.4], [0.4, -0.4]])
+    means = torch.stack([points[labels == label].mean(0) for label in range(4)])
+    assert (means - corners).abs().max() < 0.05  # 5,000 points each: 0.014 is one standard error
+    assert (points - corners[labels]).std(0).sub(1).abs().max() < 0.03
+    right = ((points[:, 0] > 0) == (corners[labels, 0] > 0)).float().mean()
+    assert abs(float(right) - 0.6554) < 0.02
+    assert (points.abs() == 4.5).float().mean() < 1e-4
+
+
+def test_points_are_drawn_from_the_seed():
+    one, again, other = (load_dataset("plane", SourceOptions(seed=seed)).samples.images for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
 
 
 # -------------------------------------------------------------------------------------------------------------- digits

@@ -12,12 +12,14 @@ from fedpriv.util.errors import UserError
 CIFAR = (3, 32, 32)
 GRAY = (1, 28, 28)
 DIGITS = (1, 8, 8)
+POINT = (1, 1, 2)
 HEAVY = {"resnet101", "resnet152", "vit-b16", "vit-b32"}
 LIGHT = [name for name in MODELS if name not in HEAVY]
 SMALL = FAMILIES["small"]
 
 
-def blueprint(name, image_shape=CIFAR, n_classes=10, width=None, mapping="ap"):
+def blueprint(name, image_shape=None, n_classes=10, width=None, mapping="ap"):
+    image_shape = image_shape or (POINT if name == "plane-mlp" else CIFAR)
     return Blueprint(name, image_shape, n_classes, width or default_width(name, image_shape), mapping)
 
 
@@ -43,6 +45,15 @@ def blueprint(name, image_shape=CIFAR, n_classes=10, width=None, mapping="ap"):
 )
 def test_extractors_have_the_published_sizes(name, image_shape, expected):
     assert extractor_parameters(blueprint(name, image_shape)) == expected
+
+
+def test_the_network_of_points_takes_nothing_else():
+    assert extractor_parameters(blueprint("plane-mlp")) == 2 * 32 + 32 + 32 * 16 + 16
+    assert fitting_models(POINT)[-1] == "plane-mlp"
+    with pytest.raises(
+        UserError, match="model plane-mlp cannot take images of 3x32x32: it needs points of two numbers"
+    ):
+        extractor_parameters(blueprint("plane-mlp", CIFAR))
 
 
 @pytest.mark.parametrize(("n_classes", "head"), [(10, 5_130), (100, 51_300), (200, 102_600)])
@@ -89,7 +100,7 @@ def test_every_model_gives_representations_and_logits_through_every_mapping(name
 @pytest.mark.parametrize("name", LIGHT)
 def test_gradients_reach_every_image_of_a_real_model(name):
     plan = blueprint(name, n_classes=7)
-    images = torch.rand(2, *CIFAR, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    images = torch.rand(2, *plan.image_shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
     model = build_model(plan, seed=0)
     logits = check_shapes(model, plan, images)
     assert torch.isfinite(logits).all()

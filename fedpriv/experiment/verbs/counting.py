@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Required, TypedDict, Unpack
 
 from fedpriv.experiment.federation_settings import (
+    DIVISION_SETTINGS,
     FLAG_NAMES,
     FederationSettings,
     named_config,
@@ -26,8 +27,8 @@ from fedpriv.util.pairs import mapping
 from fedpriv.wire.sizes import FederationSizes
 
 DATA_SETTINGS = (
-    *("alpha", "classes_per_client", "data_dir", "dataset", "download", "imbalance", "partition", "per_class", "seed"),
-    "train_fraction",
+    *DIVISION_SETTINGS,
+    *("data_dir", "dataset", "download", "partition", "per_class", "seed"),
 )
 """Whoever sets one of these wants sizes from data."""
 
