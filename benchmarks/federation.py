@@ -29,6 +29,9 @@ from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.methods import METHODS as METHODS_TABLE
 
+LIKE_HTFLLIB = {"fedmrl": {"narrowing": "htfllib"}}
+"""The small model that the reference figures were measured with."""
+
 METHODS = ("local", "lg-fedavg", "fedproto", "fedgh", "fedre", "fedgen", "fedtgp", "fedmrl", "fml", "fedkd")
 
 
@@ -58,7 +61,7 @@ def one(method: str, arguments: argparse.Namespace, seed: int) -> tuple[float, f
     found: Method = METHODS_TABLE.load(method)
     config = RunConfig(
         method=method,
-        options=arguments.options.get(method, {}),
+        options={**LIKE_HTFLLIB.get(method, {}), **arguments.options.get(method, {})},
         rounds=arguments.rounds,
         capture="none",
         checkpoint_every=arguments.rounds,

@@ -48,7 +48,8 @@ def evaluate(
     A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
     is not evaluated twice.
     """
-    predictors = {"": method.predict, **{f"_{name}": predict for name, predict in method.extra_predictors.items()}}
+    extra, further = method.extra_predictors, method.further_predictors(clients[0][0].options)
+    predictors = {"": method.predict} | {f"_{name}": predict for name, predict in {**extra, **further}.items()}
     found: dict[str, list[Sequence[int]]] = {}
     for suffix, predict in predictors.items():
         trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
@@ -60,7 +61,7 @@ def evaluate(
             else:
                 before = _correct(predict(setup, state, test.images), test.labels)
             updated = method.apply_broadcast(setup, state, broadcast)
-            alone = bool(suffix) and all(updated[n] is state[n] for n in updated if n.startswith("model."))
+            alone = suffix[1:] in extra and all(updated[n] is state[n] for n in updated if n.startswith("model."))
             unchanged = updated is state or alone
             after = before if unchanged else _correct(predict(setup, updated, test.images), test.labels)
             found[trained].append(before)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -82,6 +83,19 @@ def _poisson(training: LocalTraining) -> bool:
     return isinstance(training, GuardedTraining) and training.poisson
 
 
+@dataclass(frozen=True)
+class Part:
+    """Parameters that take steps of a size of their own.
+
+    Attributes:
+        parameters: to move.
+        learning_rate: their step size; None for the training's.
+    """
+
+    parameters: tuple[nn.Parameter, ...]
+    learning_rate: float | None = None
+
+
 def train(
     module: nn.Module,
     samples: Samples,
@@ -89,9 +103,10 @@ def train(
     rng: torch.Generator,
     loss: Loss,
     trace: Trace,
-    trained: Iterable[nn.Parameter] | None = None,
+    trained: Iterable[nn.Parameter | Part] | None = None,
+    velocity: dict[str, Tensor] | None = None,
 ) -> float:
-    """Train by SGD for one round, in place. A fresh optimiser every round, as the reference libraries have it.
+    """Train by SGD for one round, in place. A fresh optimiser every round, as the reference libraries have it, unless told.
 
     Args:
         module: put into training mode; decides whether single-image tails are joined.
@@ -100,7 +115,9 @@ def train(
         rng: draws the batches first, then the seed of dropout and of the guards.
         loss: what to minimise on a batch.
         trace: where the batches are noted.
-        trained: parameters to move; default all of ``module``.
+        trained: parameters to move, or parts with a step size of their own; default all of ``module``.
+        velocity: momentum by the names of ``module``'s parameters: what the round starts with, none where it is empty; what
+            it ends with is put there. None for a round of its own.
 
     Returns:
         Mean loss over the batches, NaN where there was none.
@@ -108,13 +125,14 @@ def train(
     batches = local_batches(len(samples), training, rng, join_single=has_batch_norm(module))
     trace.local_steps(batches)
     noise = int(torch.randint(2**62, (1,), generator=rng))
-    moved = tuple(module.parameters() if trained is None else trained)
+    parts = _parts(module.parameters() if trained is None else trained)
+    moved = tuple(parameter for part in parts for parameter in part.parameters)
     optimiser = torch.optim.SGD(
-        moved,
-        lr=training.learning_rate,
+        [{"params": part.parameters, "lr": part.learning_rate or training.learning_rate} for part in parts],
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )
+    _start_with(optimiser, module, velocity or {})
     guards, poisson = (training.guards, training.poisson) if isinstance(training, GuardedTraining) else ((), False)
     expected = float(min(training.batch_size, len(samples))) if poisson else None
     step, work = guarded(guards), Work(module, loss, moved, expected, generator(noise, "guards"))
@@ -125,7 +143,32 @@ def train(
             optimiser.zero_grad()
             total += step(work, *samples.batch(index.to(samples.labels.device)))
             optimiser.step()
+    if velocity is not None:
+        velocity |= _velocity(optimiser, module)
     return float(total) / len(batches) if batches else float("nan")
+
+
+def _parts(trained: Iterable[nn.Parameter | Part]) -> list[Part]:
+    """Return parts as they are, and one part of all parameters that stand alone."""
+    given = list(trained)
+    loose = tuple(one for one in given if not isinstance(one, Part))
+    return [*([Part(loose)] if loose else []), *(one for one in given if isinstance(one, Part))]
+
+
+_VELOCITY = "momentum_buffer"  # torch's name
+
+
+def _start_with(optimiser: torch.optim.SGD, module: nn.Module, velocity: Mapping[str, Tensor]) -> None:
+    """Give an optimiser the momentum of earlier steps."""
+    for name, parameter in module.named_parameters():
+        if name in velocity:
+            optimiser.state[parameter][_VELOCITY] = velocity[name].clone()
+
+
+def _velocity(optimiser: torch.optim.SGD, module: nn.Module) -> dict[str, Tensor]:
+    """Return the momentum of every parameter that has some."""
+    found = {name: optimiser.state[parameter].get(_VELOCITY) for name, parameter in module.named_parameters()}
+    return {name: value.clone() for name, value in found.items() if value is not None}
 
 
 def classification_loss(model: SplitModel) -> Loss:

@@ -152,6 +152,10 @@ class Plan:
     training: LocalTraining
 
 
+Predictor = Callable[[ClientSetup, State, Tensor], Tensor]
+"""(client setup, state, images (n, c, h, w)) -> scores (n, C), the largest wins."""
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """Options of a method that has none."""
@@ -199,7 +203,10 @@ class Method:
             their accuracy is recorded beside the main one.
         accepted_substitutes: kinds of payload that the server takes in place of its own kind, if a defense turns one into
             the other.
+        further_predictors: options -> ways to predict, by name, that the options ask for, from the whole state; their
+            accuracy is recorded beside the main one.
         shared: (a client's architecture, options) -> the architecture whose weights travel.
+        uploaded_rate: (options, training) -> the step size that moved what is uploaded.
         linear_aggregation: whether the server needs no more than the weighted means of a round's uploads.
         local_phases: (options, training) -> what a client step trains with, one phase after the other.
         non_sgd_computation: options -> what of local training is computed from images other than by gradients of SGD whose
@@ -222,9 +229,11 @@ class Method:
     homogeneous: bool = False
     needs_public: bool = False
     sizes: Callable[[FederationSizes], Scalars] = lambda facts: {}
-    extra_predictors: Mapping[str, Callable[[ClientSetup, State, Tensor], Tensor]] = field(default_factory=dict)
+    extra_predictors: Mapping[str, Predictor] = field(default_factory=dict)
     accepted_substitutes: tuple[str, ...] = ()
+    further_predictors: Callable[[Any], Mapping[str, Predictor]] = lambda options: {}
     shared: Callable[[Blueprint, Any], Blueprint] = own_architecture
+    uploaded_rate: Callable[[Any, LocalTraining], float] = lambda options, training: training.learning_rate
     linear_aggregation: bool = False
     local_phases: Callable[[Any, LocalTraining], tuple[LocalTraining, ...]] = lambda options, training: (training,)
     non_sgd_computation: Callable[[Any], str] = lambda options: ""

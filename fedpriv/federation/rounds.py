@@ -112,6 +112,11 @@ class Federation:
         """Kinds of payload that leave the clients, after their defenses."""
         return self.pipeline.after(protection_plan(self.config, self.method, self.clients)).uploads
 
+    @property
+    def uploaded_rate(self) -> float:
+        """The step size that moved the weights which clients upload."""
+        return self.method.uploaded_rate(self.clients[0].options, self.config.training)
+
     def client_rng(self, round_: int, client: int) -> torch.Generator:
         """Return the generator of one client step: equal for equal (seed, round, client)."""
         return generator(self.config.seed, "client-step", round_, client)

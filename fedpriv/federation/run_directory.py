@@ -56,7 +56,7 @@ from fedpriv.wire.ledger import Entry
 from fedpriv.wire.message_files import load_message, save_message
 from fedpriv.wire.payload import Message
 
-FORMAT = 4
+FORMAT = 5
 AUTO_CAPTURE_BYTES = 1 << 20
 R = TypeVar("R", bound=Record)
 

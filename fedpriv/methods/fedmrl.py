@@ -6,8 +6,18 @@ the small model G of width d1, the private model F_k of width d2 >= d1 and the p
     z = phi_k([G.represent(x), F_k.represent(x)])                                   (equations 2-4)
     loss = m_G CE(G.head(z[:d1]), y) + m_F CE(F_k.head(z), y)                       (equations 5-9)
 
-One backward pass updates all three with the same step size (equation 10). Only G travels; the server's mean is weighted
-by sample counts. Prediction is F_k.head(z): the small model's head is dropped, its extractor is still needed.
+One backward pass updates all three, each with a step size of its own (equation 10), which the paper sets equal. Only G
+travels; the server's mean is weighted by sample counts. Prediction is F_k.head(z): the small model's head is dropped,
+its extractor is still needed. Appendix C.3 compares this ``mix_large`` with three others (figure 7):
+
+    mix_small      G.head(z[:d1]), the private head dropped
+    single_large   F_k alone, which was never trained to predict from its own representation
+    single_small   G alone, likewise
+
+G is the smallest private architecture, CNN-5, with d1 units in its penultimate linear layer (section 5.1, appendix C.1;
+d1 from 100 to 500 in steps of 50, where d2 is 500; CNN-1 where all clients have that, ``small_model = "cnn-1"``). So a
+smaller d1 makes G smaller, as section 5.3.3 says. HtFLlib shares the four-layer CNN instead and pools its 512 numbers
+down to 128, which saves parameters in the head alone; tables 2 and 11 of FedRE were made so: ``narrowing = "htfllib"``.
 
 Where published code departs from the paper, this follows the paper: the projector is kept between rounds (HtFLlib
 restarts it at random every round, and evaluates it so), every client uploads its own copy of G (the official code
@@ -16,17 +26,28 @@ stores one network for all, so its mean is the last client's), and no optimiser 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Literal, get_args
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import as_unit
-from fedpriv.federation.local_training import EVALUATION_BATCH, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State, Uploads
+from fedpriv.federation.local_training import EVALUATION_BATCH, Part, train
+from fedpriv.federation.method import (
+    ClientSetup,
+    LocalTraining,
+    Method,
+    Plan,
+    Predictor,
+    ServerSetup,
+    State,
+    Uploads,
+)
 from fedpriv.federation.states import parameters, put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared.personal_model import draw_seed
@@ -41,7 +62,7 @@ from fedpriv.methods.shared.small_model import (
     start_small,
     uploaded,
 )
-from fedpriv.models.build import build_model
+from fedpriv.models.build import build_model, narrowing_models, narrows
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -50,32 +71,52 @@ from fedpriv.wire.payloads import Message, SampleCount, SmallModel, get_payload
 from fedpriv.wire.public_loss import PublicLoss
 from fedpriv.wire.sizes import FederationSizes, Scalars
 
+Mode = Literal["mix_large", "mix_small", "single_large", "single_small"]
+
 
 @dataclass(frozen=True)
 class Options:
     """Hyperparameters of FedMRL.
 
     Attributes:
-        small_model: architecture of the shared small model; ``auto`` for cnn4, or small-cnn for tiny images.
-        small_width: d1, at most the shared width d2; 0 for a quarter of d2, which is HtFLlib's 128 of 512.
+        small_model: architecture of the shared small model; ``auto`` for cnn-5 (with HtFLlib's narrowing cnn4), or
+            small-cnn for tiny images.
+        small_width: d1, at most the shared width d2; 0 for a fifth of d2, which is the paper's least and best, 100 of 500
+            (with HtFLlib's narrowing a quarter, 128 of 512).
+        narrowing: where the small model gets d1 from: its last hidden ``layer`` has so many units (the paper), or its own
+            representation is pooled (``htfllib``).
         small_weight: m_G, the weight of the small head's loss.
         private_weight: m_F, the weight of the private head's loss.
         averaging: of small models: by sample ``counts`` (the paper, counts are uploaded) or ``uniform`` (HtFLlib).
+        inference: what predicts, and so whose accuracy is reported: see the module.
+        all_modes: record the accuracy of the other three modes as well, by name.
+        small_rate: learning rate of the small model; None for the clients'.
+        private_rate: learning rate of the private model; None for the clients'.
+        projector_rate: learning rate of the projector; None for the clients'.
     """
 
     small_model: str = AUTO
     small_width: Annotated[int, Ge(0)] = 0
+    narrowing: Literal["layer", "htfllib"] = "layer"
     small_weight: Annotated[float, Ge(0)] = 1.0
     private_weight: Annotated[float, Ge(0)] = 1.0
     averaging: Literal["counts", "uniform"] = "counts"
+    inference: Mode = "mix_large"
+    all_modes: bool = False
+    small_rate: Annotated[float, Gt(0)] | None = None
+    private_rate: Annotated[float, Gt(0)] | None = None
+    projector_rate: Annotated[float, Gt(0)] | None = None
 
 
 def _small(own: Blueprint, options: Options) -> Blueprint:
-    return small_blueprint(own, options.small_model, _small_width(own.width, options))
+    width = _small_width(own.width, options)
+    if options.narrowing == "htfllib":
+        return small_blueprint(own, options.small_model, width)
+    return replace(small_blueprint(own, options.small_model, width, usual="cnn-5"), last_hidden=width)
 
 
 def _small_width(width: int, options: Options) -> int:
-    return options.small_width or max(1, width // 4)
+    return options.small_width or max(1, width // (5 if options.narrowing == "layer" else 4))
 
 
 def _projector(setup: ClientSetup, seed: int) -> nn.Linear:
@@ -132,6 +173,13 @@ def nested_loss(fusion: Fusion, images: Tensor, classes: Tensor, options: Option
     )
 
 
+def parts(fusion: Fusion, options: Options) -> tuple[Part, ...]:
+    """Return the three modules' parameters with the learning rate of each."""
+    rates = (options.small_rate, options.private_rate, options.projector_rate)
+    modules = (fusion.small, fusion.model, fusion.projector)
+    return tuple(Part(tuple(module.parameters()), rate) for module, rate in zip(modules, rates, strict=True))
+
+
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train small model, private model and projector together; upload the small model."""
     options: Options = setup.options
@@ -140,7 +188,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     def loss(images: Tensor, classes: Tensor) -> Tensor:
         return nested_loss(fusion, images, classes, options)
 
-    train(fusion, setup.train, setup.training, rng, loss, setup.trace)
+    train(fusion, setup.train, setup.training, rng, loss, setup.trace, parts(fusion, options))
     upload: Message = (SmallModel(parameters(fusion.small)),)
     if options.averaging == "counts":
         upload += (sample_count(setup),)
@@ -161,23 +209,54 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return broadcast_small(weighted_mean(uploaded(uploads), weights))
 
 
+def infer(fusion: Fusion, images: Tensor, mode: Mode) -> Tensor:
+    """Return the logits ``(n, C)`` of images ``(n, c, h, w)`` in [0, 1] in one of the four modes."""
+    own = fusion.model if mode.endswith("large") else fusion.small
+    features = own.represent(images) if mode.startswith("single") else fusion(images)
+    logits: Tensor = own.head(features[:, : own.head.in_features])
+    return logits
+
+
 @torch.no_grad()
-def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
-    """Return the private head's logits ``(n, C)`` of the fused representations."""
+def predict_as(setup: ClientSetup, state: State, images: Tensor, mode: Mode) -> Tensor:
+    """Return the logits ``(n, C)`` of images (bytes or floats) in evaluation mode."""
     fusion = load(setup, state).eval()
-    return torch.cat([fusion.model.head(fusion(as_unit(chunk))) for chunk in images.split(EVALUATION_BATCH)])
+    return torch.cat([infer(fusion, as_unit(chunk), mode) for chunk in images.split(EVALUATION_BATCH)])
+
+
+def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
+    """Return the logits ``(n, C)`` of the mode that the options choose."""
+    return predict_as(setup, state, images, setup.options.inference)
+
+
+def other_modes(options: Options) -> Mapping[str, Predictor]:
+    """Return the modes that are recorded beside the chosen one."""
+    names = get_args(Mode) if options.all_modes else ()
+    return {mode: partial(predict_as, mode=mode) for mode in names if mode != options.inference}
+
+
+def small_rate(options: Options, training: LocalTraining) -> float:
+    """Return the step size of the small model, which is what is uploaded."""
+    return options.small_rate or training.learning_rate
 
 
 def check(plan: Plan) -> None:
-    """Refuse a small model that is wider than the private ones, does not exist or does not fit the images."""
+    """Refuse a small model that is wider than the private ones, cannot be narrowed, does not exist or does not fit."""
     width = plan.blueprints[0].width
+    small = _small(plan.blueprints[0], plan.options)
     if plan.options.small_width > width:
         fitting = argument("option", {"small_width": width})
         raise UserError(
             f"method 'fedmrl': small_width is {plan.options.small_width}, but the first entries of a representation of "
             f"width {width} go to the small head; pass {fitting} or less, or a larger {argument('width')}"
         )
-    check_small(plan, plan.options.small_model, _small_width(width, plan.options))
+    if plan.options.narrowing == "layer" and not narrows(small.name):
+        raise UserError(
+            f"method 'fedmrl': small_model {small.name} has no last linear layer that could have {small.width} units; pass "
+            f"one of {', '.join(narrowing_models())}, or {argument('option', {'narrowing': 'htfllib'})} to pool its "
+            "representation"
+        )
+    check_small(plan, small)
 
 
 def sizes(facts: FederationSizes) -> Scalars:
@@ -200,6 +279,8 @@ METHOD = Method(
     check=check,
     sizes=sizes,
     shared=_small,
+    further_predictors=other_modes,
+    uploaded_rate=small_rate,
     linear_aggregation=True,
     # The projector stands between the small extractor and its head.
     public_loss=lambda options, round_: PublicLoss(through="representation", head_apart=True),

@@ -4,10 +4,11 @@ Source: Yi, Yu, Wang, Liu, Li: Federated Representation Angle Learning, algorith
 matrix A, d x d, not constrained to be orthogonal:
 
     logits = head(r + r A)                                                          (equations 3, 4)
-    model and A take the same SGD steps on cross-entropy, A from the broadcast      (equation 5)
+    model and A take SGD steps on cross-entropy together, A from the broadcast      (equation 5)
     client k uploads the m_k diagonal blocks of its A_k, zeros elsewhere            (equation 6)
     A = sum_k n_k / n A_k, element by element, over the round's clients             (equation 7)
 
+The step sizes of model and A are two symbols of equation 5, equal by default: ``angle_rate``.
 An entry that some client left out therefore shrinks. The broadcast is the dense A; it also replaces the client's own.
 
 The paper leaves open: the distribution of the random start, here N(0, 1 / d), so that r A is about as long as r; and
@@ -27,13 +28,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
-from fedpriv.federation.local_training import represent, train
-from fedpriv.federation.method import ClientSetup, Method, Plan, ServerSetup, State, Uploads
+from fedpriv.federation.local_training import Part, represent, train
+from fedpriv.federation.method import ClientSetup, LocalTraining, Method, Plan, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared import personal_model
@@ -58,11 +59,13 @@ class Options:
         aggregation: ``weighted`` by sample counts with zeros for what was not sent (the paper, counts are uploaded), or
             ``naive``, the plain mean of each element over the clients that sent it.
         scale: the initial entries' standard deviation times sqrt(d); 0 starts from r alone.
+        angle_rate: learning rate of A; None for the clients', which is the models'.
     """
 
     blocks: tuple[Annotated[int, Ge(1)], ...] = ()
     aggregation: Literal["weighted", "naive"] = "weighted"
     scale: Annotated[float, Ge(0)] = 1.0
+    angle_rate: Annotated[float, Gt(0)] | None = None
 
 
 def blocks_of(client: int, width: int, options: Options) -> int:
@@ -103,7 +106,8 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     def loss(images: Tensor, classes: Tensor) -> Tensor:
         return cross_entropy(model.head(turned(model.represent(images), angle)), classes)
 
-    train(model, setup.train, setup.training, rng, loss, setup.trace, (*model.parameters(), angle))
+    parts = (Part(tuple(model.parameters())), Part((angle,), options.angle_rate))
+    train(model, setup.train, setup.training, rng, loss, setup.trace, parts)
     trained = angle.detach()
     upload: Message = (AngleMatrix(diagonal_blocks(trained, blocks_of(setup.client, setup.width, options))),)
     if options.aggregation == "weighted":
@@ -144,6 +148,11 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     put(setup.model, state, "model")
     logits: Tensor = setup.model.head(turned(represent(setup.model, images), state[ANGLE]))
     return logits
+
+
+def angle_rate(options: Options, training: LocalTraining) -> float:
+    """Return the step size of the matrix, which is what is uploaded."""
+    return options.angle_rate or training.learning_rate
 
 
 def check(plan: Plan) -> None:
@@ -187,5 +196,6 @@ METHOD = Method(
     check=check,
     sizes=sizes,
     extra_predictors={"without_matrix": personal_model.predict},
+    uploaded_rate=angle_rate,
     linear_aggregation=True,
 )

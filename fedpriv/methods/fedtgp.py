@@ -7,14 +7,17 @@ and F on the uploaded prototypes p_i of class y_i by
 
     mean_i cross-entropy(-(||p_i - T_c|| + margin [c = y_i])_c, y_i)
 
-where the margin of a round is min(max_c min_c' ||m_c - m_c'||, bound), and m_c is the mean of the class's uploads.
+where the margin of a round is at most ``margin``, and m_c is the mean of the class's uploads. What is bounded is, as the
+authors' code and HtFLlib compute it, the largest of the classes' gaps to their nearest other class, max_c min_c' ||m_c -
+m_c'||; ``margin_of = "pairs"`` takes the largest distance of any two classes, max_{c, c'} ||m_c - m_c'||, as a maximum
+over pairs of classes reads. The second is never smaller.
 Uploaded prototypes are class means of the client's newly trained model (the reference code's are one round old).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt
@@ -28,6 +31,8 @@ from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Message, Prototypes, get_payload
+
+MarginOf = Literal["gaps", "pairs"]
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,14 @@ class Options:
             default. Its value tuned to CIFAR-100 and a learning rate of 0.01 is 10, with which a rate of 0.1 diverges:
             prototypes move apart from round to round.
         margin: upper bound of the margin, in units of the representation.
+        margin_of: what it bounds: the largest of the classes' ``gaps`` to their nearest other (HtFLlib), or the largest
+            distance of all ``pairs`` of classes.
         server: how the server trains the prototypes.
     """
 
     weight: Annotated[float, Ge(0)] = 1.0
     margin: Annotated[float, Ge(0)] = 100.0
+    margin_of: MarginOf = "gaps"
     server: GeneratorTraining = field(default_factory=GeneratorTraining)
 
 
@@ -88,14 +96,21 @@ def generate(state: State) -> Tensor:
     return linear(hidden, state["second.weight"], state["second.bias"])
 
 
-def adaptive_margin(features: Tensor, classes: Tensor, bound: float) -> float:
-    """Return the largest distance of a class's mean row from its nearest other, at most ``bound``; that for one class."""
+def adaptive_margin(features: Tensor, classes: Tensor, bound: float, of: MarginOf = "gaps") -> float:
+    """Return the largest distance of a class's mean row from its nearest other, at most ``bound``; that for one class.
+
+    Args:
+        features: uploaded prototypes ``(n, d)``.
+        classes: theirs ``(n,)``.
+        bound: the most that is returned.
+        of: with ``pairs`` it is the largest distance from any other.
+    """
     means, present, _ = class_means(features, classes)
     if len(present) < 2:
         return bound
-    gaps = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
-    nearest = gaps.fill_diagonal_(torch.inf).min(1).values
-    return min(float(nearest.max()), bound)
+    distances = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
+    largest = distances if of == "pairs" else distances.fill_diagonal_(torch.inf).min(1).values
+    return min(float(largest.max()), bound)
 
 
 def separation_loss(features: Tensor, classes: Tensor, prototypes: Tensor, margin: float) -> Tensor:
@@ -112,7 +127,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     options: Options = setup.options
     rows = [get_payload(upload, Prototypes) for _, upload in uploads]
     features, classes = torch.cat([row.features for row in rows]), torch.cat([row.classes for row in rows])
-    margin = adaptive_margin(features, classes, options.margin)
+    margin = adaptive_margin(features, classes, options.margin, options.margin_of)
     trained = {name: value.clone().requires_grad_() for name, value in state.items()}
     weights = list(trained.values())
     for _ in range(options.server.epochs):

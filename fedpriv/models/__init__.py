@@ -1,7 +1,8 @@
 """The model zoo: extractors, representation mappings, one linear head for all.
 
 This module holds names only and imports no torch. ``MODELS`` maps a name to the dotted target of a factory
-``(image_shape) -> (extractor, L)``: a module from images ``(n, c, h, w)`` to vectors ``(n, L)``, and L.
+``(image_shape) -> (extractor, L)``: a module from images ``(n, c, h, w)`` to vectors ``(n, L)``, and L. One that also
+takes ``last_hidden`` builds its last linear layer, and so L, of that many units.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -143,8 +144,20 @@ def _takes(name: str, image_shape: ImageShape) -> bool:
     return True
 
 
+def narrows(name: str) -> bool:
+    """True if the units of a model's last hidden layer can be chosen: its factory takes ``last_hidden``."""
+    return "last_hidden" in signature(MODELS.load(name)).parameters
+
+
+def narrowing_models() -> tuple[str, ...]:
+    """Return the names of the models that end in a linear layer whose units can be chosen."""
+    return tuple(name for name in MODELS if narrows(name))
+
+
 def _make_extractor(blueprint: Blueprint) -> tuple[nn.Module, int]:
     factory = MODELS.load(blueprint.name)
+    if blueprint.last_hidden:
+        factory = partial(factory, last_hidden=blueprint.last_hidden)
     try:
         extractor, n_vector = factory(blueprint.image_shape)
     except UnfitShape as reason:

@@ -29,24 +29,28 @@ def _convolutions(image_shape: ImageShape, first: int, second: int) -> tuple[lis
     return layers, second * height * width
 
 
-def cnn4(image_shape: ImageShape) -> tuple[nn.Module, int]:
-    """The 4-layer CNN of FedAvg, PFLlib and FedRE without its head; L = 512.
+def cnn4(image_shape: ImageShape, last_hidden: int = 512) -> tuple[nn.Module, int]:
+    """The 4-layer CNN of FedAvg, PFLlib and FedRE without its head; L = 512, or ``last_hidden``.
 
     Convolutions 32 and 64 (5x5, no padding), each with ReLU and 2x2 max pooling, then a linear layer to 512 with ReLU.
     873,408 parameters at 3x32x32; sides of 16 or more.
     """
     layers, flat = _convolutions(image_shape, 32, 64)
-    return nn.Sequential(*layers, nn.Linear(flat, 512), nn.ReLU()), 512
+    return nn.Sequential(*layers, nn.Linear(flat, last_hidden), nn.ReLU()), last_hidden
 
 
-def _cnn(image_shape: ImageShape, second: int, hidden: int, gray_hidden: int) -> tuple[nn.Module, int]:
+def _cnn(
+    image_shape: ImageShape, last_hidden: int | None = None, *, second: int, hidden: int, gray_hidden: int
+) -> tuple[nn.Module, int]:
     """One of CNN-1..5 (FedMRL and FedRAL) without its last layer; L = 500, or 50 for one channel; sides of 16 or more.
 
-    The papers give two layouts, one for CIFAR and one for Fashion-MNIST; single-channel images take the second.
+    The papers give two layouts, one for CIFAR (FedMRL's table 2, which is FedRAL's) and one for Fashion-MNIST (FedRAL's
+    table 1); single-channel images take the second. FedMRL's small model is CNN-5 (CNN-1 where all clients have that)
+    with d1 units in its penultimate linear layer: ``last_hidden``.
     """
     gray = image_shape[0] == 1
     layers, flat = _convolutions(image_shape, 20, 20) if gray else _convolutions(image_shape, 16, second)
-    first_linear, out = (gray_hidden, 50) if gray else (hidden, 500)
+    first_linear, out = (gray_hidden, last_hidden or 50) if gray else (hidden, last_hidden or 500)
     linear = [nn.Linear(flat, first_linear), nn.ReLU(), nn.Linear(first_linear, out), nn.ReLU()]
     return nn.Sequential(*layers, *linear), out
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from fedpriv.models.shapes import ImageShape, require_sides
 
 
-def small_cnn(image_shape: ImageShape) -> tuple[nn.Module, int]:
+def small_cnn(image_shape: ImageShape, last_hidden: int = 128) -> tuple[nn.Module, int]:
     """Two 3x3 convolutions (16, 32) with ReLU and 2x2 max pooling, a linear layer with ReLU; L = 128; sides of 4 or more."""
-    return _two_convolutions(image_shape, 16, 32, 3, 128)
+    return _two_convolutions(image_shape, 16, 32, 3, last_hidden)
 
 
-def small_cnn_wide(image_shape: ImageShape) -> tuple[nn.Module, int]:
+def small_cnn_wide(image_shape: ImageShape, last_hidden: int = 256) -> tuple[nn.Module, int]:
     """As :func:`small_cnn` with 5x5 convolutions of 32 and 64 channels; L = 256; sides of 4 or more."""
-    return _two_convolutions(image_shape, 32, 64, 5, 256)
+    return _two_convolutions(image_shape, 32, 64, 5, last_hidden)
 
 
 def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: int, out: int) -> tuple[nn.Module, int]:
@@ -86,7 +86,7 @@ def small_cnn_deep(image_shape: ImageShape) -> tuple[nn.Module, int]:
     return start_for_relu(extractor), 256
 
 
-def small_mlp(image_shape: ImageShape) -> tuple[nn.Module, int]:
+def small_mlp(image_shape: ImageShape, last_hidden: int = 128) -> tuple[nn.Module, int]:
     """Two linear layers (256, 128) with ReLU on the flattened image; L = 128."""
-    layers = [nn.Flatten(), nn.Linear(math.prod(image_shape), 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()]
-    return start_for_relu(nn.Sequential(*layers)), 128
+    layers = [nn.Flatten(), nn.Linear(math.prod(image_shape), 256), nn.ReLU(), nn.Linear(256, last_hidden), nn.ReLU()]
+    return start_for_relu(nn.Sequential(*layers)), last_hidden

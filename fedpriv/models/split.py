@@ -23,6 +23,7 @@ class Blueprint:
         norm_bound: longer representations are shortened to this L2 norm; None for no bound.
         bottleneck: entries of the code of a variational bottleneck behind the mapping; 0 for none.
         group_norm: whether group normalisation stands in place of batch normalisation.
+        last_hidden: units of the extractor's last linear layer; 0 for the architecture's own number.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Blueprint:
     norm_bound: float | None = None
     bottleneck: int = 0
     group_norm: bool = False
+    last_hidden: int = 0
 
 
 class SplitModel(nn.Module):

@@ -103,9 +103,9 @@ AGREEING = [
             ("TinyImageNet", "heterogeneous", "57544.97", 57_544_970),
         )
     ),
-    # The small model is the four-layer CNN at the images' size, its 512 numbers pooled to 128 before the head.
+    # The small model is HtFLlib's: the four-layer CNN at the images' size, its 512 numbers pooled to 128 before the head.
     *(
-        cell("fedmrl", name, size, size, options={"small_model": "cnn4", "small_width": 128})
+        cell("fedmrl", name, size, size, options={"narrowing": "htfllib", "small_width": 128})
         for name, size in (
             ("CIFAR-10", ("8746.98", 8_746_980)),
             ("CIFAR-100", ("8863.08", 8_863_080)),

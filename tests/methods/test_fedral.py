@@ -86,6 +86,17 @@ def test_matrix_and_model_take_one_sgd_step_down_the_cross_entropy_of_the_turned
         expect_same(after[k]["angle"], get_payload(sent, AngleMatrix).blocks[0])
 
 
+def test_the_matrix_can_have_a_learning_rate_of_its_own():
+    moves = []
+    for options in ({}, {"angle_rate": 0.3}):
+        world = World("fedral", options, max_steps=1, learning_rate=0.1)
+        _, broadcast, states = world.start()
+        after, _ = world.method.client_step(world.setups[0], states[0], broadcast, generator(0))
+        moves.append({name: after[name] - states[0][name] for name in after})
+    for name, moved in moves[0].items():
+        expect_close(moves[1][name], moved * (3 if name == "angle" else 1), atol=1e-6)
+
+
 def test_prediction_turns_the_representation_and_the_other_figure_does_not():
     world = World("fedral")
     _, _, states = world.start()

@@ -80,6 +80,9 @@ def test_the_margin_is_the_largest_gap_to_a_nearest_other_class():
     features, classes = torch.tensor([[-1.0], [1.0], [3.0], [10.0]]), torch.tensor([0, 0, 1, 3])
     assert fedtgp.adaptive_margin(features, classes, 100.0) == pytest.approx(7)
     assert fedtgp.adaptive_margin(features, classes, 5.0) == 5.0
+    # Of all pairs it is the distance of the two outer classes, larger than every gap to a nearest one.
+    assert fedtgp.adaptive_margin(features, classes, 100.0, "pairs") == pytest.approx(10)
+    assert fedtgp.adaptive_margin(features, classes, 5.0, "pairs") == 5.0
     assert fedtgp.adaptive_margin(features[:2], classes[:2], 100.0) == 100.0
 
 

@@ -9,12 +9,14 @@ from method_cases import CLASSES, SHAPE, WIDTH, World, copies, played, same
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedpriv.federation.accuracy import evaluate
 from fedpriv.federation.method import LocalTraining, Plan
-from fedpriv.federation.planned_traffic import message_sizes
+from fedpriv.federation.planned_traffic import message_sizes, model_parameters
 from fedpriv.federation.states import inner
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
 from fedpriv.methods.shared.mutual import clip_each, divergence
 from fedpriv.methods.shared.small_model import small_blueprint, small_scratch
+from fedpriv.models.build import build_model, count_parameters
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -91,7 +93,8 @@ def test_unusable_small_models_are_refused_before_training(method):
         method.METHOD.check(plan(method.Options(small_model="small-cmm")))
     with pytest.raises(UserError, match="model cnn4 cannot take images of 1x8x8"):
         method.METHOD.check(plan(method.Options(small_model="cnn4")))
-    batch_norm = method.Options(small_model="resnet18")
+    narrowing = {"narrowing": "htfllib"} if method is fedmrl else {}
+    batch_norm = method.Options(small_model="resnet18", **narrowing)
     method.METHOD.check(plan(batch_norm, shape=(3, 32, 32)))
     with pytest.raises(UserError, match=r"client 1 holds one training image.*pass option={'small_model': 'small-cnn'}"):
         method.METHOD.check(plan(batch_norm, shape=(3, 32, 32), sizes=(9, 1, 9)))
@@ -260,6 +263,106 @@ def test_fedmrl_refuses_a_small_representation_that_is_wider_than_the_private_on
 )
 def test_fedmrls_communication_is_that_of_table_11_of_fedre(shape, classes, scalars):
     blueprint = Blueprint("resnet18", shape, classes, 512)
-    facts = FederationSizes(10, classes, 512, fedmrl.Options(small_model="cnn4"), blueprint=blueprint)
+    facts = FederationSizes(10, classes, 512, fedmrl.Options(narrowing="htfllib"), blueprint=blueprint)
     upload, _, broadcast = message_sizes(fedmrl.METHOD, facts)
     assert (upload.scalars, broadcast.scalars) == (10 * scalars, 10 * scalars)
+
+
+@pytest.mark.parametrize(
+    ("d1", "scalars"), [(0, 465_658), (100, 465_658), (200, 516_758), (300, 567_858), (500, 670_058)]
+)
+def test_fedmrls_small_model_is_cnn_5_with_d1_units_in_its_penultimate_layer(d1, scalars):
+    own = Blueprint("cnn-1", (3, 32, 32), 10, 500)
+    small = fedmrl.METHOD.shared(own, fedmrl.Options(small_width=d1))
+    assert model_parameters(small) == scalars
+    # By hand: convolutions 1,216 + 12,832, FC1 801 * 500, FC2 501 * d1, FC3 (d1 + 1) * 10.
+    assert scalars == 1_216 + 12_832 + 801 * 500 + 501 * (d1 or 100) + ((d1 or 100) + 1) * 10
+    built = build_model(small, 0)
+    assert (count_parameters(built), built.extractor[-2].out_features) == (scalars, d1 or 100)
+    assert isinstance(built.mapping, nn.Identity)
+
+
+def test_fedmrls_pooled_small_model_shrinks_in_its_head_alone():
+    own = Blueprint("cnn-1", (3, 32, 32), 10, 500)
+    pooled = [
+        model_parameters(
+            fedmrl.METHOD.shared(own, fedmrl.Options(narrowing="htfllib", small_model="cnn-5", small_width=d1))
+        )
+        for d1 in (100, 200, 300, 500)
+    ]
+    assert pooled == [666_058, 667_058, 668_058, 670_058]
+
+
+def test_fedmrls_homogeneous_small_model_is_a_narrow_cnn_1_and_gray_images_take_the_gray_layout():
+    own = Blueprint("cnn-1", (3, 32, 32), 100, 500)
+    small = fedmrl.METHOD.shared(own, fedmrl.Options(small_model="cnn-1", small_width=100))
+    assert model_parameters(small) == 1_216 + 12_832 + 801 * 2000 + 2001 * 100 + 101 * 100
+    gray = fedmrl.METHOD.shared(Blueprint("cnn-2", (1, 28, 28), 10, 50), fedmrl.Options(small_width=20))
+    assert model_parameters(gray) == 520 + 10_020 + 321 * 50 + 51 * 20 + 21 * 10
+
+
+def test_fedmrl_refuses_a_small_model_without_a_last_layer_to_narrow():
+    options = fedmrl.Options(small_model="small-cnn-deep")
+    with pytest.raises(UserError, match=r"small-cnn-deep has no last linear layer.*small-cnn.*'narrowing': 'htfllib'"):
+        fedmrl.METHOD.check(plan(options))
+    fedmrl.METHOD.check(plan(fedmrl.Options(small_model="small-cnn-deep", narrowing="htfllib")))
+
+
+def test_fedmrls_four_modes_by_hand():
+    modes = ("mix_large", "mix_small", "single_large", "single_small")
+    worlds = {mode: World("fedmrl", {"small_width": 3, "inference": mode}) for mode in modes}
+    _, _, states = worlds["mix_large"].start()
+    state, images = states[1], torch.rand(4, *SHAPE)
+    fusion = fedmrl.load(worlds["mix_large"].setups[1], state).eval()
+    one, other = fusion.small.represent(images), fusion.model.represent(images)
+    z = torch.cat([one, other], 1) @ state["projector.weight"].T + state["projector.bias"]
+    expected = {
+        "mix_large": z @ state["model.head.weight"].T + state["model.head.bias"],
+        "mix_small": z[:, :3] @ state["small.head.weight"].T + state["small.head.bias"],
+        "single_large": other @ state["model.head.weight"].T + state["model.head.bias"],
+        "single_small": one @ state["small.head.weight"].T + state["small.head.bias"],
+    }
+    for mode, world in worlds.items():
+        expect_close(world.method.predict(world.setups[1], state, images), expected[mode], atol=1e-5)
+    asked = fedmrl.Options(small_width=3, inference="single_small", all_modes=True)
+    others = fedmrl.METHOD.further_predictors(asked)
+    assert set(others) == set(modes[:3])
+    for mode, predict in others.items():
+        expect_close(predict(worlds["mix_large"].setups[1], state, images), expected[mode], atol=1e-5)
+    assert not fedmrl.METHOD.further_predictors(fedmrl.Options())
+
+
+def test_the_accuracies_of_all_modes_are_those_of_runs_that_choose_them():
+    """After training and after broadcast, which changes the small model and so all modes but the private model's own."""
+    modes = ("mix_large", "mix_small", "single_large", "single_small")
+
+    def counts(**options):
+        world = World("fedmrl", options, learning_rate=0.3)
+        _, broadcast, states, _ = played(world)
+        clients = [(setup, setup.train) for setup in world.setups]
+        return evaluate(world.method, clients, states, broadcast, {}, set())
+
+    together = counts(all_modes=True)
+    assert len(together) == 8
+    for mode in modes[1:]:
+        alone = counts(inference=mode)
+        assert set(alone) == {"after_training", "after_broadcast"}
+        for when in alone:
+            assert together[f"{when}_{mode}"] == alone[when]
+    assert together["after_training_single_large"] == together["after_broadcast_single_large"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "part"), [("small_rate", "small"), ("private_rate", "model"), ("projector_rate", "projector")]
+)
+def test_each_part_of_fedmrl_can_have_a_learning_rate_of_its_own(rate, part):
+    steps = []
+    for options in ({}, {rate: 0.3}):
+        world = World("fedmrl", options, learning_rate=0.1, max_steps=1)
+        _, broadcast, before = world.start()
+        after, _ = world.method.client_step(world.setups[0], before[0], broadcast, generator(0))
+        steps.append({name: after[name] - before[0][name] for name in after})
+    for name, moved in steps[0].items():
+        expect_close(steps[1][name], moved * (3 if name.startswith(part + ".") else 1), atol=1e-6)
+    training = LocalTraining(learning_rate=0.1)
+    assert fedmrl.METHOD.uploaded_rate(fedmrl.Options(**{rate: 0.3}), training) == (0.3 if part == "small" else 0.1)

@@ -2,8 +2,9 @@
 
 Shared by FedMRL, FML, FedAPEN and FedKD. The option ``small_model`` names its architecture. Left at ``auto`` it is the
 4-layer CNN, which HtFLlib and the tables of FedRE share, or ``small-cnn`` for images too small for that: a client knows
-the image shape but not its neighbours' models. FedMRL's own experiments share ``cnn-5``. Small models end in average
-pooling to their width, which has no parameters, whatever the private models use.
+the image shape but not its neighbours' models. (FedMRL's own is ``cnn-5``, which the papers of FedMRL and FedRAL let FML
+and FedKD share too.) Small models end in average pooling to their width, which has no parameters, whatever the private
+models use.
 
 Initial weights of the small model and of a client's own model come from different seeds: started equal, two models of
 one architecture would see the same batches, stay equal, and teach each other nothing.
@@ -34,10 +35,17 @@ from fedpriv.wire.payloads import Message, SmallModel, get_payload
 AUTO = "auto"
 
 
-def small_blueprint(own: Blueprint, name: str, width: int | None = None) -> Blueprint:
-    """Return the small model's architecture, from any client's; ``width`` None takes the shared one."""
+def small_blueprint(own: Blueprint, name: str, width: int | None = None, usual: str = "cnn4") -> Blueprint:
+    """Return the small model's architecture, from any client's.
+
+    Args:
+        own: a client's own architecture.
+        name: a model's, or ``auto``.
+        width: of the representation; None takes the shared one.
+        usual: what ``auto`` stands for where images are large enough for it.
+    """
     if name == AUTO:
-        name = "cnn4" if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
+        name = usual if min(own.image_shape[1:]) >= LEAST_SIDE else "small-cnn"
     return dataclasses.replace(own, name=name, width=width or own.width, mapping="ap")
 
 
@@ -102,12 +110,11 @@ def plain_mean(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Ge
 
 def check_shared(plan: Plan) -> None:
     """Refuse a small model that does not exist or does not fit the images."""
-    check_small(plan, plan.options.small_model)
+    check_small(plan, shared_small(plan.blueprints[0], plan.options))
 
 
-def check_small(plan: Plan, name: str, width: int | None = None) -> None:
+def check_small(plan: Plan, blueprint: Blueprint) -> None:
     """Refuse a small model that does not exist, cannot take the images, or cannot train on a client's few images."""
-    blueprint = small_blueprint(plan.blueprints[0], name, width)
     extractor_parameters(blueprint)
     if min(plan.train_sizes) < 2 and has_batch_norm(build_model(blueprint, 0)):
         raise UserError(
