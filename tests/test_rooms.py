@@ -54,7 +54,6 @@ LARGER: dict[str, str] = {
     "fedpriv.attacks.optim.lbfgs.minimise": _LOOP,
     "fedpriv.evidence.gather.gather": "everything that has to fit together before an attack, checked in order",
     "fedpriv.evidence.grants.build_knowledge": "one grant of the card after the other",
-    "fedpriv.experiment.verbs.attacking.attack": _VERB,
     "fedpriv.experiment.verbs.reporting.report": _VERB,
     "fedpriv.experiment.verbs.training.train": _VERB,
     "fedpriv.experiment.verbs.uploading.attack_uploads": _VERB,

@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.pages.study_report import is_study
 from fedpriv.scoring.storage import ABOUT, RECONSTRUCTION, holds_scores, is_attack_directory
+from fedpriv.util import files
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
@@ -79,12 +80,19 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
         # Of a suite that is done, a damaged result is told of where it is read.
         missing = [name for name in wanted if not (_kind(suite / name) if done else _is_result(suite / name))]
         if missing and done:
-            lines.append(f"{suite}: {', '.join(missing)} missing, though it was made; restore it, or attack again")
+            told = ", ".join(f"{name}{_without(suite / name)}" for name in missing)
+            lines.append(f"{suite}: {told} missing, though it was made; restore it, or attack again")
         elif missing:
             lines.append(
                 f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with {argument('resume')}"
             )
     return lines
+
+
+def _without(folder: Path) -> str:
+    """Return the files of a result that are gone, in brackets, where the folder is still there to tell."""
+    gone = files.missing(folder) if folder.is_dir() else []
+    return f" ({', '.join(gone)})" if gone else ""
 
 
 def _wanted(suite: Path) -> list[str]:

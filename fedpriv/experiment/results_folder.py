@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.util import folders, ownership
+from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
@@ -88,7 +88,7 @@ def results_folder(
         resume: go on with what is there.
         force: replace what is there.
         request: what is asked for.
-        run: that is attacked, or None; nobody may write it meanwhile.
+        run: that is attacked, or None.
         listener: hears of an earlier process that was killed.
 
     Raises:
@@ -100,8 +100,7 @@ def results_folder(
     if resume:
         _refuse_other(folder, described)
     refused: UserError | None = None
-    reading = contextlib.nullcontext() if run is None else ownership.read(run)
-    with reading, folders.output(folder, "attacks", force=force, resume=resume, listener=listener):
+    with folders.output(folder, "attacks", force=force, resume=resume, listener=listener):
         if not resume:
             write_json(folder / REQUEST, described)
         try:

@@ -18,6 +18,7 @@ from fedpriv.federation.accuracy import accuracy, evaluate, summarise
 from fedpriv.federation.capture import capture, is_captured
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender, defense_facts
 from fedpriv.federation.footprint import refuse_images, refuse_networks
+from fedpriv.federation.gaps import refuse_gaps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
 from fedpriv.federation.plans import check_plan, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
@@ -301,6 +302,7 @@ def _standing(federation: Federation, directory: RunDirectory) -> tuple[int, Sta
     config, device = federation.config, federation.server.device
     newest = directory.newest_checkpoint()
     directory.cut_lines(newest or 0)
+    refuse_gaps(directory, newest or 0)
     if newest is None:
         server, broadcast = federation.method.start(federation.server, _init_rng(config))
         return 0, server, [federation.initial_state(k) for k in range(config.clients)], broadcast, {}

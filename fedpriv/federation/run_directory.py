@@ -191,7 +191,7 @@ class RunDirectory:
         if not self.complete:
             done, rounds = self.newest_checkpoint() or 0, self.config.rounds
             raise UserError(
-                f"{self.path}: unfinished run ({done} of {rounds} rounds); "
+                f"{self.path}: unfinished run ({done} of {rounds} rounds, no summary.json); "
                 f"finish it with: {call('train', resume=True, out=str(self.path))}"
             )
 

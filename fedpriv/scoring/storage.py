@@ -14,6 +14,7 @@ Every file is written whole or not at all; reading checks all of it. Nothing is 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,9 +225,10 @@ def load_attack(directory: Path, *, scores: bool = True) -> AttackRecord:
     for name, expected in about.files.items():
         path = directory / Path(name).name
         if not path.is_file():
-            if name in (TRUTH, JUDGE):
+            if name in (TRUTH, JUDGE) and not os.path.lexists(path):
                 continue
-            raise UserError(f"{path}: no such file, though {ABOUT} lists it")
+            what = "is no file" if os.path.lexists(path) else "no such file"
+            raise UserError(f"{path}: {what}, though {ABOUT} lists it")
         if contents(path).sha256 != expected:
             raise UserError(f"{path}: content was altered; its SHA-256 is not the one in {ABOUT}")
     reconstruction = load_reconstruction(directory / RECONSTRUCTION)

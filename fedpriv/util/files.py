@@ -191,6 +191,15 @@ def checked(path: Path) -> Path:
     return path
 
 
+def missing(folder: Path) -> list[str]:
+    """Return the names of files that were written in a folder of ours and are not there, relative to it, sorted."""
+    home = home_of(folder)
+    names = [] if home is None else [home / name for name in manifest.written(home)]
+    return sorted(
+        path.relative_to(folder).as_posix() for path in names if folder in path.parents and not path.is_file()
+    )
+
+
 def checked_tensors(path: Path) -> Path:
     """Return the path of a safetensors file of ours, as :func:`checked`; one of an impossible header is refused first."""
     if os.path.lexists(path):
@@ -231,7 +240,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """
     home = _home(path)
     if not path.is_file():
-        if home is not None and not os.path.lexists(path) and _size(home, path):
+        if home is not None and not os.path.lexists(path) and _stood(home, path):
             raise UserError(f"{path}: missing, though {MARKER} lists it")
         if os.path.lexists(path):
             raise UserError(f"{path}: expected a file of JSON lines, and this is none")
@@ -262,8 +271,10 @@ def _listed(home: Path, path: Path) -> tuple[Contents, ...]:
     return listed
 
 
-def _size(home: Path, path: Path) -> int:
-    return max((one.size for one in manifest.written(home).get(path.relative_to(home).as_posix(), ())), default=0)
+def _stood(home: Path, path: Path) -> bool:
+    """True for a file that was there and held something; one that is only listed, a crash may have kept from its place."""
+    name = path.relative_to(home).as_posix()
+    return manifest.placed(home, name) and any(one.size for one in manifest.written(home)[name])
 
 
 def _checked(home: Path, path: Path, found: bytes) -> bytes:

@@ -49,10 +49,12 @@ class _Listing:
     Attributes:
         read: the part of the marker that was read, whole lines.
         files: by name relative to the marked folder, the contents that a file may have; empty where none is known.
+        placed: names of files that are known to have taken their place.
     """
 
     read: bytes = b""
     files: dict[str, tuple[Contents, ...]] = field(default_factory=dict)
+    placed: set[str] = field(default_factory=set)
 
 
 _listings: dict[Path, _Listing] = {}
@@ -121,6 +123,15 @@ def written(home: Path) -> dict[str, tuple[Contents, ...]]:
     Raises:
         UserError: when the marker cannot be read.
     """
+    return _listing(home).files
+
+
+def placed(home: Path, name: str) -> bool:
+    """True for a file, relative to a marked folder, that stood there: a crash may have come before the first time."""
+    return name in _listing(home).placed
+
+
+def _listing(home: Path) -> _Listing:
     marker = home / MARKER
     try:
         found = marker.read_bytes()
@@ -131,20 +142,21 @@ def written(home: Path) -> dict[str, tuple[Contents, ...]]:
         known = _listings[marker] = _Listing()
     fresh = found[len(known.read) : found.rfind(b"\n") + 1]
     for line in fresh.split(b"\n"):
-        _enter(known.files, line)
+        _enter(known, line)
     known.read += fresh
-    return known.files
+    return known
 
 
-def _enter(files: dict[str, tuple[Contents, ...]], line: bytes) -> None:
+def _enter(listing: _Listing, line: bytes) -> None:
     try:
         row = json_value(line)
         name = row["file"]
         holds = (Contents(str(row["sha256"]), int(row["bytes"])),) if "sha256" in row else ()
     except (ValueError, TypeError, KeyError):  # the head, or half a line
         return
-    before = files.get(name, ())
-    files[name] = holds if row.get("placed") else (*before, *holds)
+    stands = bool(row.get("placed"))
+    listing.files[name] = holds if stands else (*listing.files.get(name, ()), *holds)
+    listing.placed |= {name} if stands else set()
 
 
 def note(home: Path, files: Iterable[tuple[Path, Contents | None]], *, placed: bool = False) -> None:

@@ -117,10 +117,11 @@ def held(folder: Path) -> Iterator[int | None]:
 
 @contextlib.contextmanager
 def held_with_those_around(folder: Path) -> Iterator[None]:
-    """Hold every marked folder that a folder lies in, as whoever writes any of them does."""
+    """Hold every marked folder that a folder lies in, as whoever writes any of them does; clear up in the folder itself."""
     with contextlib.ExitStack() as stack:
         for home in homes_of(folder):
             stack.enter_context(held(home))
+        sweep(folder)
         yield
 
 

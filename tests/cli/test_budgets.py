@@ -240,10 +240,12 @@ def test_an_unfinished_run_is_named_and_left_out(trained, capsys, tmp_path):
     code, out, err = call(capsys, "report", trained, "stopped", "--out", "page", "--json")
     assert code == 0
     assert json.loads(out)["runs"] == [str(trained)]
-    assert "warning: stopped: unfinished run (4 of 4 rounds)" in err
+    assert "warning: stopped: unfinished run (4 of 4 rounds, no summary.json)" in err
     code, out, err = call(capsys, "report", trained, "stopped", "--out", "still", "--quiet")
     assert (code, out) == (0, "")
-    assert err.startswith("warning: stopped: unfinished run (4 of 4 rounds)")  # silence is no reason to miss it
+    assert err.startswith(
+        "warning: stopped: unfinished run (4 of 4 rounds, no summary.json)"
+    )
     for arguments in (["stopped"], [trained, "stopped", "--strict"]):
         code, _, err = call(capsys, "report", *arguments, "--out", "other")
         assert (code, len(err.strip().splitlines())) == (2, 1)

@@ -130,7 +130,7 @@ def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monke
     assert "interrupted; go on with: fedpriv train --resume --out run" in err
     code, _, err = call(capsys, "attack", "--target", "prototype", "--run", "run")
     assert code == 2
-    assert "unfinished run (1 of 2 rounds)" in err
+    assert "unfinished run (1 of 2 rounds, no summary.json)" in err
     monkeypatch.setattr(engine, "run_clients", original)
     code, out, _ = call(capsys, "train", "--resume", "--out", "run", "--json")
     assert code == 0

@@ -194,6 +194,35 @@ def test_a_result_that_was_asked_for_and_is_gone_is_named(name, damaged, tmp_pat
     assert code == 2
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_file_of_a_result_that_is_gone_is_named(folder, damaged, tmp_path, capsys):
+    path = damaged / "suite" / "membership" / "membership.json"
+    path.unlink()
+    if folder:
+        path.mkdir()
+    code, _, err = call(capsys, "report", damaged / "suite", "--out", tmp_path / "page")
+    assert code == 0
+    assert "membership (membership.json) missing, though it was made" in err
+
+
+def test_a_folder_in_the_place_of_the_private_truth_is_not_taken_for_one_left_out(damaged, tmp_path, capsys):
+    path = damaged / "suite" / "pixels" / "truth.safetensors"
+    path.unlink()
+    path.mkdir()
+    code, _, err = call(capsys, "report", damaged / "suite" / "pixels", "--out", tmp_path / "page")
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert "truth.safetensors: is no file, though about.json lists it" in err
+
+
+def test_a_run_of_a_study_without_its_settings_fails_its_cell_by_the_file_s_name(damaged, capsys):
+    path = min((damaged / "study" / "runs").glob("*/config.json"))
+    path.unlink()
+    (path.parent / "summary.json").unlink()
+    code, _, err = call(capsys, "audit", "--resume", "--out", damaged / "study", "--quiet")
+    assert code == 1
+    assert f"{path}: missing, though .fedpriv.jsonl lists it; remove {path.parent} to train the run again" in err
+
+
 @pytest.mark.parametrize("text", cases(["", "[]", '{"results": 3}', '{"results": [3]}'], ""))
 def test_a_suite_whose_request_is_damaged_says_so(text, damaged, known, tmp_path, capsys):
     (damaged / "suite" / "request.json").write_text(text)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -160,6 +161,20 @@ def test_lines_that_are_missing_are_missed(home):
     (home / "a.jsonl").mkdir()
     with pytest.raises(UserError, match=r"a\.jsonl: expected a file"):
         read_lines(home / "a.jsonl")
+
+
+def test_lines_that_a_crash_kept_from_their_place_are_not_missed(home, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_text(home / "cells.jsonl", "{}\n")
+    assert set(manifest.written(home)) == {"cells.jsonl"}
+    assert read_lines(home / "cells.jsonl") == []
+    write_text(home / "cells.jsonl", "{}\n")
+    assert read_lines(home / "cells.jsonl") == [{}]
+    (home / "cells.jsonl").unlink()
+    with pytest.raises(UserError, match=r"cells\.jsonl: missing, though"):
+        read_lines(home / "cells.jsonl")
 
 
 # ---------------------------------------------------------------- folders of files, links

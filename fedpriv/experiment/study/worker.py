@@ -24,7 +24,9 @@ from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack
 from fedpriv.util import ownership
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import log
+from fedpriv.util.files import log, missing
+from fedpriv.util.folders import occupied
+from fedpriv.util.manifest import MARKER
 
 Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""
@@ -77,6 +79,10 @@ def _train(run: Path, cell: Cell, execution: Execution) -> float:
     from fedpriv.experiment.training import train_run
 
     resume = (run / "config.json").is_file()
+    if not resume and occupied(run) and "config.json" in missing(run):
+        raise UserError(
+            f"{run / 'config.json'}: missing, though {MARKER} lists it; remove {run} to train the run again"
+        )
     summary = train_run(run, cell.config, device=execution.device, download=execution.download, resume=resume)
     return summary.seconds
 

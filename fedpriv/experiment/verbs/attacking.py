@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
+from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
@@ -137,13 +139,31 @@ def attack(
         UserError: naming the argument that is wrong, before anything is attacked.
     """
     refuse_unknown(settings, SETTINGS)
-    target = target_name(target)
-    path = run.path if isinstance(run, Run) else None if run is None else given_path(argument("run"), run)
+    target, path = target_name(target), _path(run)
+    with contextlib.nullcontext() if path is None else ownership.read(path):  # from the first look at it on
+        return _attack(run, target, texts("attacks", attacks), knowledge, seed, out, listener, settings)
+
+
+def _path(run: Run | str | Path | None) -> Path | None:
+    return run.path if isinstance(run, Run) else None if run is None else given_path(argument("run"), run)
+
+
+def _attack(
+    run: Run | str | Path | None,
+    target: str,
+    named: tuple[str, ...],
+    knowledge: Grants,
+    seed: int,
+    out: str | Path | None,
+    listener: Listener,
+    settings: AttackSettings,
+) -> AttackResult:
+    path = _path(run)
     if path is not None:
         _refuse_training(path, settings)
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
     card = parse_card(knowledge, images_aside=aside)
-    asked = _read(target, texts("attacks", attacks), card, seed, settings)
+    asked = _read(target, named, card, seed, settings)
     device, download = settings.get("device", "auto"), settings.get("download", False)
     pick_device(device)
     config = None
