@@ -19,6 +19,11 @@ MODELS = Registry(
         "cnn-3": "fedpriv.models.cnn:cnn_3",
         "cnn-4": "fedpriv.models.cnn:cnn_4",
         "cnn-5": "fedpriv.models.cnn:cnn_5",
+        **{f"fedhenn-cnn-{i}": f"fedpriv.models.fedhenn_cnn:fedhenn_cnn_{i}" for i in range(1, 6)},
+        "resnet4": "fedpriv.models.stock:resnet4",
+        "resnet6": "fedpriv.models.stock:resnet6",
+        "resnet8": "fedpriv.models.stock:resnet8",
+        "resnet10": "fedpriv.models.stock:resnet10",
         "resnet18": "fedpriv.models.stock:resnet18",
         "resnet34": "fedpriv.models.stock:resnet34",
         "resnet50": "fedpriv.models.stock:resnet50",
@@ -48,28 +53,33 @@ MAPPINGS = Registry(
     },
 )
 
+_RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+_SHORT_RESNETS = ("resnet4", "resnet6", "resnet8", "resnet10")
+
 FAMILIES: dict[str, tuple[str, ...]] = {
     "htfe-4": ("cnn4", "googlenet", "mobilenet-v2", "resnet18"),
     "fedre-10": (
         "cnn4",
         "googlenet",
         "mobilenet-v2",
-        "resnet18",
-        "resnet34",
-        "resnet50",
-        "resnet101",
-        "resnet152",
+        *_RESNETS,
         "vit-b16",
         "vit-b32",
     ),
+    "htfe-9": (*_SHORT_RESNETS, *_RESNETS),
     "fedmrl-5": ("cnn-1", "cnn-2", "cnn-3", "cnn-4", "cnn-5"),
+    "fedral-5": _RESNETS,
+    "fedral-11": (*_SHORT_RESNETS, *_RESNETS, "cnn4", "vit-b16"),
+    "fedhenn-5": tuple(f"fedhenn-cnn-{i}" for i in range(1, 6)),
     "small": ("small-cnn", "small-cnn-wide", "small-cnn-deep", "small-mlp"),
 }
 """Families of architectures; client k gets entry k mod length.
 
-``htfe-4`` and ``fedre-10`` are the HtFE-img-4 and HtM-img-10 lists of HtFLlib, in their order (the second is the ten
-clients of FedRE); ``fedmrl-5`` is CNN-1..5 of FedMRL and FedRAL (``cnn-5`` alone is the fifth of them); ``small``
-trains in seconds on one core.
+``htfe-4``, ``htfe-9`` and ``fedre-10`` are the HtFE-img-4, HtFE-img-9 and HtM-img-10 lists of HtFLlib, in their order
+(the last is the ten clients of FedRE); ``fedmrl-5`` is CNN-1..5 of FedMRL and FedRAL (``cnn-5`` alone is the fifth of
+them); ``fedral-5`` FedRAL's five ResNets for TinyImageNet; ``fedral-11`` the ResNets, CNN and ViT of its table 6, which
+does not say what CNN and ViT: here the 4-layer CNN and ViT-B/16; ``fedhenn-5`` stands for the five CNNs of FedHeNN
+(:mod:`fedpriv.models.fedhenn_cnn`), which draws one for each client; ``small`` trains in seconds on one core.
 """
 
 LENET_CHANNELS = 12
@@ -103,9 +113,9 @@ def default_width(name: str, image_shape: tuple[int, int, int] = (3, 32, 32)) ->
     """Return the representation width d that a family, model or list of them uses unless told otherwise.
 
     The published widths: 512 for cnn4 and the large networks (FedRE), 500 for CNN-1..5, or 50 in their single-channel
-    layout (FedMRL), 128 for the small family, 16 for ``plane-mlp``, and for ``lenet-sigmoid`` the width of its own
-    vectors, so that nothing is pooled (DLG). A list takes the least width of its members, so that no member has to repeat
-    values.
+    layout (FedMRL, FedRAL), 128 for the small family and FedHeNN's CNNs, 16 for ``plane-mlp``, and for ``lenet-sigmoid``
+    the width of its own vectors, so that nothing is pooled (DLG). ResNets of 4, 6 and 8 layers have 64, 128 and 256
+    numbers. A list takes the least width of its members, so that no member has to repeat values (HtFLlib takes 512).
     """
     return min(_model_width(member, image_shape) for member in family(name))
 
@@ -117,4 +127,6 @@ def _model_width(model: str, image_shape: tuple[int, int, int]) -> int:
         return PLANE_WIDTH
     if model in FAMILIES["fedmrl-5"]:
         return 50 if image_shape[0] == 1 else 500
-    return 128 if model in FAMILIES["small"] else 512
+    if model in _SHORT_RESNETS:
+        return int(64 * 2 ** _SHORT_RESNETS.index(model))
+    return 128 if model in (*FAMILIES["small"], *FAMILIES["fedhenn-5"]) else 512

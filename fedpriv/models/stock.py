@@ -17,6 +17,7 @@ from functools import partial
 
 import torchvision.models as zoo
 from torch import nn
+from torchvision.models.resnet import BasicBlock
 
 from fedpriv.models.shapes import ImageShape, UnfitShape, require_sides
 
@@ -59,6 +60,23 @@ def _resnet(image_shape: ImageShape, name: str) -> tuple[nn.Module, int]:
     return net, RESNET_WIDTHS[name]
 
 
+def _short_resnet(image_shape: ImageShape, stages: int) -> tuple[nn.Module, int]:
+    """A ResNet of 2 + 2 ``stages`` layers: one basic block in each of its first stages; L = 64, 128, 256 or 512.
+
+    As HtFLlib has them: stem, blocks and widths are those of ResNet-18, which has two blocks in each of four stages.
+    """
+    net = zoo.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=1)
+    for left_out in range(stages + 1, 5):
+        setattr(net, f"layer{left_out}", nn.Identity())
+    net.conv1 = _he_stem(net.conv1, image_shape[0])
+    net.fc = nn.Identity()
+    return net, 32 * 2**stages
+
+
+resnet4 = partial(_short_resnet, stages=1)
+resnet6 = partial(_short_resnet, stages=2)
+resnet8 = partial(_short_resnet, stages=3)
+resnet10 = partial(_short_resnet, stages=4)
 resnet18 = partial(_resnet, name="resnet18")
 resnet34 = partial(_resnet, name="resnet34")
 resnet50 = partial(_resnet, name="resnet50")

@@ -28,6 +28,13 @@ def test_fedre_10_starts_with_the_eight_convolutional_networks_and_ends_with_the
     assert members[4:] == ("resnet34", "resnet50", "resnet101", "resnet152", "vit-b16", "vit-b32")
 
 
+def test_fedrals_families_hold_the_resnets_of_its_text():
+    resnets = tuple(f"resnet{n}" for n in (4, 6, 8, 10, 18, 34, 50, 101, 152))
+    assert family("fedral-5") == resnets[4:]
+    assert family("fedral-11") == (*resnets, "cnn4", "vit-b16")
+    assert family("htfe-9") == resnets
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_a_family_of_one(name):
     assert family(name) == (name,)
@@ -56,6 +63,10 @@ def test_unknown_names_are_answered_in_one_line(name):
         ("lenet-sigmoid", (1, 8, 8), 48),
         ("lenet-sigmoid", (1, 9, 10), 108),
         ("small", (1, 8, 8), 128),
+        ("fedhenn-5", (3, 32, 32), 128),
+        ("resnet6", (3, 32, 32), 128),
+        ("fedral-5", (3, 64, 64), 512),
+        ("htfe-9", (3, 32, 32), 64),
         ("small-cnn,cnn4", (3, 32, 32), 128),
     ],
 )
