@@ -149,12 +149,18 @@ def communication(scalars, bits=32):
 
 
 def finished(config=None, **changes):
-    """The summary of a run that sent nothing; its work is 2 million operations, its time 12.5 s."""
+    """The summary of a run that sent nothing; its work is 3 million operations, 2 of them training, its time 12.5 s."""
     config = config or RunConfig()
     known = {
         **{"method": config.method, "dataset": config.dataset, "rounds": config.rounds, "seed": config.seed},
         **{"accuracy": {}, "communication": communication(0), "privacy": (), "defenses": (), "seconds": 12.5},
-        "flops": Work(local_training_per_client_round=(2_000_000,) * config.clients, mean_per_client_round=2e6),
+        "flops": Work(
+            per_client_round=(3_000_000,) * config.clients,
+            mean_per_client_round=3e6,
+            local_training_per_client_round=(2_000_000,) * config.clients,
+            mean_local_training_per_client_round=2e6,
+            prediction_per_image=(1000,) * config.clients,
+        ),
     }
     return RunSummary(**(known | changes))
 

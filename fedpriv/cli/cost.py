@@ -1,4 +1,4 @@
-"""``fedpriv cost``: communication of a round, without training."""
+"""``fedpriv cost``: communication and computation of a round, without training."""
 
 from __future__ import annotations
 
@@ -34,11 +34,16 @@ if TYPE_CHECKING:
 @click.option("--model-scalars", type=click.IntRange(1), help="Parameters of one client's model, instead of --model.")
 @click.option("--clusters", type=click.IntRange(1), help="Cluster prototypes over all classes, Q (fpl).")
 @click.option("--compressed-scalars", type=click.IntRange(1), help="Scalars of one compressed model (fedkd).")
+@click.option("--operations", is_flag=True, help="Count what clients compute too: a few steps on images of noise.")
+@click.option("--epochs", type=int, default=1, show_default=True, help="Local epochs a round, for --operations.")
+@click.option("--batch-size", type=int, default=10, show_default=True, help="Local batch size, for --operations.")
+@click.option("--drop-last", is_flag=True, help="Leave out tail batches, for --operations.")
+@click.option("--local-steps", type=int, help="Stop local training after N steps, for --operations.")
 @click.option("--option", "option", multiple=True, metavar="KEY=VALUE", help="The method's own option.")
 @common.common_options
 @click.pass_context
 def cost(ctx: click.Context, /, methods: tuple[str, ...], as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Show what a method uploads and broadcasts in a round, all clients together.
+    """Show what a method uploads and broadcasts in a round, all clients together, and what a client computes.
 
     Sizes are stated (--classes --width --pairs ...), or taken from data (--dataset --partition ...). Without data,
     images are 3 x 32 x 32 unless --channels and --image-size say otherwise. --clients are those that take part.
@@ -59,6 +64,15 @@ def _print(found: Traffic) -> None:
         if "communication" in row
         for kind, counts in row["communication"].items()
     ]
+    work = [
+        {"method": row["method"]}
+        | {name.replace("_", " "): f"{number:,.{2 * (name == 'ratio_to_local')}f}" for name, number in own.items()}
+        for row in found.methods
+        if (own := row.get("operations"))
+    ]
+    if work:
+        told = "operations of one client in a settled round, mean over clients; a multiply-add is two"
+        common.print_table(told, work, as_json=False)
     sizes = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.sizes.items())
     common.print_table("communication of a settled round, all clients together", table, as_json=False)
     common.tell(f"sizes: {sizes}")

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.method import ClientSetup, Method, State
-from fedpriv.federation.operations import local_training_flops
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.summary import (
     Communication,
@@ -21,6 +20,7 @@ from fedpriv.federation.summary import (
     RunSummary,
     Total,
     Traffic,
+    Work,
 )
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Count, count
@@ -76,7 +76,7 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
 def summarise(
     directory: RunDirectory,
     config: RunConfig,
-    clients: Sequence[ClientSetup],
+    work: Work,
     *,
     defenses: tuple[DefenseFacts, ...],
     privacy: Sequence[Mapping[str, Any]],
@@ -86,7 +86,7 @@ def summarise(
     Args:
         directory: of the run.
         config: its configuration.
-        clients: their setups.
+        work: operations of its clients.
         defenses: in the order in which they were applied.
         privacy: the guarantees that they account for.
     """
@@ -99,7 +99,7 @@ def summarise(
         communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
         privacy=plain(privacy),
         defenses=defenses,
-        flops=local_training_flops(clients),
+        flops=work,
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
     )

@@ -145,6 +145,7 @@ def train(
             optimiser.step()
     if velocity is not None:
         velocity |= _velocity(optimiser, module)
+    trace.local_steps_done()
     return float(total) / len(batches) if batches else float("nan")
 
 

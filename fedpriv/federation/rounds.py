@@ -20,6 +20,7 @@ from fedpriv.federation.defense import Defense, DefensePipeline, Sender, defense
 from fedpriv.federation.footprint import refuse_images, refuse_networks
 from fedpriv.federation.gaps import refuse_gaps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
+from fedpriv.federation.operations import client_operations
 from fedpriv.federation.plans import check_plan, protection_plan
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
 from fedpriv.federation.summary import Counts, RoundLine, RunSummary
@@ -291,11 +292,17 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             # With a checkpoint every round only this round's clients have changed since the last one.
             changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
             directory.save_checkpoint(checkpoint, changed, config.keep)
-    defenses = tuple(defense_facts(defense) for defense in federation.pipeline.defenses)
-    privacy = federation.pipeline.privacy(protection_plan(config, method, federation.clients))
-    summary = summarise(directory, config, federation.clients, defenses=defenses, privacy=privacy)
+    summary = _summary(federation, directory)
     directory.finish(summary)
     return summary
+
+
+def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:
+    config, method = federation.config, federation.method
+    defenses = tuple(defense_facts(defense) for defense in federation.pipeline.defenses)
+    privacy = federation.pipeline.privacy(protection_plan(config, method, federation.clients))
+    work = client_operations(method, federation.clients, federation.server)
+    return summarise(directory, config, work, defenses=defenses, privacy=privacy)
 
 
 def _standing(federation: Federation, directory: RunDirectory) -> tuple[int, State, list[State], Message, Counts]:

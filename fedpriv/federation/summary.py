@@ -102,17 +102,33 @@ class Communication(Record):
 
 
 class Work(Record):
-    """Floating-point operations of local training in a round (:mod:`fedpriv.federation.operations`).
+    """Floating-point operations of clients in a settled round (:mod:`fedpriv.federation.operations`).
 
     Attributes:
-        local_training_per_client_round: one number a client.
+        per_client_round: of all that the method's client step does, forward and backward, one number a client; empty
+            where it was not counted.
         mean_per_client_round: their mean.
-        multiply_add_counts: operations that a multiplication with its addition counts as.
+        local_training_per_client_round: of training the private model by cross-entropy alone, one number a client.
+        mean_local_training_per_client_round: their mean.
+        prediction_per_image: of classifying one image as the method does, one number a client: forward alone.
+        not_counted: why the client step was not counted; empty where it was.
+        multiply_add_counts: operations that a multiplication with its addition counts as; papers that count
+            multiply-adds have half of every figure.
     """
 
+    per_client_round: tuple[int, ...] = ()
+    mean_per_client_round: float | None
     local_training_per_client_round: tuple[int, ...]
-    mean_per_client_round: float
+    mean_local_training_per_client_round: float
+    prediction_per_image: tuple[int, ...] = ()
+    not_counted: str = ""
     multiply_add_counts: Literal[2] = 2
+
+    @property
+    def ratio_to_local(self) -> float | None:
+        """Operations of the method's client step over those of training alone; None where either is unknown."""
+        mean, local = self.mean_per_client_round, self.mean_local_training_per_client_round
+        return None if mean is None or not local else mean / local
 
 
 class RoundLine(Record):
@@ -143,11 +159,11 @@ class RunSummary(Record):
         communication: of all clients.
         privacy: guarantees accounted over the whole run, one for each defense that has any, as it states them.
         defenses: in the order in which they are applied.
-        flops: of local training.
+        flops: of clients in a round.
         seconds: wall-clock time of all rounds.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     method: str
     dataset: str
     rounds: int

@@ -269,7 +269,10 @@ def _csv_row(row: Row, target: float) -> dict[str, object]:
         for count in COUNTS:
             found[f"{moment}_{count}_scalars_to_target"] = reached.scalars[count] if reached else None
             found[f"{moment}_{count}_bytes_to_target"] = reached.bytes[count] if reached else None
-    found["flops_per_client_round"] = run.summary.flops.mean_per_client_round
+    work = run.summary.flops
+    found["flops_per_client_round"] = work.mean_per_client_round
+    found["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
+    found["flops_prediction_per_image"] = sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
     found["seconds"] = run.summary.seconds
     return found
 

@@ -1,4 +1,4 @@
-"""The verb ``cost``: communication of a round, without training."""
+"""The verb ``cost``: communication and computation of a round, without training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Required, TypedDict, Unpack
 
+from fedpriv.datasets.holdings import class_counts
 from fedpriv.experiment.federation_settings import (
     DIVISION_SETTINGS,
     FLAG_NAMES,
@@ -17,6 +18,7 @@ from fedpriv.experiment.federation_settings import (
 )
 from fedpriv.experiment.saving import Tabular
 from fedpriv.federation.method import Method
+from fedpriv.federation.planned_operations import PlannedClients, planned_operations
 from fedpriv.federation.planned_traffic import communication, held, with_models
 from fedpriv.federation.rounds import load_division
 from fedpriv.methods import METHODS
@@ -35,6 +37,9 @@ DATA_SETTINGS = (
 STATED = ("classes", "pairs", "samples", "channels")
 """Sizes that data would give."""
 
+TRAINING = ("batch_size", "epochs", "drop_last", "local_steps")
+"""Settings of local training that operations depend on, and nothing else of a count."""
+
 _NUMBERS = ("classes", "width", "pairs", "samples", "channels", "model_scalars", "clusters", "compressed_scalars")
 
 
@@ -49,6 +54,7 @@ class CostSettings(FederationSettings, total=False):
         model_scalars: parameters of one client's model, instead of ``models``.
         clusters: cluster prototypes over all classes, Q (fpl).
         compressed_scalars: scalars of one compressed model (fedkd).
+        operations: count what client steps compute too; of every architecture a few steps on images of noise.
         seed: of the partition.
         download: fetch the data set if it is missing.
     """
@@ -60,6 +66,7 @@ class CostSettings(FederationSettings, total=False):
     model_scalars: int
     clusters: int
     compressed_scalars: int
+    operations: bool
     seed: int
     download: bool
 
@@ -70,11 +77,14 @@ class MethodTraffic(TypedDict, total=False):
     Attributes:
         method: its name.
         communication: ``paper`` and ``full`` -> scalars and bytes of a round in both directions.
+        operations: where asked for, of one client in a round, mean over clients: ``per_client_round``,
+            ``local_training_per_client_round`` alone, their ``ratio_to_local``, ``prediction_per_image``.
         missing: why it is not counted.
     """
 
     method: Required[str]
     communication: Mapping[str, Mapping[str, int]]
+    operations: Mapping[str, float]
     missing: str
 
 
@@ -85,7 +95,8 @@ class Traffic(Tabular):
     Attributes:
         sizes: what was counted with: clients, classes, width, and so on.
         methods: one mapping a method: ``method``, and ``communication`` (``paper`` and ``full`` counts of scalars and
-            bytes in both directions), or ``missing``: the size that is not known.
+            bytes in both directions), with ``operations`` where they were asked for; or ``missing``: the size that is not
+            known.
     """
 
     sizes: Mapping[str, Any]
@@ -95,13 +106,14 @@ class Traffic(Tabular):
         """Return the counts, one row a method and way of counting."""
         return [
             {"method": row["method"], "count": kind, **counts}
+            | {f"operations_{name}": number for name, number in row.get("operations", {}).items()}
             for row in self.methods
             for kind, counts in row.get("communication", {}).items()
         ]
 
 
 def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) -> Traffic:
-    """Count what methods upload and broadcast in a round, without training.
+    """Count what methods upload and broadcast in a round, and what their clients compute, without training.
 
     Sizes are stated (``classes``, ``width``, ``pairs``, ...), or taken from data (``dataset``, ``partition``, ...). Without
     data, images are 3 x 32 x 32 unless ``channels`` and ``image_size`` say otherwise. ``clients`` are those that take part.
@@ -126,16 +138,21 @@ def cost(methods: str | Sequence[str] = "fedre", **sizes: Unpack[CostSettings]) 
     option = mapping("option", sizes.get("option", ()))
     if option and len(names) > 1:
         raise UserError(f"{argument('option')} belongs to one method; ask for one {argument('methods')} with it")
-    facts, where, mixed = _sizes(sizes)
-    rows = tuple(_row(method, facts, option, mixed) for method in chosen)
+    told = [argument(name) for name in TRAINING if name in sizes]
+    if told and not sizes.get("operations"):
+        raise UserError(f"{', '.join(told)}: nothing sent depends on it; it belongs to {argument('operations')}")
+    facts, where, mixed, train_sizes = _sizes(sizes)
+    planned = _planned(sizes, facts, train_sizes) if sizes.get("operations") else None
+    rows = tuple(_row(method, facts, option, mixed, planned) for method in chosen)
     reasons = [row["missing"] for row in rows if "missing" in row]
     if len(reasons) == len(rows):
         raise UserError(reasons[0] if len(rows) == 1 else f"no method can be counted; {names[0]}: {reasons[0]}")
     return Traffic(where, rows)
 
 
-def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool]:
-    """Return the sizes, the same for people and machines, and whether architectures differ."""
+def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], bool, tuple[int, ...]]:
+    """Return the sizes, the same for people and machines, whether architectures differ, and data's training images."""
+    train_sizes: tuple[int, ...] = ()
     where: dict[str, Any] = {}
     models: str | None = given.get("models")
     clients = given.get("clients", 10)
@@ -146,6 +163,7 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         config = named_config("local", {**known, "models": models or "small"}, given.get("seed", 0))
         federated, image_shape = load_division(config, download=given.get("download", False))
         models, sizes = config.models, held(federated)
+        train_sizes = tuple(class_counts(federated).sum(1).tolist())
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
     else:
         stated = {name: given[name] for name in ("clients", "image_size") if given.get(name) is not None}
@@ -179,7 +197,27 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         *("compressed_scalars", "all_model_scalars" if mixed else "model_scalars"),
     )
     where |= {name: getattr(facts, name) for name in named if getattr(facts, name) is not None}
-    return facts, where, mixed
+    return facts, where, mixed, train_sizes
+
+
+def _planned(given: Mapping[str, Any], facts: FederationSizes, train_sizes: tuple[int, ...]) -> PlannedClients:
+    """Return the clients whose steps are counted; where no data says who holds what, all hold as much."""
+    models = given.get("models") or ("small" if train_sizes else None)
+    if models is None or facts.blueprint is None:
+        raise UserError(
+            f"operations depend on the architecture: pass {argument('models')} with {argument('operations')}"
+        )
+    if not train_sizes:
+        each, left = divmod(int(facts.need("samples")), facts.clients)
+        train_sizes = tuple(each + (k < left) for k in range(facts.clients))
+    names = family(models)
+    own = {name: given[name] for name in TRAINING if name in given}
+    return PlannedClients(
+        blueprints=tuple(replace(facts.blueprint, name=names[k % len(names)]) for k in range(facts.clients)),
+        train_sizes=train_sizes,
+        training=named_config("local", own, 0).training,
+        public=facts.public or 0,
+    )
 
 
 def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
@@ -191,8 +229,16 @@ def _refuse_stated(given: Mapping[str, Any], wants_data: Sequence[str]) -> None:
         raise UserError(f"{stated}: {reason}, and data gives these sizes itself; {remedy}")
 
 
-def _row(method: Method, facts: FederationSizes, options: dict[str, Any], mixed: bool) -> MethodTraffic:
+def _row(
+    method: Method, facts: FederationSizes, options: dict[str, Any], mixed: bool, planned: PlannedClients | None
+) -> MethodTraffic:
     try:
-        return {"method": method.name, "communication": communication(method, facts, options, mixed=mixed)}
+        row: MethodTraffic = {
+            "method": method.name,
+            "communication": communication(method, facts, options, mixed=mixed),
+        }
+        if planned is not None:
+            row["operations"] = planned_operations(method, planned, options)
+        return row
     except UserError as error:
         return {"method": method.name, "missing": str(error)}
