@@ -44,7 +44,7 @@ _RATE = 1e-3  # counted steps must not diverge, whatever the run's own rate does
 
 @dataclass(frozen=True)
 class StepOperations:
-    """What one client step of an architecture does, apart by what it grows with.
+    """Operations of one client step of an architecture, apart by what they grow with.
 
     Attributes:
         phases: of each phase of local training, operations per image of a local step and per local step.
