@@ -243,9 +243,7 @@ def test_an_unfinished_run_is_named_and_left_out(trained, capsys, tmp_path):
     assert "warning: stopped: unfinished run (4 of 4 rounds, no summary.json)" in err
     code, out, err = call(capsys, "report", trained, "stopped", "--out", "still", "--quiet")
     assert (code, out) == (0, "")
-    assert err.startswith(
-        "warning: stopped: unfinished run (4 of 4 rounds, no summary.json)"
-    )
+    assert err.startswith("warning: stopped: unfinished run (4 of 4 rounds, no summary.json)")
     for arguments in (["stopped"], [trained, "stopped", "--strict"]):
         code, _, err = call(capsys, "report", *arguments, "--out", "other")
         assert (code, len(err.strip().splitlines())) == (2, 1)
