@@ -4,10 +4,12 @@ Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Ne
 :mod:`fedpriv.methods.shared.alignment` for the term. Three methods differ in where the reference comes from:
 
 - ``fedhenn`` (algorithm 2, equation 6), for clients of any architecture: they upload whole models. The server keeps every
-  client's newest weights, so that the reference covers all N clients, also those that did not take part: K_ref = 1/N
-  sum_j K_j over the round's public images. Nothing is averaged but kernels; with weight 0 clients train alone.
+  client's newest weights, so that the reference covers all N clients, also those that did not take part: K_ref =
+  sum_j w_j K_j over the round's public images, w_j = 1/N unless ``client_weights`` says otherwise. Nothing is averaged
+  but kernels; with weight 0 clients train alone.
 - ``fedhenn-homogeneous`` (algorithm 1, equation 5): FedAvg, where K_ref is the kernel of the global model that the client
-  just received; it computes that itself. With weight 0 this is FedAvg.
+  just received; it computes that itself. With weight 0 this is FedAvg. Only here, where representations have one
+  meaning, can Procrustes distance stand in place of CKA (section 3.4).
 - ``fedhenn-kernel``, a variant of ours in which the server never holds a client's model: clients upload the kernel K_i of
   their trained model. Since only clients can compute kernels, the reference of a round is about the images of the round
   before, and is the mean over that round's clients. A broadcast therefore carries, in this order, the L images that the
@@ -16,36 +18,65 @@ Source: Makhija, Han, Ho, Ghosh: Architecture Agnostic Federated Learning for Ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from fedpriv.federation.defense import Loss
 from fedpriv.federation.local_training import classification_loss, train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads, own_cross_entropy
 from fedpriv.federation.states import inner, outer, parameters, put, take
 from fedpriv.methods import fedavg
 from fedpriv.methods.shared import alignment, personal_model
-from fedpriv.methods.shared.alignment import Options, coefficient, public_kernel, sample_images
+from fedpriv.methods.shared.alignment import (
+    CKA,
+    PROCRUSTES,
+    Comparison,
+    HomogeneousOptions,
+    MixtureOptions,
+    Options,
+    coefficient,
+    mixture_weight,
+    public_kernel,
+    sample_images,
+)
 from fedpriv.models.build import build_model
 from fedpriv.models.split import SplitModel
 from fedpriv.wire.payloads import Coefficient, Kernel, Message, Model, PublicImages, find_payload, get_payload
 from fedpriv.wire.public_loss import PublicLoss
 
-ROUND, IMAGES = "round", "images"
+ROUND, IMAGES, VELOCITY = "round", "images", "velocity"
 FIRST = {ROUND: torch.tensor([1])}
 _TERM = "alignment of representations of public images"
 
 
-def train_aligned(
-    setup: ClientSetup, broadcast: Message, images: Tensor, reference: Tensor, rng: torch.Generator
-) -> None:
-    """Train ``setup.model`` by cross-entropy and alignment on images ``(L, c, h, w)`` with K_ref ``(L, L)``."""
+def aligned(
+    setup: ClientSetup,
+    broadcast: Message,
+    images: Tensor,
+    reference: Tensor,
+    rng: torch.Generator,
+    comparison: Comparison = CKA,
+) -> Loss:
+    """Return cross-entropy and alignment on images ``(L, c, h, w)`` with a reference, weighted as the server says."""
     weight = float(get_payload(broadcast, Coefficient).value)
-    loss = alignment.aligned_loss(setup, images, reference, weight, rng)
-    train(setup.model, setup.train, setup.training, rng, loss, setup.trace)
+    return alignment.aligned_loss(setup, images, reference, weight, rng, comparison)
+
+
+def trained(setup: ClientSetup, state: State, loss: Loss, rng: torch.Generator) -> State:
+    """Train ``setup.model``; return its state, and the momentum that the next round begins with where it is kept."""
+    velocity = inner(state, VELOCITY) if setup.options.keep_momentum else None
+    train(setup.model, setup.train, setup.training, rng, loss, setup.trace, velocity=velocity)
+    return take(setup.model, "model") | outer(velocity or {}, VELOCITY)
+
+
+def what_else(term: str, options: Options, round_: int) -> str:
+    """Return what moves the weights beside cross-entropy, in words."""
+    kept = "momentum of earlier rounds moves the weights as well" if options.keep_momentum and round_ > 1 else ""
+    return "; ".join(filter(None, (term if options.weight else "", kept)))
 
 
 # ---------------------------------------------------------------- fedhenn
@@ -74,13 +105,24 @@ def broadcast(setup: ServerSetup, state: State, rng: torch.Generator) -> Message
 
 @torch.no_grad()
 def mean_kernel(setup: ServerSetup, state: State, images: Tensor) -> Tensor:
-    """Return 1/N sum_j K_j ``(L, L)`` over all clients' newest models, summed in float64."""
-    total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
-    for client, blueprint in enumerate(setup.blueprints):
-        model = setup.scratch(blueprint)
-        load(model, inner(state, prefix(client)))
-        total += public_kernel(model, images, setup.options).double()
-    return (total / len(setup.blueprints)).float()
+    """Return sum_j w_j K_j ``(L, L)`` over all clients' newest models, summed in float64; the weights sum to one."""
+
+    def kernels() -> Iterator[tuple[int, Tensor]]:
+        for client, blueprint in enumerate(setup.blueprints):
+            model = setup.scratch(blueprint)
+            load(model, inner(state, prefix(client)))
+            yield client, public_kernel(model, images, setup.options)
+
+    return mixed(kernels(), setup.options)
+
+
+def mixed(kernels: Iterable[tuple[int, Tensor]], options: MixtureOptions) -> Tensor:
+    """Return the mean ``(L, L)`` of (client, kernel), each weighted by w_j, summed in float64; one kernel at a time."""
+    total, weights = torch.zeros((), dtype=torch.float64), 0.0
+    for client, matrix in kernels:
+        weight = mixture_weight(options, client)
+        total, weights = total.to(matrix.device) + weight * matrix.double(), weights + weight
+    return (total / weights).float()
 
 
 @torch.no_grad()
@@ -94,8 +136,8 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     """Train by cross-entropy and alignment; upload the whole model."""
     put(setup.model, state, "model")
     images, reference = get_payload(broadcast, PublicImages).images, get_payload(broadcast, Kernel).matrix
-    train_aligned(setup, broadcast, images, reference, rng)
-    return take(setup.model, "model"), (Model(parameters(setup.model)),)
+    state = trained(setup, state, aligned(setup, broadcast, images, reference, rng), rng)
+    return state, (Model(parameters(setup.model)),)
 
 
 def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
@@ -109,7 +151,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 METHOD = Method(
     name="fedhenn",
     source="Makhija et al., ICML 2022",
-    options=Options,
+    options=MixtureOptions,
     uploads=("model",),
     broadcasts=("public-images", "kernel", "coefficient"),
     start=start,
@@ -118,9 +160,10 @@ METHOD = Method(
     client_step=client_step,
     server_step=server_step,
     predict=personal_model.predict,
+    check=alignment.check,
     needs_public=True,
     sizes=alignment.sizes,
-    public_loss=lambda options, round_: PublicLoss(besides=_TERM if options.weight else ""),
+    public_loss=lambda options, round_: PublicLoss(besides=what_else(_TERM, options, round_)),
 )
 
 
@@ -136,11 +179,12 @@ def start_averaging(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Me
 def train_averaged(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train the global model by cross-entropy and alignment with where it came from; upload it."""
     images = get_payload(broadcast, PublicImages).images
+    comparison = PROCRUSTES if setup.options.distance == "procrustes" else CKA
     put(setup.model, fedavg.apply_broadcast(setup, state, broadcast), "model")
     with torch.no_grad():
-        reference = public_kernel(setup.model, images, setup.options)
-    train_aligned(setup, broadcast, images, reference, rng)
-    return take(setup.model, "model"), (Model(parameters(setup.model)), fedavg.sample_count(setup))
+        reference = comparison.made(setup.model, images, setup.options)
+    state = trained(setup, state, aligned(setup, broadcast, images, reference, rng, comparison), rng)
+    return state, (Model(parameters(setup.model)), fedavg.sample_count(setup))
 
 
 def average(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
@@ -155,15 +199,18 @@ HOMOGENEOUS = replace(
     fedavg.METHOD,
     name="fedhenn-homogeneous",
     source="Makhija et al., ICML 2022",
-    options=Options,
+    options=HomogeneousOptions,
     broadcasts=("model", "public-images", "coefficient"),
     start=start_averaging,
     client_step=train_averaged,
     server_step=average,
+    check=alignment.check,
     needs_public=True,
     sizes=alignment.sizes,
     # The gradient of the term is zero where a round begins.
-    public_loss=lambda options, round_: PublicLoss(later=_TERM if options.weight else ""),
+    public_loss=lambda options, round_: PublicLoss(
+        besides=what_else("", options, round_), later=_TERM if options.weight else ""
+    ),
 )
 
 
@@ -183,21 +230,25 @@ def train_and_compare(
     images, reference = get_payload(broadcast, PublicImages).images, find_payload(broadcast, Kernel)
     put(setup.model, state, "model")
     known = 0 if reference is None else len(reference.matrix)
-    if reference is None:
-        train(setup.model, setup.train, setup.training, rng, classification_loss(setup.model), setup.trace)
-    else:
-        train_aligned(setup, broadcast, images[:known], reference.matrix, rng)
+    loss = classification_loss(setup.model)
+    if reference is not None:
+        loss = aligned(setup, broadcast, images[:known], reference.matrix, rng)
+    state = trained(setup, state, loss, rng)
     with torch.no_grad():
         matrix = public_kernel(setup.model, images[known:], setup.options)
-    return take(setup.model, "model"), (Kernel(matrix),)
+    return state, (Kernel(matrix),)
 
 
 def average_kernels(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.Generator) -> tuple[State, Message]:
     """Average the kernels of the round's clients and ask for those of new images."""
-    kernels = torch.stack([get_payload(upload, Kernel).matrix.double() for _, upload in uploads])
+    kernels = ((client, get_payload(upload, Kernel).matrix) for client, upload in uploads)
     images, round_ = sample_images(setup, rng), state[ROUND] + 1
     both = PublicImages(torch.cat([state[IMAGES], images]))
-    return {ROUND: round_, IMAGES: images}, (both, Kernel(kernels.mean(0).float()), coefficient(setup, int(round_)))
+    return {ROUND: round_, IMAGES: images}, (
+        both,
+        Kernel(mixed(kernels, setup.options)),
+        coefficient(setup, int(round_)),
+    )
 
 
 KERNEL = replace(

@@ -32,6 +32,8 @@ ROWS: list[tuple[str, dict]] = [
     *[("fedhenn", {"kernel": name, "rad_batch": size}) for name, size in (("linear", None), ("rbf", 4))],
     ("fedhenn-kernel", {}),
     ("fedhenn-homogeneous", {"schedule": "constant"}),
+    ("fedhenn-homogeneous", {"schedule": "constant", "distance": "procrustes"}),
+    ("fedhenn", {"client_weights": [1.0, 2.0]}),
     *[("fedre", {"mechanism": name}) for name in ("RSR", "VAR", "RAR", "RSP", "VAP", "RAP")],
     ("fedre", {"sampling": "fixed", "distribution": "laplace"}),
     ("fedmrl", {}),
