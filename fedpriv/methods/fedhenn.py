@@ -74,7 +74,7 @@ def trained(setup: ClientSetup, state: State, loss: Loss, rng: torch.Generator) 
 
 
 def what_else(term: str, options: Options, round_: int) -> str:
-    """Return what moves the weights beside cross-entropy, in words."""
+    """Return, in words, all that moves the weights beside cross-entropy."""
     kept = "momentum of earlier rounds moves the weights as well" if options.keep_momentum and round_ > 1 else ""
     return "; ".join(filter(None, (term if options.weight else "", kept)))
 
