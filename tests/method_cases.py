@@ -26,16 +26,27 @@ class World:
         self.scratch = lambda blueprint: scratch.setdefault(blueprint, build_model(blueprint, 0))
         rng = generator(0, "images")
         self.setups = []
+        drawn = torch.rand(12, *SHAPE, generator=generator(0, "public")), torch.arange(12) % CLASSES
+        public, classes = drawn if self.method.needs_public else (None, None)
         for k, size in enumerate(SIZES):
             blueprint = Blueprint(models[k % len(models)], SHAPE, CLASSES, WIDTH)
             labels = torch.randint(CLASSES, (size,), generator=rng)
             train = Samples(torch.rand(size, *SHAPE, generator=rng), labels)
             self.setups.append(
                 ClientSetup(
-                    k, blueprint, self.scratch(blueprint), train, LocalTraining(**training), self.options, self.scratch
+                    *(
+                        k,
+                        blueprint,
+                        self.scratch(blueprint),
+                        train,
+                        LocalTraining(**training),
+                        self.options,
+                        self.scratch,
+                    ),
+                    public=public,
+                    public_labels=classes if self.method.needs_public_labels else None,
                 )
             )
-        public = torch.rand(12, *SHAPE, generator=rng)
         self.server = ServerSetup(
             n_clients=3,
             blueprint=self.setups[0].blueprint,

@@ -164,7 +164,7 @@ def halved(clients: list[ClientData], share: float, seed: int) -> tuple[ClientDa
 
 
 def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, Samples]:
-    """Set random images aside before anything is divided. No client and no server of a method sees their labels.
+    """Set random images aside before anything is divided. Their labels are for methods that say they need them.
 
     Args:
         dataset: what images are taken from.

@@ -56,7 +56,9 @@ def _mean(payloads: Sequence[Payload], shares: Tensor) -> Payload:
     values: dict[str, Any] = {}
     for spec in fields(first):
         own = getattr(first, spec.name)
-        if isinstance(own, Mapping):
+        if not spec.metadata["private"]:
+            values[spec.name] = own  # metadata, the same for everybody who answers one broadcast
+        elif isinstance(own, Mapping):
             values[spec.name] = {
                 name: _weighted([getattr(p, spec.name)[name] for p in payloads], shares) for name in own
             }

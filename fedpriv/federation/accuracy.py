@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from fedpriv.datasets.types import Samples
-from fedpriv.federation.method import ClientSetup, Method, State
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.summary import (
     Communication,
@@ -42,11 +42,13 @@ def evaluate(
     broadcast: Message,
     known: Counts,
     changed: set[int],
+    server: tuple[ServerSetup, State, State] | None = None,
 ) -> Counts:
     """Return ``[correct, total]`` of every client by when it was counted: after training, and after the next broadcast.
 
     A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
-    is not evaluated twice.
+    is not evaluated twice. Of the ``server``, given by its setup and its states before and after its step, the model is
+    counted on every client's test images, where the method says that it has one.
     """
     extra, further = method.extra_predictors, method.further_predictors(clients[0][0].options)
     predictors = {"": method.predict} | {f"_{name}": predict for name, predict in {**extra, **further}.items()}
@@ -66,7 +68,22 @@ def evaluate(
             after = before if unchanged else _correct(predict(setup, updated, test.images), test.labels)
             found[trained].append(before)
             found[received].append(after)
-    return found
+    return found if server is None else found | _of_server(method, server, [test for _, test in clients], known)
+
+
+def _of_server(
+    method: Method, server: tuple[ServerSetup, State, State], tests: Sequence[Samples], known: Counts
+) -> dict[str, list[Sequence[int]]]:
+    """Return the server's own counts on every client's test images; ``known`` are those of the round before."""
+    (setup, *states), predict = server, method.server_predict
+    if predict is None:
+        return {}
+    trained, received = "after_training_server_model", "after_broadcast_server_model"
+
+    def counts(state: State) -> list[Sequence[int]]:
+        return [_correct(predict(setup, state, test.images), test.labels) for test in tests]
+
+    return {trained: list(known[received]) if received in known else counts(states[0]), received: counts(states[1])}
 
 
 def _correct(scores: Tensor, labels: Tensor) -> list[int]:

@@ -84,6 +84,9 @@ class ClientSetup:
         training: how it trains.
         options: the method's own options, an instance of ``Method.options``.
         scratch: gives a scratch module of any other architecture (shared small models).
+        public: the public images ``(p, c, h, w)`` in [0, 1] that everybody was handed before the first round, of methods
+            that need them; else None. What is handed out beforehand is not in the ledger.
+        public_labels: their classes ``(p,)`` int64, of methods that need these too; else None.
         trace: where a client step notes the images of each of its local steps, and of a mixture. Never read by a method.
     """
 
@@ -94,6 +97,8 @@ class ClientSetup:
     training: LocalTraining
     options: Any
     scratch: Callable[[Blueprint], SplitModel]
+    public: Tensor | None = field(default=None, compare=False, repr=False)
+    public_labels: Tensor | None = field(default=None, compare=False, repr=False)
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
 
     @property
@@ -196,11 +201,14 @@ class Method:
         predict: (client setup, state, images (n, c, h, w) in [0, 1]) -> scores (n, C), the largest wins.
         check: raises UserError for a plan that the method cannot run, before anything is trained.
         homogeneous: whether all clients must share one architecture.
-        needs_public: whether the server needs public images.
+        needs_public: whether public images are needed; server and clients hold them.
+        needs_public_labels: whether clients are told the classes of public images.
         sizes: (sizes of a federation, with the method's options) -> scalars of a settled round that the declared shapes of
             the payloads do not tell; see :func:`fedpriv.federation.planned_traffic.message_sizes`.
         extra_predictors: further ways to predict, by name, from the private model (``model.*`` in the state) alone;
             their accuracy is recorded beside the main one.
+        server_predict: (server setup, server state, images) -> scores, where the server trains a model of its own; its
+            accuracy on every client's test images is recorded as of a further way to predict, ``server_model``.
         accepted_substitutes: kinds of payload that the server takes in place of its own kind, if a defense turns one into
             the other.
         further_predictors: options -> ways to predict, by name, that the options ask for, from the whole state; their
@@ -228,8 +236,10 @@ class Method:
     check: Callable[[Plan], None] = lambda plan: None
     homogeneous: bool = False
     needs_public: bool = False
+    needs_public_labels: bool = False
     sizes: Callable[[FederationSizes], Scalars] = lambda facts: {}
     extra_predictors: Mapping[str, Predictor] = field(default_factory=dict)
+    server_predict: Callable[[ServerSetup, State, Tensor], Tensor] | None = None
     accepted_substitutes: tuple[str, ...] = ()
     further_predictors: Callable[[Any], Mapping[str, Predictor]] = lambda options: {}
     shared: Callable[[Blueprint, Any], Blueprint] = own_architecture

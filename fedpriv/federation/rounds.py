@@ -197,6 +197,7 @@ def prepare(
     )
     refuse_networks(blueprints, device)
     cache = ModelCache(device)
+    shared = None if public is None or not method.needs_public else public.to(device)
     setups = tuple(
         ClientSetup(
             client=k,
@@ -206,6 +207,8 @@ def prepare(
             training=config.training,
             options=options,
             scratch=cache,
+            public=None if shared is None else shared.images,
+            public_labels=shared.labels if shared is not None and method.needs_public_labels else None,
         )
         for k, blueprint in enumerate(blueprints)
     )
@@ -242,7 +245,6 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     config, method = federation.config, federation.method
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))
-    defended = bool(federation.pipeline.defenses)
     tested = list(zip(federation.clients, federation.tests, strict=True))
     for round_ in range(done + 1, config.rounds + 1):
         began = time.perf_counter()
@@ -268,13 +270,14 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
         if is_captured(config, round_, uploads):
             capture(directory, round_, broadcast, uploads, traces)
         rng = generator(config.seed, "server-step", round_)
-        trained = time.perf_counter()
-        if uploads or not defended:
+        trained, before = time.perf_counter(), server
+        if uploads or not federation.pipeline.defenses:
             server, next_broadcast = method.server_step(federation.server, server, uploads, rng)
         else:  # nobody sent anything: the server has nothing to learn from, and says what it said before
             next_broadcast = broadcast
         served = time.perf_counter()
-        evaluation = evaluate(method, tested, states, next_broadcast, evaluation, set(chosen))
+        moments = federation.server, before, server
+        evaluation = evaluate(method, tested, states, next_broadcast, evaluation, set(chosen), moments)
         line = RoundLine(
             round=round_,
             participants=chosen,

@@ -28,6 +28,8 @@ METHODS = Registry(
         "fedgen": "fedpriv.methods.fedgen:METHOD",
         "fedgen-homogeneous": "fedpriv.methods.fedgen:HOMOGENEOUS",
         "fd": "fedpriv.methods.fd:METHOD",
+        "fedmd": "fedpriv.methods.fedmd:METHOD",
+        "ds-fl": "fedpriv.methods.ds_fl:METHOD",
         "fedral": "fedpriv.methods.fedral:METHOD",
         "fedkd": "fedpriv.methods.fedkd:METHOD",
         "fedapen": "fedpriv.methods.fedapen:METHOD",

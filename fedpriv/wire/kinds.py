@@ -62,7 +62,11 @@ OF_IMAGES = Kinds(lambda k: k.space == "representation" and k.computed_from == "
 CLASS_MEANS = Kinds(lambda k: k.space == "representation" and k.computed_from == "class")
 MIXTURES = Kinds(lambda k: k.space == "representation" and k.computed_from == "mixture")
 CLASS_OUTPUTS = Kinds(lambda k: k.space == "outputs" and k.computed_from == "class")
+PUBLIC_OUTPUTS = Kinds(lambda k: k.space == "outputs" and k.computed_from == "public")
 KERNELS = Kinds(lambda k: k.space == "kernel")
+
+ANSWERS = Kinds(lambda k: k.computed_from == "public")
+"""What a client's network makes of public inputs, the same for everybody: clients are told apart by comparing them."""
 
 BY_CLASS = Kinds(lambda k: k.computed_from in ("image", "class", "mixture"))
 """Rows that are each of one class, or a mixture of classes."""

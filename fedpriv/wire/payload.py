@@ -24,7 +24,8 @@ nothing of any client (``server``)."""
 
 Space = Literal["representation", "outputs", "weights", "factors", "kernel", "counts", "pixels", "number"]
 """Where the values live: representations of width d; class outputs; parameters of a network as they are, or as factors of
-truncated singular value decompositions; similarities of inputs; numbers of images; images; one hyperparameter."""
+truncated singular value decompositions; similarities of inputs; numbers of images; images; one hyperparameter, or places in
+a public set."""
 
 Network = Literal["whole", "small", "extractor", "head", "mapping", "generator"]
 """Which network's weights: the client's own, whole; a smaller one shared beside it; the own one's extractor or head; a
@@ -330,6 +331,8 @@ def _as(payload: Payload, wanted: type[P]) -> P | None:
     for spec in fields(wanted):
         says = spec.metadata["says"]
         name = payload.values_field() if says is None else payload.field_that_says(says)
+        if says is None and not spec.metadata["private"]:  # metadata: known by its name alone
+            name = spec.name if spec.name in payload.tensors() else None
         values[spec.name] = None if name is None else getattr(payload, name)
     return (
         None if any(values[s.name] is None and not s.metadata["optional"] for s in fields(wanted)) else wanted(**values)

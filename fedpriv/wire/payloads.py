@@ -87,6 +87,16 @@ class Kernel(Payload, kind="kernel", computed_from="public", space="kernel", agg
 
 
 @dataclass(frozen=True)
+class PublicLogits(
+    Payload, kind="public-logits", computed_from="public", space="outputs", aggregation="mean", once=False
+):
+    """Outputs on public samples, logits or softmax vectors (FedMD, DS-FL; broadcast as the consensus)."""
+
+    values: Tensor = tensor("n C", private=True)
+    samples: Tensor = tensor("n", private=False, integer=True, paper=False)  # their places in the public set
+
+
+@dataclass(frozen=True)
 class LabelCounts(Payload, kind="label-counts", computed_from="client", space="counts", aggregation="sum", once=True):
     """Number of training images of each class that the client holds (FedGen, once)."""
 
@@ -178,6 +188,15 @@ class PublicImages(
     """Unlabelled public images that every client represents (FedHeNN's broadcast)."""
 
     images: Tensor = tensor("L c h w", private=False)
+
+
+@dataclass(frozen=True)
+class PublicSamples(
+    Payload, kind="public-samples", computed_from="server", space="number", aggregation="none", once=False
+):
+    """Places in the public set, which everybody holds: the samples whose outputs are asked for (FedMD, DS-FL)."""
+
+    samples: Tensor = tensor("n", private=False, integer=True, paper=False)
 
 
 @dataclass(frozen=True)

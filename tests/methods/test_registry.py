@@ -55,6 +55,10 @@ ROWS: list[tuple[str, dict]] = [
     ("fedgen", {"noise": 5, "hidden": 7, "learning_rate": 0.005, "steps": 3, "batch_size": 4}),
     *[("fd", {"targets": name}) for name in ("softmax", "logits_mse", "raw")],
     ("fd", {"collect": "training"}),
+    ("fedmd", {"public_epochs": 1, "private_epochs": 2}),
+    *[("fedmd", {"public_epochs": 0, "samples": 5, "digest_loss": name}) for name in ("l1", "mse", "kl")],
+    ("ds-fl", {"server": {"epochs": 1}}),
+    ("ds-fl", {"aggregation": "sa", "samples": 5, "server": {"model": "small-mlp", "epochs": 1}}),
     ("fedral", {}),
     ("fedral", {"blocks": [1, 4, 16], "angle_rate": 0.05}),
     ("fedral", {"blocks": [2], "aggregation": "naive"}),
@@ -80,6 +84,7 @@ def test_every_method_has_a_row_and_what_is_attacked_a_usual_method():
         "label-counts": "fedgen",
         "logits": "fd",
         "kernel": "fedhenn-kernel",
+        "public-logits": "fedmd",
     }
     assert {kind: default_method(kind) for kind in usual} == usual
     assert default_method("energy") is None

@@ -123,7 +123,7 @@ def test_no_set_of_kinds_is_empty_and_none_takes_an_unknown_kind_for_something(n
 
 
 WRITTEN = {
-    "ROWS": "representation prototype entangled logits feature-mean",
+    "ROWS": "representation prototype entangled logits public-logits feature-mean",
     "UPDATES": "model small-model classifier extractor angle-matrix",
     "PLAIN": "kernel low-rank-model",
     "NETWORKS": "model small-model extractor low-rank-model",
@@ -136,6 +136,8 @@ WRITTEN = {
     "BY_CLASS": "representation prototype entangled logits",
     "TELLING": "representation prototype entangled logits label-counts",
     "IN_CLEAR": "label-counts",
+    "PUBLIC_OUTPUTS": "public-logits",
+    "ANSWERS": "kernel public-logits",
 }
 
 

@@ -1,0 +1,120 @@
+"""Learning from one another by outputs on public samples: what FedMD and DS-FL share.
+
+Everybody holds the public set before the first round; on the wire a sample is its place in it. A broadcast asks for the
+outputs on the round's samples and, from the second round on, carries the consensus on those of the round before. What the
+server makes of the last round's uploads nobody trains on any more: R rounds hold R - 1 distillations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedpriv.datasets.types import Samples
+from fedpriv.federation.local_training import classify, train
+from fedpriv.federation.method import ClientSetup, LocalTraining, ServerSetup, State, Uploads
+from fedpriv.federation.trace import Trace
+from fedpriv.models.split import SplitModel
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import Message, PublicLogits, PublicSamples, get_payload
+from fedpriv.wire.sizes import FederationSizes, Scalars
+
+ASKED = "asked"
+"""Entry of the server's state: the samples ``(n,)`` that the last broadcast asked about."""
+
+
+class Options(Protocol):
+    """The options that are read here.
+
+    Attributes:
+        samples: public samples asked about in a round; all where there are fewer.
+    """
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        ...
+
+
+def ask(setup: ServerSetup, rng: torch.Generator) -> tuple[State, PublicSamples]:
+    """Draw a round's public samples without replacement, ascending; return them as state and as a payload."""
+    if setup.public is None or not len(setup.public):
+        raise UserError(
+            f"there are no public images to exchange outputs on; set some aside with {argument('public')} N"
+        )
+    drawn = torch.randperm(len(setup.public), generator=rng)[: setup.options.samples].sort().values.to(setup.device)
+    return {ASKED: drawn}, PublicSamples(drawn)
+
+
+def logits_asked_for(setup: ClientSetup, broadcast: Message) -> tuple[Tensor, Tensor]:
+    """Return the client's logits ``(n, C)`` in evaluation mode on the samples asked for, and these ``(n,)``."""
+    asked = get_payload(broadcast, PublicSamples).samples
+    return classify(setup.model, images_of(setup)[asked]), asked
+
+
+def images_of(setup: ClientSetup) -> Tensor:
+    """Return the public images ``(p, c, h, w)``, which every client of these methods was handed."""
+    assert setup.public is not None, "the method needs public images, and the plan was not checked"
+    return setup.public
+
+
+def mean_of(uploads: Uploads) -> Tensor:
+    """Return the mean ``(n, C)`` of the clients' outputs on the same samples, every client counting once; in float64."""
+    values = torch.stack([get_payload(upload, PublicLogits).values.double() for _, upload in uploads])
+    return values.mean(0).float()
+
+
+def distil(
+    model: SplitModel,
+    images: Tensor,
+    wanted: Tensor,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    training: LocalTraining,
+    rng: torch.Generator,
+) -> None:
+    """Train a model towards given outputs ``(n, C)`` on public images ``(n, c, h, w)``, in place.
+
+    Args:
+        model: whose parameters move.
+        images: in [0, 1].
+        wanted: of every image what ``loss_of`` compares with, its first axis n: outputs, or classes ``(n,)``.
+        loss_of: (logits ``(b, C)``, rows of ``wanted``) -> mean loss.
+        training: batch size, epochs and step size; see :func:`on_public`.
+        rng: draws the order.
+    """
+    places = Samples(images, torch.arange(len(images), device=images.device))
+
+    def loss(batch: Tensor, index: Tensor) -> Tensor:
+        return loss_of(model(batch), wanted[index])
+
+    # The trace is of private images: attacks are scored against it.
+    train(model, places, training, rng, loss, Trace())
+
+
+def on_public(training: LocalTraining, epochs: int, batch_size: int | None = None) -> LocalTraining:
+    """Return the client's training as it is on public images: nothing private passes, so no guard and no limit of steps."""
+    return LocalTraining(
+        learning_rate=training.learning_rate,
+        batch_size=batch_size or training.batch_size,
+        epochs=epochs,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+        shuffle=training.shuffle,
+    )
+
+
+def sizes(facts: FederationSizes) -> Scalars:
+    """Return L x C outputs of every client up and down, and the samples that they are of, L as many as are asked about."""
+    asked = facts.clients * min(facts.options.samples, int(facts.need("public")))
+    values, samples = "public-logits.values", "public-logits.samples"
+    return {
+        ("upload", values): asked * facts.classes,
+        ("upload", samples): asked,
+        ("broadcast", values): asked * facts.classes,
+        ("broadcast", samples): asked,
+        ("broadcast", "public-samples.samples"): asked,
+    }

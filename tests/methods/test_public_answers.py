@@ -1,0 +1,256 @@
+"""FedMD and DS-FL: distillation on public samples against hand-computed cases."""
+
+import math
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from method_cases import CLASSES, SHAPE, World, played, same
+from torch.nn.functional import cross_entropy, l1_loss
+
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.federation.local_training import classify, local_batches
+from fedpriv.federation.method import GuardedTraining, LocalTraining
+from fedpriv.federation.planned_traffic import message_sizes
+from fedpriv.federation.states import put
+from fedpriv.federation.trace import Trace
+from fedpriv.methods import ds_fl, fedmd
+from fedpriv.methods.shared.public_answers import distil, on_public
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.ledger import count, entries
+from fedpriv.wire.payloads import Kernel, PublicLogits, PublicSamples, find_payload, get_payload
+from fedpriv.wire.sizes import FederationSizes
+
+QUICK = {"fedmd": {"public_epochs": 1}, "ds-fl": {"server": {"epochs": 1}}}
+
+
+def pair(values, samples):
+    return (PublicLogits(torch.tensor(values), torch.tensor(samples)),)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_round_asks_for_samples_and_the_next_carries_the_consensus_on_them(name):
+    world = World(name, QUICK[name] | {"samples": 5})
+    server, first, states = world.start()
+    assert [payload.kind for payload in first] == ["public-samples"]
+    asked = get_payload(first, PublicSamples).samples
+    assert len(set(asked.tolist())) == 5
+    assert set(asked.tolist()) <= set(range(12))
+    _, second, states, uploads = world.round(1, server, first, states)
+    for k, upload in uploads:
+        sent = get_payload(upload, PublicLogits)
+        expect_same(sent.samples, asked)
+        put(world.setups[k].model, states[k], "model")
+        logits = classify(world.setups[k].model, world.server.public[asked])
+        expect_close(sent.values, logits if name == "fedmd" else logits.softmax(1), atol=1e-6)
+    consensus = get_payload(second, PublicLogits)
+    expect_same(consensus.samples, asked)
+    mean = sum(get_payload(upload, PublicLogits).values for _, upload in uploads) / 3
+    expect_close(consensus.values, mean if name == "fedmd" else (mean / 0.1).softmax(1), atol=1e-6)
+    assert not torch.equal(get_payload(second, PublicSamples).samples, asked)
+
+
+def test_aggregates_by_hand():
+    mean = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.4, 0.4]])
+    sharpened = ds_fl.aggregated(mean, ds_fl.Options())
+    powers = [math.exp(6.0), math.exp(3.0), math.exp(1.0)]
+    expect_close(sharpened[0], torch.tensor([power / sum(powers) for power in powers]), atol=1e-6)
+    expect_close(ds_fl.aggregated(mean, ds_fl.Options(aggregation="sa")), mean, atol=1e-7)
+    # A temperature of one is not simple aggregation: the softmax of shares, which flattens them.
+    flat = ds_fl.aggregated(mean, ds_fl.Options(temperature=1.0))
+    assert float(flat[0, 0]) < 0.6
+
+    def entropy(shares):
+        return float(-(shares * shares.log()).sum())
+
+    assert entropy(sharpened[0]) < entropy(mean[0]) < entropy(flat[0])
+
+
+def test_simple_aggregation_makes_a_distribution_of_a_mean_that_noise_made_negative():
+    noisy = torch.tensor([[0.9, -0.3, 0.3], [-1.0, -1.0, -1.0]])
+    shares = ds_fl.aggregated(noisy, ds_fl.Options(aggregation="sa"))
+    expect_close(shares[0], torch.tensor([0.75, 0.0, 0.25]), atol=1e-6)
+    assert bool((shares >= 0).all())
+
+
+@pytest.mark.parametrize("how", ["l1", "mse", "kl"])
+def test_distances_to_the_consensus_by_hand(how):
+    logits, consensus = torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    found = float(fedmd.digest_distance(logits, consensus, how))
+    teacher, student = consensus.softmax(1), logits.log_softmax(1)
+    by_hand = {
+        "l1": (1 + 2) / 4,
+        "mse": (1 + 4) / 4,
+        "kl": float((teacher * (teacher.log() - student)).sum()) / 2,
+    }
+    assert found == pytest.approx(by_hand[how], abs=1e-6)
+
+
+def test_one_step_of_digest_goes_down_the_distance_to_the_consensus_and_then_revisits():
+    world = World("fedmd", {"public_epochs": 0}, batch_size=20, learning_rate=0.1)
+    _, broadcast, states = world.start()
+    setup = world.setups[0]
+    ready = states[0] | {fedmd.READY: torch.ones(1, dtype=torch.bool)}
+    samples, wanted = torch.tensor([1, 4, 7]), torch.randn(3, CLASSES, generator=generator(1))
+    put(setup.model, ready, "model")
+    distance = l1_loss(setup.model(setup.public[samples]), wanted)
+    slopes = torch.autograd.grad(distance, list(setup.model.parameters()))
+    with torch.no_grad():
+        for parameter, slope in zip(setup.model.parameters(), slopes, strict=True):
+            parameter -= 0.1 * slope
+    loss = cross_entropy(setup.model(setup.train.images), setup.train.labels)
+    slopes = torch.autograd.grad(loss, list(setup.model.parameters()))
+    expected = {
+        f"model.{name}": parameter.detach() - 0.1 * slope
+        for (name, parameter), slope in zip(setup.model.named_parameters(), slopes, strict=True)
+    }
+    message = (*broadcast, PublicLogits(wanted, samples))
+    trained, _ = world.method.client_step(setup, ready, message, generator(4))
+    for name, value in expected.items():
+        expect_close(trained[name], value, atol=1e-5)
+
+
+def test_transfer_learning_comes_once_whenever_a_client_first_takes_part():
+    world = World("fedmd", {"public_epochs": 2, "private_epochs": 3}, batch_size=4)
+    server, broadcast, states = world.start()
+    handed = []
+
+    def steps(number, chosen):
+        nonlocal server, broadcast, states
+        setup = world.setups[chosen]
+        trace = Trace()
+        world.setups[chosen] = type(setup)(**{**vars(setup), "trace": trace})
+        server, broadcast, states, _ = world.round(number, server, broadcast, states, chosen=(chosen,))
+        handed.append(sum(map(len, trace.result().phases[-1])) / len(setup.train))
+        return bool(states[chosen][fedmd.READY])
+
+    assert steps(1, 0)
+    assert not bool(states[1][fedmd.READY])
+    assert steps(2, 0)
+    assert steps(3, 1)
+    assert handed == [3, 1, 3]
+    options = world.options
+    assert world.method.local_phases(options, LocalTraining())[0].epochs == 3
+    assert world.method.local_phases(fedmd.Options(), LocalTraining(epochs=2))[0].epochs == 2
+
+
+def test_transfer_learning_fits_the_labelled_public_set():
+    world = World("fedmd", {"public_epochs": 60}, batch_size=4, learning_rate=0.1)
+    _, broadcast, states = world.start()
+    setup = world.setups[0]
+    only_public = type(setup)(**{**vars(setup), "train": setup.train.subset(torch.arange(0))})
+    trained, _ = world.method.client_step(only_public, states[0], broadcast, generator(1))
+    put(setup.model, trained, "model")
+    right = (classify(setup.model, setup.public).argmax(1) == setup.public_labels).float().mean()
+    assert float(right) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "off"), [("fedmd", {"public_epochs": 0, "digest_epochs": 0}), ("ds-fl", {"distill_epochs": 0})]
+)
+def test_without_public_training_clients_train_alone(name, off):
+    settings = {"batch_size": 4, "learning_rate": 0.1}
+    shared, alone = played(World(name, QUICK[name] | off, **settings)), played(World("local", **settings))
+    for one, other in zip(shared[2], alone[2], strict=True):
+        assert all(torch.equal(one[n], other[n]) for n in other)
+
+
+def test_clients_come_nearer_to_each_other_by_digesting():
+    def spread(epochs):
+        options = {"public_epochs": 0, "digest_epochs": epochs, "digest_loss": "mse"}
+        world = World("fedmd", options, batch_size=4, learning_rate=0.05, max_steps=1)
+        _, _, _, uploads = played(world, 3)
+        values = torch.stack([get_payload(upload, PublicLogits).values for _, upload in uploads])
+        return float(values.var(0).mean())
+
+    assert spread(40) < 0.5 * spread(0)
+
+
+def test_the_servers_model_learns_from_the_aggregate_alone_and_is_no_clients_model():
+    world = World("ds-fl", {"server": {"epochs": 30, "batch_size": 4}, "aggregation": "sa"}, batch_size=4)
+    server, _, states = world.start()
+    wanted = torch.eye(CLASSES)[torch.arange(12) % CLASSES]
+    uploads = [(0, (PublicLogits(wanted, server["asked"]),))]
+    before = {name: value.clone() for name, value in server.items()}
+    after, _ = world.method.server_step(world.server, server, uploads, generator(2))
+    assert same(server, before)
+
+    def right(state):
+        logits = world.method.server_predict(world.server, state, world.server.public)
+        return float((logits.argmax(1) == wanted.argmax(1)).float().mean())
+
+    assert right(after) > max(0.8, right(server))
+    assert not any(
+        torch.equal(server[f"server.{name.removeprefix('model.')}"], value)
+        for name, value in states[0].items()
+        if value.dim() > 1
+    )
+
+
+def test_private_guards_and_limits_do_not_reach_public_training():
+    private = GuardedTraining(
+        learning_rate=0.3, momentum=0.5, max_steps=1, drop_last=True, guards=(print,), poisson=True
+    )
+    training = on_public(private, 7, 3)
+    assert type(training) is LocalTraining
+    assert (training.learning_rate, training.momentum, training.epochs, training.batch_size) == (0.3, 0.5, 7, 3)
+    assert training.max_steps is None
+    assert not training.drop_last
+    world = World("ds-fl")
+    model, images = world.setups[0].model, torch.rand(5, *SHAPE)
+    batches = local_batches(5, training, generator(3))
+    seen = []
+    distil(
+        model,
+        images,
+        torch.arange(5),
+        lambda logits, wanted: (seen.append(wanted.tolist()), logits.sum())[1],
+        training,
+        generator(3),
+    )
+    assert seen == [index.tolist() for index in batches]
+
+
+@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("samples", [5, 5000])
+def test_planned_traffic_is_the_ledgers_of_a_settled_round(name, samples):
+    world = World(name, QUICK[name] | {"samples": samples})
+    server, broadcast, states = world.start()
+    for number in (1, 2):
+        sent = [row for k in range(3) for row in entries(broadcast, number, k, "broadcast")]
+        server, broadcast, states, uploads = world.round(number, server, broadcast, states)
+    rows = sent + [row for k, upload in uploads for row in entries(upload, 2, k, "upload")]
+    facts = FederationSizes(clients=3, classes=CLASSES, width=16, public=12, options=world.options)
+    assert count(rows) == count(message_sizes(world.method, facts))
+    n = min(samples, 12)
+    totals = count(rows)
+    # The paper counts C outputs a sample and client, up and down; the samples' places travel besides.
+    assert (totals["paper"].upload_scalars, totals["paper"].broadcast_scalars) == (3 * n * CLASSES,) * 2
+    assert totals["full"].upload_scalars == 3 * n * (CLASSES + 1)
+    assert totals["full"].broadcast_scalars == 3 * n * (CLASSES + 2)
+
+
+def test_without_public_images_the_server_says_what_is_missing():
+    world = World("ds-fl")
+    bare = type(world.server)(**{**vars(world.server), "public": None})
+    with pytest.raises(UserError, match="there are no public images to exchange outputs on; set some aside with"):
+        world.method.start(bare, generator(0))
+
+
+def test_noise_of_a_defense_is_on_the_outputs_and_never_on_the_samples():
+    upload = pair([[0.2, 0.8], [0.5, 0.5]], [3, 8])
+    pipeline = DefensePipeline(build_defenses([parse_choice("noise:scale=0.5")]))
+
+    facts = {"labels": torch.tensor([0, 1]), "n_classes": 2, "broadcast": (PublicSamples(torch.tensor([3, 8])),)}
+    sent = get_payload(pipeline.upload(upload, Sender(round=1, client=0, rounds=2, **facts), 0), PublicLogits)
+    assert sent.samples.tolist() == [3, 8]
+    assert not torch.equal(sent.values, get_payload(upload, PublicLogits).values)
+
+
+def test_outputs_on_public_samples_are_read_as_no_other_kind():
+    message = (*pair([[1.0, 2.0]], [0]), PublicSamples(torch.tensor([5])))
+    assert find_payload(message, Kernel) is None
+    assert get_payload(message, PublicSamples).samples.tolist() == [5]
+    assert get_payload(message, PublicLogits).samples.tolist() == [0]
