@@ -23,6 +23,7 @@ ATTACKS = Registry(
         "head-update": "fedpriv.attacks.recover.head_update:HeadUpdate",
         "angle-update": "fedpriv.attacks.recover.angle_update:AngleUpdate",
         "class-inversion": "fedpriv.attacks.invert.class_inversion:ClassInversion",
+        "paired-logits": "fedpriv.attacks.invert.paired_logits:PairedLogits",
         "membership": "fedpriv.attacks.infer.membership:MembershipInference",
         "property": "fedpriv.attacks.infer.property:PropertyInference",
     },

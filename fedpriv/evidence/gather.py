@@ -24,7 +24,7 @@ from fedpriv.federation.rounds import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import LAYERS, NETWORKS
+from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def gather(
         given = card.labels == "given"
         of_client = (
             [round_classes(run, federation, last, o.client, given=given) for o in newest]
-            if kind in LAYERS
+            if kind in LAYERS | PUBLIC_OUTPUTS
             else [_held(federation, classes_with_weight(observations, o)) for o in newest]
         )
         targets = choose_classes(of_client, n_targets, seed)

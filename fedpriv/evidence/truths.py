@@ -23,7 +23,7 @@ from fedpriv.federation.states import put
 from fedpriv.models.build import build_model
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
-from fedpriv.wire.kinds import LAYERS, NETWORKS, payload_kind
+from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS, payload_kind
 from fedpriv.wire.payloads import Representations, get_payload
 
 
@@ -60,7 +60,7 @@ def truths(
     for target in targets:
         train = federation.clients[target.client].train.to(torch.device("cpu"))
         of_class = unit == "class" and kind not in LAYERS
-        recovered = unit in ("class", "row")
+        recovered = unit in ("class", "row") and kind not in PUBLIC_OUTPUTS  # outputs lead to no representation
         index, weights = _members(run, federation, kind, target, of_class=of_class)
         found.append(
             Truth(

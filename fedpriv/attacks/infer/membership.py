@@ -10,6 +10,8 @@ extractor g. The scores are plain distances; no shadow federation is trained:
 - class outputs: -KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
 - a kernel over public images: the self-similarity that ridge regression over pixels extrapolates to x from the kernel's
   diagonal. The kernel holds nothing computed from private images, so this is expected to tell nothing;
+- outputs on public samples: what ridge regression over pixels makes of the client's log outputs at (x, y), less the same of
+  the other clients; see :mod:`fedpriv.attacks.infer.membership_public`;
 - trained weights (models, extractors, classifiers, angle matrices): how much training lowered the candidate's loss, or how
   much the update resembles its gradient; see :mod:`fedpriv.attacks.infer.membership_update`.
 
@@ -28,6 +30,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Scores
+from fedpriv.attacks.infer.membership_public import extrapolate, public_scores
 from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
@@ -35,13 +38,11 @@ from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, TRAINED, VECTORS, WHOLE
+from fedpriv.wire.kinds import ANSWERS, BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, PUBLIC_OUTPUTS, TRAINED, VECTORS, WHOLE
 from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
-
-_RIDGE = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +63,11 @@ class MembershipInference(Inference):
     name = "membership"
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
-    targets = COMPARED | KERNELS | TRAINED
+    targets = COMPARED | ANSWERS | TRAINED
     needs = Needs(extractor=("white_box", "query"))
     requirements_by_kind: ClassVar[RequirementsByKind] = (
         (KERNELS | WHOLE, Needs()),
+        (PUBLIC_OUTPUTS, Needs(attacker_data=("same_domain",))),
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
 
@@ -77,6 +79,8 @@ class MembershipInference(Inference):
     def run(self, problem: InferenceProblem) -> Scores:
         """Score the candidates of every client."""
         uploads = problem.uploads
+        if problem.kind is not None and problem.kind in PUBLIC_OUTPUTS:
+            return Scores(self.ask(problem), public_scores(uploads, problem.candidates, problem.knowledge))
         return Scores(
             self.ask(problem),
             {
@@ -153,13 +157,6 @@ def _from_kernel(kernel: Kernel, observation: Observation, candidates: Candidate
     sent = find_payload(observation.broadcast, PublicImages)
     if sent is None:
         raise UserError(f"broadcast of round {observation.round}: holds no public images; a kernel is about some")
-    size = len(kernel.matrix)
-    public = sent.images[-size:].flatten(1).double().cpu()
+    asked = sent.images[-len(kernel.matrix) :]
     wanted = kernel.matrix.diagonal().double().cpu()
-    pixels = candidates.images.flatten(1).double().cpu()
-    scale = public.var(0).sum().clamp(min=1e-12)
-    among = torch.exp(-torch.cdist(public, public).square() / scale)
-    across = torch.exp(-torch.cdist(pixels, public).square() / scale)
-    eye = torch.eye(size, dtype=torch.float64)
-    scores: Tensor = across @ torch.linalg.solve(among + _RIDGE * eye, wanted - wanted.mean())
-    return scores
+    return extrapolate(asked, (wanted - wanted.mean())[:, None], candidates.images)[:, 0]

@@ -5,7 +5,8 @@ regression on what uploads say about each class (:mod:`fedpriv.attacks.infer.pro
 answer is known. Those are clients that the attacker makes up of its own images
 (:mod:`fedpriv.attacks.infer.shadow_clients`), or,
 only where ``known="others"`` says so, all other clients of the federation, which are then in league with it. Kernels over
-public images are compared with one another, and nothing is learned (:mod:`fedpriv.attacks.infer.kernel_classes`).
+public images, and outputs on them, are compared with one another, and nothing is learned
+(:mod:`fedpriv.attacks.infer.kernel_classes`, :mod:`fedpriv.attacks.infer.answer_classes`).
 
 Sources: Ateniese et al., "Hacking smart machines with smarter ones" (2015); Melis et al., "Exploiting unintended feature
 leakage in collaborative learning" (IEEE S&P 2019).
@@ -23,8 +24,8 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from fedpriv.algebra.entanglement import Mechanism
+from fedpriv.attacks.infer import answer_classes, kernel_classes
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem, Scores
-from fedpriv.attacks.infer.kernel_classes import compare
 from fedpriv.attacks.infer.property_features import describe
 from fedpriv.attacks.infer.shadow_clients import BATCH, LEAST_IMAGES, RATE, KnownClient, shadow_clients
 from fedpriv.attacks.invert.shadow import ShadowTraining
@@ -33,8 +34,7 @@ from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import CLASS_OUTPUTS, HEADS, KERNELS, VECTORS
-from fedpriv.wire.payloads import Kernel, find_payload
+from fedpriv.wire.kinds import ANSWERS, CLASS_OUTPUTS, HEADS, KERNELS, PUBLIC_OUTPUTS, VECTORS
 
 Property = Literal["holds", "majority", "share"]
 
@@ -75,7 +75,8 @@ class Inquiry(Asked):
         told: what clients said in clear, by client.
         certain: clients whose answer is in clear.
         learns: whether there is anybody to learn the others' answers from.
-        compared: classes and scores of kernels, which are compared with one another, by client; empty for other uploads.
+        compared: classes and scores of answers to public images, which are compared with one another, by client; empty for
+            other uploads.
     """
 
     question: Property = "holds"
@@ -119,7 +120,7 @@ class PropertyInference(Inference):
     asks = "classes"
     reads_every_round = True
     extractor_free = True
-    targets = VECTORS | CLASS_OUTPUTS | HEADS | KERNELS
+    targets = VECTORS | CLASS_OUTPUTS | HEADS | ANSWERS
     requirements_by_kind: ClassVar[RequirementsByKind] = ((KERNELS, Needs(attacker_data=("same_domain",))),)
     needs_in_words: ClassVar[str] = (
         "nothing for what is sent in clear; else attacker_data=same_domain, or other clients in league: option known=others"
@@ -246,20 +247,23 @@ class PropertyInference(Inference):
         )
 
     def _compared(self, problem: InferenceProblem) -> Mapping[int, tuple[Tensor, Tensor]]:
-        """Return classes and scores from kernels beside one another, by client; empty where the uploads are none."""
+        """Return classes and scores from answers beside one another, by client; empty where the uploads hold none."""
         uploads, knowledge = problem.uploads, problem.knowledge
-        if not all(find_payload(seen.upload, Kernel) is not None for seen in uploads.values()):
+        if not all(ANSWERS.first(seen.upload) is not None for seen in uploads.values()):
             return {}
+        what = "public outputs" if _are_outputs(uploads) else "kernels"
         if self.colludes:
-            raise UserError("property: kernels are compared with one another, nothing is learned; drop known=others")
+            raise UserError(f"property: {what} are compared with one another, nothing is learned; drop known=others")
         if len(uploads) < LEAST_CLIENTS:
             raise UserError(
-                f"property: {len(uploads)} client(s), so too few kernels to compare; expected at least {LEAST_CLIENTS}"
+                f"property: {len(uploads)} client(s), so too few {what} to compare; expected at least {LEAST_CLIENTS}"
             )
+        if _are_outputs(uploads):
+            return answer_classes.compare(uploads)
         if knowledge.public_images is None or knowledge.public_labels is None:
             granted = argument("knowledge", {"attacker_data": "same_domain"})
             raise UserError(f"property: classes of the public images are not known; pass {granted}")
-        return compare(uploads, knowledge.public_images, knowledge.public_labels, knowledge.n_classes)
+        return kernel_classes.compare(uploads, knowledge.public_images, knowledge.public_labels, knowledge.n_classes)
 
     def _refuse_teachers(self, knowledge: Knowledge, n_clients: int, some_certain: bool, question: Property) -> None:
         """Refuse where those who do not say the answer leave nobody to learn it from."""
@@ -289,7 +293,7 @@ class PropertyInference(Inference):
         n_classes = knowledge.n_classes
         nothing: dict[int, Learned | None] = dict.fromkeys(uploads)
         if asked.compared:
-            return nothing, "the other kernels of the round"
+            return nothing, f"the other {'public outputs' if _are_outputs(uploads) else 'kernels'} of the round"
         if len(asked.certain) == len(uploads):
             newest = (said((seen.upload,)) for seen in uploads.values())
             at_once = all(self.read_off(one, asked.question, n_classes) is not None for one in newest)
@@ -318,6 +322,11 @@ class PropertyInference(Inference):
         )
         fitted = self.learn(known, asked.question, n_classes)
         return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"
+
+
+def _are_outputs(uploads: Mapping[int, Observation]) -> bool:
+    """True where what is compared are outputs on public samples, not kernels."""
+    return all(PUBLIC_OUTPUTS.first(seen.upload) is not None for seen in uploads.values())
 
 
 def _own_images() -> str:

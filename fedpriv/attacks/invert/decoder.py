@@ -173,7 +173,14 @@ def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed
     """
     with torch.no_grad():
         features = [torch.cat([extractor(batch) for batch in images.split(256)]) for extractor in extractors]
-    order = torch.randperm(len(images), generator=generator(seed, "held out")).to(images.device)
+    return divided(Pairs(features, images), seed)
+
+
+def divided(known: Pairs, seed: int) -> tuple[Pairs, Pairs]:
+    """Return the pairs that a decoder is trained on, and those held out of them, which ``seed`` draws."""
+    order = torch.randperm(len(known.images), generator=generator(seed, "held out")).to(known.images.device)
     held = max(1, len(order) // _HELD_OUT)
-    inside, outside = (Pairs([part[rows] for part in features], images[rows]) for rows in (order[held:], order[:held]))
+    inside, outside = (
+        Pairs([part[rows] for part in known.features], known.images[rows]) for rows in (order[held:], order[:held])
+    )
     return inside, outside

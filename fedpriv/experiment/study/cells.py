@@ -305,10 +305,10 @@ def _refuse_property(
     study: Study, method: MethodEntry, entries: tuple[AttackEntry, ...], federation: Federation, target: str
 ) -> None:
     """Check that a property inference that the study names will have something to go by."""
-    from fedpriv.wire.kinds import KERNELS, TELLING
+    from fedpriv.wire.kinds import ANSWERS, TELLING
 
     silent = federation.pipeline.server_view == "sum" or not any(kind in TELLING for kind in federation.uploads)
-    if not silent or target in KERNELS or study.card.attacker_data == "same_domain":
+    if not silent or target in ANSWERS or study.card.attacker_data == "same_domain":
         return
     for entry in entries:
         if entry.attack.result == "scores" and entry.attack.reads_every_round and not entry.attack.colludes:

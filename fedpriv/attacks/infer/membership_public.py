@@ -1,0 +1,67 @@
+"""Membership from outputs on public samples: is a client surer of this image than the others' outputs let one expect?
+
+A member's own output is never sent: the server has outputs on public samples alone. What it can do is to extract each
+client's network from them and put candidates in: here by ridge regression with a Gaussian kernel over pixels, in closed
+form, from the public samples to the client's log outputs. With l_k the extracted network of client k, a candidate x of class
+y has the score
+
+    l_k(x)_y - mean over the other clients j of l_j(x)_y.
+
+The difference takes out how hard the candidate is, as a reference model does (Watson et al. 2022, "On the importance of
+difficulty calibration in membership inference attacks"); the other clients' networks are that reference, since nothing else
+was seen. An upload can tell members this way only as far as they move outputs on public samples near to them; on real images
+expect chance, beyond what it tells of classes, which balanced candidates make worth nothing.
+
+Shi, Ouyang and Wang (arXiv 2502.08001, 2025) train shadow networks on the public samples for a likelihood ratio; these would
+take the place of the regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.infer.contract import Candidates
+from fedpriv.attacks.observation import Knowledge, Observation
+from fedpriv.attacks.read.public_outputs import log_outputs, of_others, public_outputs, public_samples
+from fedpriv.util.errors import UserError
+
+_RIDGE = 1e-2
+
+
+def extrapolate(known: Tensor, wanted: Tensor, images: Tensor) -> Tensor:
+    """Return ridge regression's values ``(m, k)`` at images ``(m, c, h, w)`` from ``wanted`` ``(n, k)`` at ``known``.
+
+    The kernel over pixels is exp(-|x - x'|^2 / s), with s the summed variance of the pixels of ``known``
+    ``(n, c, h, w)``. In float64 on the CPU; far from everything known the values go to zero.
+    """
+    public, pixels = known.flatten(1).double().cpu(), images.flatten(1).double().cpu()
+    scale = public.var(0).sum().clamp(min=1e-12)
+    among = torch.exp(-torch.cdist(public, public).square() / scale)
+    across = torch.exp(-torch.cdist(pixels, public).square() / scale)
+    eye = torch.eye(len(public), dtype=torch.float64)
+    found: Tensor = across @ torch.linalg.solve(among + _RIDGE * eye, wanted.double().cpu())
+    return found
+
+
+def public_scores(
+    uploads: Mapping[int, Observation], candidates: Mapping[int, Candidates], knowledge: Knowledge
+) -> dict[int, Tensor]:
+    """Return a score ``(m,)`` float64 for each candidate of each client.
+
+    Raises:
+        UserError: when there is no other client to compare with, or the attacker does not hold the public samples.
+    """
+    if len(uploads) < 2:
+        raise UserError("attack 'membership' on public outputs compares clients; expected at least 2 in the round")
+    sent = {client: public_outputs(seen) for client, seen in uploads.items()}
+    logs = {client: log_outputs(one) for client, one in sent.items()}
+    found = {}
+    for client, asked in candidates.items():
+        known = public_samples("membership", sent[client], knowledge)
+        # The regression is linear in its values: the difference of networks is the network of the difference.
+        apart = logs[client] - of_others(logs, client)
+        found[client] = extrapolate(known, apart, asked.images).gather(1, asked.labels.cpu()[:, None])[:, 0]
+    return found

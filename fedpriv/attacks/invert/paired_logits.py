@@ -1,0 +1,157 @@
+"""Paired-logits inversion: an image of each class of a client, by inverting its outputs beside everybody else's.
+
+The server has, of every public sample x, the client's output and the other clients'. It trains an inversion network G to
+give x back from the pair of softmax vectors at temperature tau,
+
+    min |G(softmax(z_others / tau), softmax(z_client / tau)) - x|^2   over the public samples,
+
+and then asks G for a class j that the client was trained on: for what the client is certain of and the others are not,
+
+    client: 1 at j;      others: e^(1 / alpha) / (C - 1 + e^(1 / alpha)) at j, 1 / (C - 1 + e^(1 / alpha)) elsewhere.
+
+The gap between the two is what training on private images of class j makes of them. G never saw such an image: it answers
+with what public images have in common of which the client is surer than the others. How much of that is the client's own
+shows against the floor, the mean image that strangers have of the class, and against the same attack on another client's
+outputs. The network is one for each client, a ridge readout and two layers on what it leaves over
+(:mod:`fedpriv.attacks.invert.decoder_network`).
+
+Source: Takahashi, Liu and Liu, "Breaching FedMD: image recovery via paired-logits inversion attack" (CVPR 2023). There the
+others' output is that of a model of the server's; here it is the mean of the other clients' softmax vectors, which needs no
+model. There classes are persons, of whom the public set holds masked or blurred pictures, and a translation of these pulls G
+towards the person: no such translation here, where the public images are of the private classes' own domain. Defaults of
+alpha and tau are those of the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.invert.decoder import LEAST_IMAGES, divided
+from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
+from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction
+from fedpriv.attacks.read.public_outputs import log_outputs, of_others, public_outputs, public_samples
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import derive_seed
+from fedpriv.wire.kinds import PUBLIC_OUTPUTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedLogits(Attack):
+    """Train an inversion network for each client on public samples, and ask it for the client's classes.
+
+    Attributes:
+        temperature: tau of both softmax vectors.
+        alpha: how uncertain of the class the others are asked to be: near zero as certain as the client, then less and less.
+        paired: whether the others' outputs stand beside the client's; without them G has the client's alone.
+        iterations: most training steps of the network.
+        learning_rate: Adam's step size.
+        batch_size: pairs a step.
+        width: outputs of its input layer.
+    """
+
+    temperature: Annotated[float, Gt(0)] = 3.0
+    alpha: Annotated[float, Gt(0)] = 5.0
+    paired: bool = True
+    iterations: Annotated[int, Ge(1)] = 400
+    learning_rate: Annotated[float, Gt(0)] = 2e-3
+    batch_size: Annotated[int, Ge(2)] = 32
+    width: Annotated[int, Ge(16)] = 256
+
+    name = "paired-logits"
+    summary = "an image of each class of a client, by a network that inverts its outputs beside the others'"
+    targets = PUBLIC_OUTPUTS
+    unit = "class"
+    budget = "iterations"
+    needs = Needs(labels=("given",), attacker_data=("same_domain",))
+
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Train a network for each client and ask it for the targets' classes.
+
+        Raises:
+            UserError: when the attacker does not hold the public samples, too few outputs were seen, there is no other
+                client to pair a client with, or a target's class is not known.
+        """
+        n_classes, targets = problem.knowledge.n_classes, problem.targets
+        for target in targets:
+            if not 0 <= target.label < n_classes:
+                raise UserError(
+                    f"attack {self.name!r}: no class is named for target {target.index} of client {target.client}"
+                )
+        images = torch.zeros(len(targets), 1, *problem.knowledge.image_shape, device=problem.device)
+        objective, settled = torch.zeros(len(targets), 1), torch.zeros(len(targets), dtype=torch.bool)
+        steps = 0
+        for turn, client in enumerate(problem.clients):
+            decoder = self._trained(problem, client, turn)
+            for place, target in enumerate(targets):
+                if target.client == client:
+                    query = self.query(target.label, n_classes).to(problem.device)
+                    images[place, 0] = decoder(query[None], 0)[0]
+                    objective[place, 0], settled[place] = decoder.held_out_error, decoder.settled
+            steps = max(steps, decoder.steps)
+        return Reconstruction(
+            targets=targets,
+            images=images,
+            objective=objective,
+            chosen=torch.zeros(len(targets), dtype=torch.int64),
+            labels=torch.tensor([[target.label] for target in targets]),
+            cost=Cost(iterations=steps, rows=len(targets)),
+            converged=settled,
+        )
+
+    def caveat(self, problem: AttackProblem) -> str:
+        """Return why the true images are not what is searched for."""
+        return "the network answers with what public images have in common; no private image is behind any output"
+
+    def query(self, label: int, n_classes: int) -> Tensor:
+        """Return the outputs ``(C,)`` or ``(2 C,)``, others before the client's, that stand for a private class."""
+        own = torch.zeros(n_classes)
+        own[label] = 1.0
+        if not self.paired:
+            return own
+        # e^(1 / alpha) / (C - 1 + e^(1 / alpha)), which must not overflow for small alpha.
+        at_class = 1 / (1 + (n_classes - 1) * math.exp(-1 / self.alpha))
+        others = torch.full((n_classes,), (1 - at_class) / max(1, n_classes - 1))
+        others[label] = at_class
+        return torch.cat([others, own])
+
+    def inputs(self, uploads: Mapping[int, Observation], client: int) -> Tensor:
+        """Return what is inverted ``(n, C)`` or ``(n, 2 C)``, float32: softmax vectors of a round on each sample."""
+        shares = {k: (log_outputs(public_outputs(seen)) / self.temperature).softmax(1) for k, seen in uploads.items()}
+        both = [of_others(shares, client), shares[client]] if self.paired else [shares[client]]
+        return torch.cat(both, 1).float()
+
+    def _trained(self, problem: AttackProblem, client: int, turn: int) -> Decoder:
+        """Return the network of a client, trained on all rounds that were seen of it."""
+        features, images = [], []
+        for round_ in sorted({seen.round for seen in problem.observations}):
+            uploads = {seen.client: seen for seen in problem.observations if seen.round == round_}
+            if client in uploads and (len(uploads) > 1 or not self.paired):
+                features.append(self.inputs(uploads, client))
+                images.append(public_samples(self.name, public_outputs(uploads[client]), problem.knowledge))
+        if not features:
+            raise UserError(
+                f"attack {self.name!r} pairs clients, but client {client} was alone in its rounds; pass paired=false"
+            )
+        known, public = torch.cat(features).to(problem.device), torch.cat(images).to(problem.device)
+        if len(known) < LEAST_IMAGES:
+            raise UserError(
+                f"attack {self.name!r} saw outputs on {len(known)} public samples; expected at least {LEAST_IMAGES}"
+            )
+        seed = derive_seed(problem.seed, "paired logits", client)
+        inside, outside = divided(Pairs([known], public), seed)
+        training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.width)
+
+        def tick(done: int) -> None:
+            if problem.progress is not None:
+                planned = len(problem.clients) * self.iterations
+                problem.progress(turn * self.iterations + done, planned)
+
+        return train_decoder(inside, outside, training, seed, tick)

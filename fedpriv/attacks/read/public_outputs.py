@@ -1,0 +1,59 @@
+"""A client's outputs on public samples, and these samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Knowledge, Observation
+from fedpriv.attacks.read.class_outputs import is_distribution
+from fedpriv.attacks.read.target_features import upload_holds
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.wire.payloads import PublicLogits, find_payload
+
+_TINY = 1e-12
+
+
+def public_outputs(seen: Observation) -> PublicLogits:
+    """Return the outputs on public samples that an upload holds.
+
+    Raises:
+        UserError: when it holds none, or no output at all.
+    """
+    sent = find_payload(seen.upload, PublicLogits)
+    if sent is None or not len(sent.values):
+        raise UserError(f"{upload_holds(seen)}; expected outputs on public samples")
+    return sent
+
+
+def log_outputs(sent: PublicLogits) -> Tensor:
+    """Return the logarithm of softmax outputs ``(n, C)``, float64 on the CPU, of logits or softmax vectors."""
+    values = sent.values.double().cpu()
+    return values.clamp_min(_TINY).log() if is_distribution(values) else values.log_softmax(1)
+
+
+def public_samples(attack: str, sent: PublicLogits, knowledge: Knowledge) -> Tensor:
+    """Return the images ``(n, c, h, w)`` that outputs are of, which a card grants as the attacker's own.
+
+    Raises:
+        UserError: when the attacker holds no images, or not these.
+    """
+    images = knowledge.public_images
+    if images is None:
+        granted = argument("knowledge", {"attacker_data": "same_domain"})
+        raise UserError(f"attack {attack!r} needs the public images that outputs are of; pass {granted}")
+    first, last = int(sent.samples.min()), int(sent.samples.max())
+    if first < 0 or last >= len(images):
+        raise UserError(
+            f"attack {attack!r}: outputs are of public samples {first} to {last}, but the attacker holds {len(images)} "
+            "images; expected the whole public set, in its order"
+        )
+    return images[sent.samples.to(images.device)]
+
+
+def of_others(tables: Mapping[int, Tensor], client: int) -> Tensor:
+    """Return the mean of the other clients' tables, of equal shapes."""
+    return torch.stack([table for other, table in tables.items() if other != client]).mean(0)
