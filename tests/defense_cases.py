@@ -13,6 +13,7 @@ from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
 from fedpriv.wire.payloads import (
+    KINDS,
     AngleMatrix,
     Classifier,
     ClassLogits,
@@ -22,6 +23,8 @@ from fedpriv.wire.payloads import (
     LowRankModel,
     Model,
     Prototypes,
+    PublicLogits,
+    PublicSamples,
     Representations,
     SampleCount,
     SmallModel,
@@ -55,6 +58,7 @@ CASES = {
         (AngleMatrix(draw(1, D, D)),),
     ),
     "kernel": ((Kernel(draw(5, 5)),), ()),
+    "public-logits": ((PublicLogits(draw(5, C), torch.arange(5)),), (PublicSamples(torch.arange(5)),)),
     "low-rank-model": ((LowRankModel(network(1)),), ()),
     **{
         kind.kind: ((kind(network(1)), SampleCount(torch.tensor([9]))), (kind(network(2)),))
@@ -97,7 +101,7 @@ def plan_for(kind, **changes):
         epochs=1,
         max_steps=None,
         broadcasts=tuple(p.kind for p in broadcast),
-        linear_aggregation=kind in ("model", "classifier", "extractor", "small-model", "angle-matrix", "kernel"),
+        linear_aggregation=KINDS[kind].aggregation == "mean",
     )
     if kind == "angle-matrix":
         changes = {"options": Options(blocks=(2,)), **changes}

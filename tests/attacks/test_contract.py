@@ -169,7 +169,7 @@ def test_any_images_have_an_objective_and_those_of_the_attack_the_one_it_reports
 def test_an_attack_refuses_a_card_that_lacks_what_it_says_it_needs(name, world):
     attack, seen = evidence_for(world, name)
     needs, poor = attack.requirements_for(CASES[name].kind), KnowledgeCard(extractor="none", batch=False)
-    if not (needs.extractor or needs.batch):
+    if not (needs.extractor or needs.batch or needs.attacker_data):
         needs.refuse(name, poor)
         return
     knowledge = replace(seen.knowledge, card=replace(poor, rounds_seen=needs.min_rounds))

@@ -88,8 +88,9 @@ FITS = {
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
-    "membership": (*VECTORS, "logits", "kernel", *NETWORKS, "classifier", "angle-matrix"),
-    "property": (*VECTORS, "logits", "classifier", "kernel"),
+    "paired-logits": ("public-logits",),
+    "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
+    "property": (*VECTORS, "logits", "classifier", "kernel", "public-logits"),
 }
 """What each attack is on; the package derives it from traits, so that it is written out here alone."""
 

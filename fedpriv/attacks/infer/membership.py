@@ -30,11 +30,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Scores
-from fedpriv.attacks.infer.membership_public import extrapolate, public_scores
+from fedpriv.attacks.infer.membership_public import public_scores
 from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
+from fedpriv.attacks.read.public_outputs import extrapolate
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError

@@ -20,30 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Candidates
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.public_outputs import log_outputs, of_others, public_outputs, public_samples
+from fedpriv.attacks.read.public_outputs import extrapolate, log_outputs, of_others, public_outputs, public_samples
 from fedpriv.util.errors import UserError
-
-_RIDGE = 1e-2
-
-
-def extrapolate(known: Tensor, wanted: Tensor, images: Tensor) -> Tensor:
-    """Return ridge regression's values ``(m, k)`` at images ``(m, c, h, w)`` from ``wanted`` ``(n, k)`` at ``known``.
-
-    The kernel over pixels is exp(-|x - x'|^2 / s), with s the summed variance of the pixels of ``known``
-    ``(n, c, h, w)``. In float64 on the CPU; far from everything known the values go to zero.
-    """
-    public, pixels = known.flatten(1).double().cpu(), images.flatten(1).double().cpu()
-    scale = public.var(0).sum().clamp(min=1e-12)
-    among = torch.exp(-torch.cdist(public, public).square() / scale)
-    across = torch.exp(-torch.cdist(pixels, public).square() / scale)
-    eye = torch.eye(len(public), dtype=torch.float64)
-    found: Tensor = across @ torch.linalg.solve(among + _RIDGE * eye, wanted.double().cpu())
-    return found
 
 
 def public_scores(

@@ -18,8 +18,8 @@ outputs. The network is one for each client, a ridge readout and two layers on w
 Source: Takahashi, Liu and Liu, "Breaching FedMD: image recovery via paired-logits inversion attack" (CVPR 2023). There the
 others' output is that of a model of the server's; here it is the mean of the other clients' softmax vectors, which needs no
 model. There classes are persons, of whom the public set holds masked or blurred pictures, and a translation of these pulls G
-towards the person: no such translation here, where the public images are of the private classes' own domain. Defaults of
-alpha and tau are those of the authors' code.
+towards the person: no such translation here, where the public images are of the private classes' own domain. The default of
+alpha is that of the authors' code.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder import LEAST_IMAGES, divided
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Cost, Needs, Observation, Reconstruction
-from fedpriv.attacks.read.public_outputs import log_outputs, of_others, public_outputs, public_samples
+from fedpriv.attacks.read.public_outputs import extrapolate, log_outputs, of_others, public_outputs, public_samples
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import PUBLIC_OUTPUTS
@@ -48,7 +48,8 @@ class PairedLogits(Attack):
     """Train an inversion network for each client on public samples, and ask it for the client's classes.
 
     Attributes:
-        temperature: tau of both softmax vectors.
+        temperature: tau of both softmax vectors; 3 in the authors' code, whose network ends in a function that saturates. At
+            1 a query is nearer to what was seen.
         alpha: how uncertain of the class the others are asked to be: near zero as certain as the client, then less and less.
         paired: whether the others' outputs stand beside the client's; without them G has the client's alone.
         iterations: most training steps of the network.
@@ -57,7 +58,7 @@ class PairedLogits(Attack):
         width: outputs of its input layer.
     """
 
-    temperature: Annotated[float, Gt(0)] = 3.0
+    temperature: Annotated[float, Gt(0)] = 1.0
     alpha: Annotated[float, Gt(0)] = 5.0
     paired: bool = True
     iterations: Annotated[int, Ge(1)] = 400
@@ -106,6 +107,28 @@ class PairedLogits(Attack):
             converged=settled,
         )
 
+    def objective(self, problem: AttackProblem) -> Objective:
+        """Return the measure of how unsure a client is of the class beside the others, as public outputs extrapolate.
+
+        That is the others' log output at the class less the client's, of networks extracted as for membership
+        (:func:`fedpriv.attacks.read.public_outputs.extrapolate`), in nats, of the targets' round; lower for an image of
+        which the client is surer. Without ``paired`` the client's alone.
+        """
+        uploads = {seen.client: seen for seen in problem.observations if seen.round == problem.targets[0].round}
+        sent = {client: public_outputs(seen) for client, seen in uploads.items()}
+        logs = {client: log_outputs(one) for client, one in sent.items()}
+        wanted = {k: logs[k] - of_others(logs, k) if self.paired else logs[k] for k in problem.clients}
+        known = {k: public_samples(self.name, sent[k], problem.knowledge) for k in problem.clients}
+
+        def unsure(images: Tensor) -> Tensor:
+            rows = [
+                -extrapolate(known[target.client], wanted[target.client][:, target.label, None], found).mean()
+                for target, found in zip(problem.targets, images, strict=True)
+            ]
+            return torch.stack(rows)
+
+        return unsure
+
     def caveat(self, problem: AttackProblem) -> str:
         """Return why the true images are not what is searched for."""
         return "the network answers with what public images have in common; no private image is behind any output"
@@ -123,7 +146,7 @@ class PairedLogits(Attack):
         return torch.cat([others, own])
 
     def inputs(self, uploads: Mapping[int, Observation], client: int) -> Tensor:
-        """Return what is inverted ``(n, C)`` or ``(n, 2 C)``, float32: softmax vectors of a round on each sample."""
+        """Return the softmax vectors of a round on each sample ``(n, C)`` or ``(n, 2 C)``, float32, which are inverted."""
         shares = {k: (log_outputs(public_outputs(seen)) / self.temperature).softmax(1) for k, seen in uploads.items()}
         both = [of_others(shares, client), shares[client]] if self.paired else [shares[client]]
         return torch.cat(both, 1).float()

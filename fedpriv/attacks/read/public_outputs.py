@@ -1,4 +1,4 @@
-"""A client's outputs on public samples, and these samples."""
+"""A client's outputs on public samples, these samples, and what outputs on them say of other images."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import PublicLogits, find_payload
 
 _TINY = 1e-12
+_RIDGE = 1e-2
 
 
 def public_outputs(seen: Observation) -> PublicLogits:
@@ -57,3 +58,18 @@ def public_samples(attack: str, sent: PublicLogits, knowledge: Knowledge) -> Ten
 def of_others(tables: Mapping[int, Tensor], client: int) -> Tensor:
     """Return the mean of the other clients' tables, of equal shapes."""
     return torch.stack([table for other, table in tables.items() if other != client]).mean(0)
+
+
+def extrapolate(known: Tensor, wanted: Tensor, images: Tensor) -> Tensor:
+    """Return ridge regression's values ``(m, k)`` at images ``(m, c, h, w)`` from ``wanted`` ``(n, k)`` at ``known``.
+
+    The kernel over pixels is exp(-|x - x'|^2 / s), with s the summed variance of the pixels of ``known``
+    ``(n, c, h, w)``. In float64 on the CPU; far from everything known the values go to zero.
+    """
+    public, pixels = known.flatten(1).double().cpu(), images.flatten(1).double().cpu()
+    scale = public.var(0).sum().clamp(min=1e-12)
+    among = torch.exp(-torch.cdist(public, public).square() / scale)
+    across = torch.exp(-torch.cdist(pixels, public).square() / scale)
+    eye = torch.eye(len(public), dtype=torch.float64)
+    found: Tensor = across @ torch.linalg.solve(among + _RIDGE * eye, wanted.double().cpu())
+    return found

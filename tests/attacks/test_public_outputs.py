@@ -1,0 +1,317 @@
+"""Attacks on outputs on public samples: they find what is there, and nothing where there is nothing."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from compare import expect_close, expect_same
+from federations import DIGITS
+from torch.nn.functional import cosine_similarity
+
+from fedpriv.attacks.infer import answer_classes
+from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
+from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.infer.property import PropertyInference
+from fedpriv.attacks.invert import paired_logits
+from fedpriv.attacks.invert.decoder import divided
+from fedpriv.attacks.invert.paired_logits import PairedLogits
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.read.public_outputs import extrapolate
+from fedpriv.cli.main import run
+from fedpriv.evidence.permuted import permute
+from fedpriv.evidence.server_view import mean_upload
+from fedpriv.scoring.leakage import psnr_of_mse
+from fedpriv.scoring.roc import area
+from fedpriv.scoring.storage import load_scores
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Kernel, PublicLogits, get_payload
+
+C = 4
+CARD = KnowledgeCard(extractor="none", attacker_data="same_domain")
+
+
+def seen(client, values, samples=None, round_=1):
+    """An upload of outputs on the first public samples, or others."""
+    places = torch.arange(len(values)) if samples is None else samples
+    return Observation(round_, client, (PublicLogits(values.float(), places),), ())
+
+
+def knowing(images, n_classes=C, card=CARD):
+    shape = tuple(images.shape[1:])
+    return Knowledge(card, shape, n_classes, public_images=images, public_labels=torch.zeros(len(images)).long())
+
+
+# ---------------------------------------------------------------- which classes, and how many of each
+
+
+def bayes_clients(number, *, tell=True, softmax=True, noise=0.3):
+    """Clients that classify one public set optimally for their own class shares, or for even ones; and their counts."""
+    rng = generator(3, "bayes")
+    centres, points = torch.randn(C, 5, generator=rng), 2 * torch.randn(60, 5, generator=rng)
+    fit = -torch.cdist(points, centres).square() / 2
+    uploads, counts = {}, []
+    for client in range(number):
+        held = torch.randint(0, 40, (C,), generator=rng) * (torch.rand(C, generator=rng) < 0.7)
+        held[int(torch.randint(C, (1,), generator=rng))] += 5
+        shares = (held + 0.5) / (held + 0.5).sum() if tell else torch.full((C,), 1 / C)
+        logits = fit + shares.log() + noise * torch.randn(60, C, generator=rng)
+        uploads[client] = seen(client, logits.softmax(1) if softmax else logits)
+        counts.append(held)
+    return uploads, torch.stack(counts)
+
+
+def asked_of(uploads, question):
+    attack = PropertyInference(question=question)
+    knowledge = Knowledge(KnowledgeCard(extractor="none"), (1, 2, 2), C)
+    return attack, attack(InferenceProblem(tuple(uploads.values()), knowledge, "public-logits"))
+
+
+def area_of(number, question, **making):
+    uploads, counts = bayes_clients(number, **making)
+    attack, found = asked_of(uploads, question)
+    answers = torch.stack([attack.answers(own, question) for own in counts])
+    return area(torch.stack([found.values[k] for k in uploads]).flatten().numpy(), answers.flatten().numpy())
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+@pytest.mark.parametrize(("question", "least"), [("holds", 0.95), ("majority", 0.85), ("share", 0.95)])
+def test_positive_control_outputs_tell_the_classes_of_a_client(question, least, softmax):
+    assert area_of(20, question, softmax=softmax) > least
+
+
+@pytest.mark.parametrize("question", ["holds", "majority", "share"])
+def test_negative_control_outputs_that_do_not_depend_on_shares_tell_nothing(question):
+    assert 0.4 < area_of(60, question, tell=False) < 0.6
+
+
+def test_without_noise_the_bias_is_the_logarithm_of_shares_beside_the_others():
+    uploads, counts = bayes_clients(3, noise=0.0)
+    shares = (counts + 0.5) / (counts + 0.5).sum(1, keepdim=True)
+    logs = shares.double().log()
+    for client, found in answer_classes.bias(uploads).items():
+        others = logs[torch.arange(3) != client].mean(0)
+        expected = logs[client] - others
+        expect_close(found, expected - expected.mean(), atol=1e-4)
+
+
+def test_nothing_is_learned_and_what_cannot_be_compared_is_refused():
+    uploads, _ = bayes_clients(3)
+    attack, found = asked_of(uploads, "auto")
+    assert found.source == "the other public outputs of the round"
+    assert found.asked.question == "holds"
+    assert not attack.requirements_for("public-logits").attacker_data
+    with pytest.raises(UserError, match="public outputs are compared with one another, nothing is learned; drop known"):
+        PropertyInference(known="others")(
+            InferenceProblem(tuple(uploads.values()), Knowledge(CARD, (1, 2, 2), C), "public-logits")
+        )
+    with pytest.raises(UserError, match=r"2 client\(s\), so too few public outputs to compare; expected at least 3"):
+        asked_of({k: uploads[k] for k in (0, 1)}, "auto")
+
+
+# ---------------------------------------------------------------- members
+
+
+def membership_world(*, tell, clients=4, per_client=30):
+    """Clients with members, public samples near to all of them, and outputs that are sure near to own members or not."""
+    rng = generator(5, "members")
+    held = torch.rand(clients, per_client, 1, 6, 6, generator=rng)
+    labels = torch.randint(C, (clients, per_client), generator=rng)
+    public = (held.flatten(0, 1) + 0.02 * torch.randn(clients * per_client, 1, 6, 6, generator=rng)).clamp(0, 1)
+    owner = torch.arange(clients).repeat_interleave(per_client)
+    observations, candidates, member = [], {}, []
+    for client in range(clients):
+        logits = torch.randn(len(public), C, generator=rng)
+        if tell:
+            logits[torch.arange(len(public)), labels.flatten()] += 2.0 + 3.0 * (owner == client)
+        observations.append(seen(client, logits))
+        other = (client + 1) % clients
+        asked = torch.cat([held[client], held[other]]), torch.cat([labels[client], labels[other]])
+        candidates[client] = Candidates(client, *asked)
+        member.append(torch.arange(2 * per_client) < per_client)
+    return tuple(observations), candidates, torch.cat(member).numpy(), knowing(public)
+
+
+def member_area(observations, candidates, member, knowledge):
+    problem = InferenceProblem(observations, knowledge, "public-logits", candidates)
+    values = MembershipInference()(problem).values
+    return area(np.concatenate([values[client].numpy() for client in candidates]), member)
+
+
+def test_positive_control_outputs_that_are_sure_near_to_members_give_them_away():
+    observations, candidates, member, knowledge = membership_world(tell=True)
+    assert member_area(observations, candidates, member, knowledge) > 0.85
+    # By another client's upload those of the next client, the non-members here, look like members.
+    assert member_area(permute(observations), candidates, member, knowledge) < 0.5
+
+
+def test_negative_control_outputs_that_are_sure_of_nobody_give_nobody_away():
+    assert 0.4 < member_area(*membership_world(tell=False)) < 0.6
+
+
+def test_extrapolation_keeps_what_is_known_and_says_nothing_far_away():
+    known, wanted = torch.rand(9, 1, 3, 3, generator=generator(1)), torch.randn(9, 2, generator=generator(2))
+    expect_close(extrapolate(known, wanted, known), wanted.double(), atol=0.15)
+    assert float(extrapolate(known, wanted, known + 100).abs().max()) < 1e-6
+
+
+def test_members_are_asked_for_only_with_the_public_images_and_beside_another_client():
+    observations, candidates, _, knowledge = membership_world(tell=True)
+    blind = Knowledge(KnowledgeCard(), knowledge.image_shape, C)
+    with pytest.raises(UserError, match="'membership' needs attacker_data=same_domain"):
+        MembershipInference()(InferenceProblem(observations, blind, "public-logits", candidates))
+    alone = InferenceProblem(observations[:1], knowledge, "public-logits", {0: candidates[0]})
+    with pytest.raises(UserError, match="compares clients; expected at least 2"):
+        MembershipInference()(alone)
+    few = knowing(knowledge.public_images[:7])
+    with pytest.raises(UserError, match="of public samples 0 to 119, but the attacker holds 7 images"):
+        MembershipInference()(InferenceProblem(observations, few, "public-logits", candidates))
+
+
+# ---------------------------------------------------------------- inversion
+
+
+SIDE = 6
+
+
+def template_world(*, tell=True, clients=3, number=800):
+    """Clients that score public noise by its likeness to private templates, or at random; and the templates."""
+    rng = generator(7, "templates")
+    public = torch.rand(number, 1, SIDE, SIDE, generator=rng)
+    templates = (torch.rand(clients, C, 1, SIDE, SIDE, generator=rng) < 0.5).float()
+    observations = []
+    for client in range(clients):
+        likeness = (public - 0.5).flatten(1) @ (templates[client] - 0.5).flatten(1).T
+        logits = 3 * (likeness if tell else torch.randn(number, C, generator=rng))
+        observations.append(seen(client, logits))
+    return tuple(observations), knowing(public), templates
+
+
+def inverted(observations, knowledge, **options):
+    targets = tuple(TargetId(1, one.client, label, label) for one in observations for label in range(C))
+    found = PairedLogits(**options)(observations, knowledge, targets, kind="public-logits", seed=2)
+    return found, found.images[:, 0].reshape(len(observations), C, 1, SIDE, SIDE)
+
+
+def likeness(images, templates):
+    return float(cosine_similarity((images - 0.5).flatten(2), (templates - 0.5).flatten(2), dim=2).mean())
+
+
+def decibels(images, templates):
+    return float(psnr_of_mse((images - templates).flatten(2).square().mean(2).double()).mean())
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_positive_control_templates_that_outputs_depend_on_come_back(paired):
+    observations, knowledge, templates = template_world()
+    _, images = inverted(observations, knowledge, paired=paired)
+    floor = decibels(torch.full_like(templates, 0.5), templates)
+    assert floor == pytest.approx(10 * math.log10(4), abs=0.01)
+    assert decibels(images, templates) > floor + 1
+    assert likeness(images, templates) > 0.6
+    _, wrong = inverted(permute(observations), knowledge, paired=paired)
+    assert likeness(wrong, templates) < 0.2
+    assert likeness(wrong, templates[[1, 2, 0]]) > 0.6
+
+
+def test_negative_control_outputs_at_random_give_the_floor():
+    observations, knowledge, templates = template_world(tell=False)
+    _, images = inverted(observations, knowledge)
+    assert decibels(images, templates) < decibels(torch.full_like(templates, 0.5), templates) + 0.2
+    assert abs(likeness(images, templates)) < 0.15
+
+
+def test_the_query_by_hand():
+    query = PairedLogits(alpha=5.0).query(2, C)
+    at_class = math.exp(1 / 5) / (C - 1 + math.exp(1 / 5))
+    assert query[C:].tolist() == [0, 0, 1, 0]
+    expect_close(query[:C], torch.tensor([1, 1, math.exp(1 / 5), 1]) / (C - 1 + math.exp(1 / 5)), atol=1e-6)
+    assert float(query[2]) == pytest.approx(at_class, abs=1e-6)
+    certain = PairedLogits(alpha=1e-3).query(0, C)[:C]
+    assert certain.tolist() == [1, 0, 0, 0]
+    assert PairedLogits(paired=False).query(1, C).tolist() == [0, 1, 0, 0]
+
+
+def test_inputs_are_the_other_clients_mean_softmax_beside_the_clients():
+    rows = torch.randn(3, 5, C, generator=generator(4))
+    uploads = {k: seen(k, rows[k]) for k in range(3)}
+    shares = (rows / 3).softmax(2)
+    expect_close(
+        PairedLogits(temperature=3.0).inputs(uploads, 1),
+        torch.cat([(shares[0] + shares[2]) / 2, shares[1]], 1),
+        atol=1e-6,
+    )
+    # Softmax vectors are put to the same temperature: a power of them.
+    sent = {k: seen(k, rows[k].softmax(1)) for k in range(3)}
+    expect_close(PairedLogits(temperature=3.0, paired=False).inputs(sent, 1), shares[1], atol=1e-5)
+
+
+def test_rounds_are_put_together_and_samples_are_places_in_the_public_set(monkeypatch):
+    observations, knowledge, _ = template_world(number=40)
+    back = torch.arange(40).flip(0)
+    turned = tuple(
+        seen(one.client, get_payload(one.upload, PublicLogits).values[back], back, round_=2) for one in observations
+    )
+    trained = []
+    monkeypatch.setattr(paired_logits, "divided", lambda known, seed: trained.append(known) or divided(known, seed))
+    PairedLogits(iterations=1)((*observations, *turned), knowledge, (TargetId(2, 0, 0, 1),), seed=0)
+    ((features,), images) = trained[0].features, trained[0].images
+    assert features.shape == (80, 2 * C)
+    # The same outputs in another order are of the same images.
+    expect_same(features[40:], features[:40][back])
+    expect_same(images[40:], images[:40][back])
+    expect_same(images[:40], knowledge.public_images)
+
+
+def test_what_is_missing_is_named():
+    observations, knowledge, _ = template_world(number=40)
+    blind = Knowledge(KnowledgeCard(extractor="none"), (1, SIDE, SIDE), C)
+    one = (TargetId(1, 0, 0, 1),)
+    with pytest.raises(UserError, match=r"'paired-logits' needs attacker_data=same_domain.*grants attacker_data=none"):
+        PairedLogits()(observations, blind, one)
+    foreign = Knowledge(KnowledgeCard(attacker_data="other_domain", foreign="digits"), (1, SIDE, SIDE), C)
+    with pytest.raises(UserError, match="needs attacker_data=same_domain"):
+        PairedLogits()(observations, foreign, one)
+    unlabelled = knowing(knowledge.public_images, card=KnowledgeCard(labels="inferred", attacker_data="same_domain"))
+    with pytest.raises(UserError, match="needs labels=given"):
+        PairedLogits()(observations, unlabelled, one)
+    with pytest.raises(UserError, match="no class is named for target 0 of client 0"):
+        PairedLogits()(observations, knowledge, (TargetId(1, 0),))
+    with pytest.raises(UserError, match="client 0 was alone in its rounds; pass paired=false"):
+        PairedLogits()(observations[:1], knowledge, one)
+    with pytest.raises(UserError, match="saw outputs on 9 public samples; expected at least 16"):
+        PairedLogits()(tuple(seen(k, torch.randn(9, C)) for k in range(2)), knowledge, one)
+    with pytest.raises(UserError, match="holds kernel; expected outputs on public samples"):
+        PairedLogits()(tuple(Observation(1, k, (Kernel(torch.eye(2)),), ()) for k in range(2)), knowledge, one)
+
+
+def test_behind_secure_aggregation_outputs_are_averaged_and_samples_are_not():
+    uploads = [seen(k, torch.full((7, C), float(k)), torch.arange(7) + 3).upload for k in range(3)]
+    mean = get_payload(mean_upload(uploads), PublicLogits)
+    assert mean.samples.tolist() == [3, 4, 5, 6, 7, 8, 9]
+    expect_close(mean.values, torch.ones(7, C), atol=1e-6)
+
+
+# ---------------------------------------------------------------- on real runs
+
+SMALL = [*DIGITS, "--per-class", "30", "--clients", "4", "--rounds", "2", "--alpha", "0.3", "--public", "60"]
+
+
+def test_all_of_them_on_a_run_of_either_method(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for method in ("fedmd", "ds-fl"):
+        quick = ["--option", "public_epochs=2"] if method == "fedmd" else []
+        train = ["train", "--method", method, *quick, *SMALL, "--lr", "0.1", "--quiet", "--out", method]
+        assert run(train) == 0
+        attack = ["attack", "--run", method, "--target", "public-logits", "--iterations", "20", "--quiet"]
+        assert run([*attack, "--out", f"{method}-out"]) == 0
+        found = load_scores(Path(f"{method}-out/property"))
+        assert found.learned_from == "the other public outputs of the round"
+        assert found.auc.value > 0.6
+        assert load_scores(Path(f"{method}-out/membership")).n_candidates > 0
+        assert (Path(f"{method}-out/paired-logits/metrics.json")).is_file()
+    blind = ["--attack", "paired-logits", "--knowledge", "attacker_data=none", "--out", "no", "--quiet"]
+    assert run(["attack", "--run", "fedmd", "--target", "public-logits", *blind]) == 2
+    assert "needs attacker_data=same_domain" in capsys.readouterr().err
