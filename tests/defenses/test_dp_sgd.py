@@ -245,7 +245,7 @@ def test_group_normalisation_is_what_opacus_would_put_in_its_place():
 
 SEPARABLE = (
     *("local", "fedavg", "fedprox", "fedproto", "fedre", "fedgh", "fedallrep", "fedral", "fedmrl", "fedrep"),
-    *("lg-fedavg", "fd", "fpl", "fedtgp", "fml", "fedhenn", "fedhenn-kernel", "fedhenn-homogeneous"),
+    *("lg-fedavg", "fd", "fpl", "fedtgp", "fml", "fedhenn", "fedhenn-kernel", "fedhenn-homogeneous", "fedmd", "ds-fl"),
 )
 """Methods whose loss on a batch is the mean of its losses on single images."""
 
