@@ -54,6 +54,8 @@ def planned_operations(method: Method, clients: PlannedClients, options: Mapping
     device = torch.device("cpu")
     cache = ModelCache(device)
     pixel = torch.zeros(())
+    public = random_images(clients.public, clients.blueprints[0], device) if clients.public else None
+    handed = public if method.needs_public else None
     setups = tuple(
         ClientSetup(
             client=k,
@@ -65,6 +67,8 @@ def planned_operations(method: Method, clients: PlannedClients, options: Mapping
             training=clients.training,
             options=parsed,
             scratch=cache,
+            public=None if handed is None else handed.images,
+            public_labels=None if handed is None else handed.labels,
         )
         for k, (own, size) in enumerate(zip(clients.blueprints, clients.train_sizes, strict=True))
     )
@@ -75,7 +79,7 @@ def planned_operations(method: Method, clients: PlannedClients, options: Mapping
         options=parsed,
         scratch=cache,
         device=device,
-        public=random_images(clients.public, setups[0].blueprint, device).images if clients.public else None,
+        public=None if public is None else public.images,
         blueprints=clients.blueprints,
     )
     found = client_operations(method, setups, server)

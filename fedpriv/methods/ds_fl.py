@@ -72,6 +72,7 @@ class Options:
         aggregation: ``era`` or ``sa``.
         temperature: T of ``era``; 0.1 in the paper.
         distill_epochs: passes of clients over the round's public samples; 0 gives local training.
+        distill_batch: public samples a step of it.
         distill_learning_rate: clients' step size in it; None for that of local training.
         server: training of the server's model.
     """
@@ -80,6 +81,7 @@ class Options:
     aggregation: Aggregation = "era"
     temperature: Annotated[float, Gt(0)] = 0.1
     distill_epochs: Annotated[int, Ge(0)] = 1
+    distill_batch: Annotated[int, Ge(1)] = 32
     distill_learning_rate: Annotated[float, Gt(0)] | None = None
     server: ServerTraining = ServerTraining()
 
@@ -98,7 +100,7 @@ def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch
     model, aggregate = setup.model, find_payload(broadcast, PublicLogits)
     put(model, state, "model")
     if aggregate is not None and options.distill_epochs:
-        training = on_public(setup.training, options.distill_epochs)
+        training = on_public(setup.training, options.distill_epochs, options.distill_batch)
         if options.distill_learning_rate is not None:
             training = replace(training, learning_rate=options.distill_learning_rate)
         distil(model, images_of(setup)[aggregate.samples], aggregate.values, cross_entropy, training, rng)

@@ -16,9 +16,10 @@ Left unsaid by the paper, and here:
 - whether class scores are taken before the softmax or after: before, as in the authors' code;
 - the distance to the consensus: ``digest_loss``, the mean absolute difference as in the authors' code, its square, or KL
   of softmax vectors;
-- how long all of it takes ("to convergence", "a few epochs"): options; the authors' code digests for one epoch in batches of
-  256 by Adam and pretrains for at most 20. Here all is SGD with the step size of local training, and revisit is one local
-  training;
+- how long all of it takes ("to convergence", "a few epochs"): options; the authors' code trains on public data for at most
+  20 epochs in batches of 128 and digests for one in batches of 256, by Adam. Here all is SGD with the step size of local
+  training, and what is trained on private data, in transfer learning and in revisit, is one local training;
+- who takes part first in a later round: it learns by transfer then, and digests from its next round on;
 - the consensus may weigh clients; all weigh the same here, as in the experiments but two.
 
 In the paper public and private classes differ (MNIST and FEMNIST letters, CIFAR-10 and classes of CIFAR-100), and outputs
@@ -27,7 +28,7 @@ range over both. Here the public images are some of the clients' own data set, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -36,7 +37,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 from fedpriv.federation.local_training import classification_loss, train
-from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup, State, Uploads
+from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model, public_answers
 from fedpriv.methods.shared.mutual import divergence
@@ -56,34 +57,22 @@ class Options:
     Attributes:
         samples: public samples asked about in a round; all where there are fewer. The authors' code takes 5000.
         public_epochs: passes over the labelled public set in transfer learning; 0 leaves it out.
-        private_epochs: passes over private data after it; None for those of any round.
         digest_epochs: passes over the round's public samples towards the consensus; 0 for none.
-        digest_batch: public samples a step of digest; None for the batch size of local training.
+        public_batch: public samples a step of either.
         digest_loss: distance from the consensus: mean absolute or squared difference of logits (``l1``, ``mse``), or
             Kullback-Leibler divergence of softmax vectors (``kl``).
     """
 
     samples: Annotated[int, Ge(1)] = 5000
     public_epochs: Annotated[int, Ge(0)] = 20
-    private_epochs: Annotated[int, Ge(1)] | None = None
     digest_epochs: Annotated[int, Ge(0)] = 1
-    digest_batch: Annotated[int, Ge(1)] | None = None
+    public_batch: Annotated[int, Ge(1)] = 32
     digest_loss: DigestLoss = "l1"
 
 
 def init(setup: ClientSetup, rng: torch.Generator) -> State:
     """Return the initial model, which knows no public image yet."""
     return personal_model.init(setup, rng) | {READY: torch.zeros(1, dtype=torch.bool)}
-
-
-def first_training(options: Options, training: LocalTraining) -> LocalTraining:
-    """Return the training on private data in transfer learning."""
-    return training if options.private_epochs is None else replace(training, epochs=options.private_epochs)
-
-
-def local_phases(options: Options, training: LocalTraining) -> tuple[LocalTraining, ...]:
-    """Return the longest training on private data of a round: transfer learning's, or revisit."""
-    return (max(training, first_training(options, training), key=lambda one: one.epochs),)
 
 
 def digest_distance(logits: Tensor, consensus: Tensor, how: DigestLoss) -> Tensor:
@@ -94,28 +83,23 @@ def digest_distance(logits: Tensor, consensus: Tensor, how: DigestLoss) -> Tenso
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
-    """Learn by transfer the first time; digest the consensus, revisit private data, upload scores."""
+    """Learn from public data the first time, later digest the consensus; train on private data, upload scores."""
     options: Options = setup.options
     model, images = setup.model, images_of(setup)
     put(model, state, "model")
-    loss = classification_loss(model)
     ready, consensus = bool(state[READY]), find_payload(broadcast, PublicLogits)
-    if not ready:
-        if options.public_epochs:
-            assert setup.public_labels is not None, "FedMD needs the classes of public images"
-            longer = on_public(setup.training, options.public_epochs)
-            distil(model, images, setup.public_labels, cross_entropy, longer, rng)
-        train(model, setup.train, first_training(options, setup.training), rng, loss, setup.trace)
-    if consensus is not None:
-        if options.digest_epochs:
-            shorter = on_public(setup.training, options.digest_epochs, options.digest_batch)
+    if not ready and options.public_epochs:
+        assert setup.public_labels is not None, "FedMD needs the classes of public images"
+        longer = on_public(setup.training, options.public_epochs, options.public_batch)
+        distil(model, images, setup.public_labels, cross_entropy, longer, rng)
+    if ready and consensus is not None and options.digest_epochs:
+        shorter = on_public(setup.training, options.digest_epochs, options.public_batch)
 
-            def distance(logits: Tensor, wanted: Tensor) -> Tensor:
-                return digest_distance(logits, wanted, options.digest_loss)
+        def distance(logits: Tensor, wanted: Tensor) -> Tensor:
+            return digest_distance(logits, wanted, options.digest_loss)
 
-            distil(model, images[consensus.samples], consensus.values, distance, shorter, rng)
-        if ready:
-            train(model, setup.train, setup.training, rng, loss, setup.trace)
+        distil(model, images[consensus.samples], consensus.values, distance, shorter, rng)
+    train(model, setup.train, setup.training, rng, classification_loss(model), setup.trace)
     values, asked = logits_asked_for(setup, broadcast)
     return take(model, "model") | {READY: torch.ones_like(state[READY])}, (PublicLogits(values, asked),)
 
@@ -149,6 +133,5 @@ METHOD = Method(
     needs_public=True,
     needs_public_labels=True,
     sizes=public_answers.sizes,
-    local_phases=local_phases,
     linear_aggregation=True,
 )

@@ -55,7 +55,7 @@ ROWS: list[tuple[str, dict]] = [
     ("fedgen", {"noise": 5, "hidden": 7, "learning_rate": 0.005, "steps": 3, "batch_size": 4}),
     *[("fd", {"targets": name}) for name in ("softmax", "logits_mse", "raw")],
     ("fd", {"collect": "training"}),
-    ("fedmd", {"public_epochs": 1, "private_epochs": 2}),
+    ("fedmd", {"public_epochs": 2, "public_batch": 3}),
     *[("fedmd", {"public_epochs": 0, "samples": 5, "digest_loss": name}) for name in ("l1", "mse", "kl")],
     ("ds-fl", {"server": {"epochs": 1}}),
     ("ds-fl", {"aggregation": "sa", "samples": 5, "server": {"model": "small-mlp", "epochs": 1}}),

@@ -95,11 +95,11 @@ def distil(
     train(model, places, training, rng, loss, Trace())
 
 
-def on_public(training: LocalTraining, epochs: int, batch_size: int | None = None) -> LocalTraining:
+def on_public(training: LocalTraining, epochs: int, batch_size: int) -> LocalTraining:
     """Return the client's training as it is on public images: nothing private passes, so no guard and no limit of steps."""
     return LocalTraining(
         learning_rate=training.learning_rate,
-        batch_size=batch_size or training.batch_size,
+        batch_size=batch_size,
         epochs=epochs,
         momentum=training.momentum,
         weight_decay=training.weight_decay,
