@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.experiment.plan import AttackPlan, Job
 from fedpriv.util.config import plain
 from fedpriv.util.device import pick_device
+from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 from fedpriv.wire.kinds import CLASS_MEANS, LAYERS, MIXTURES, OF_IMAGES, SEPARATE
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from fedpriv.scoring.records.made import Stage as StageFacts
     from fedpriv.scoring.records.made import Training, Upload
 
-__all__ = ["AttackContext", "AttackPlan", "attack_all", "open_ground", "prepare_ground"]
+__all__ = ["AttackContext", "AttackPlan", "attack_all", "collected", "open_ground", "prepare_ground", "without_points"]
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,46 @@ def prepare_ground(run_path: Path, plan: AttackPlan) -> AttackContext:
     Raises:
         UserError: when the run is unfinished or damaged, or does not have what the plan asks for.
     """
-    ground = open_ground(run_path, plan)
-    for job in plan.jobs():
+    return collected(open_ground(run_path, plan))
+
+
+def collected(ground: AttackContext) -> AttackContext:
+    """Collect the evidence for each attack of a ground's plan, and return the ground.
+
+    Raises:
+        UserError: when the run does not have what the plan asks for.
+    """
+    for job in ground.plan.jobs():
         ground.evidence_for(job)
     return ground
+
+
+def without_points(ground: AttackContext, named: Collection[str] = ()) -> tuple[AttackContext, tuple[str, ...]]:
+    """Leave attacks that return images out where samples are points of the plane; inferences stay.
+
+    Args:
+        ground: the run, with the plan.
+        named: attacks that the user asked for.
+
+    Returns:
+        The ground with what is left of its plan, and a line for each attack that is left out.
+
+    Raises:
+        UserError: when one was named.
+    """
+    from fedpriv.federation.regions import of_points
+
+    dataset, attacks = ground.federation.data.dataset, ground.plan.attacks
+    if not of_points(dataset) or not attacks:
+        return ground, ()
+    reasons = {
+        name: f"attack {name!r} returns images, and data set {dataset.name!r} has none: its samples are points of the plane"
+        for name in attacks
+    }
+    for name in named:
+        if name in reasons:
+            raise UserError(reasons[name])
+    return replace(ground, plan=replace(ground.plan, attacks={})), tuple(reasons.values())
 
 
 def attack_all(

@@ -22,6 +22,7 @@ from fedpriv.federation.gaps import refuse_gaps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
 from fedpriv.federation.operations import client_operations
 from fedpriv.federation.plans import check_plan, protection_plan
+from fedpriv.federation.regions import of_points, save_regions
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
 from fedpriv.federation.summary import Counts, RoundLine, RunSummary
 from fedpriv.federation.trace import Trace
@@ -295,6 +296,8 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             # With a checkpoint every round only this round's clients have changed since the last one.
             changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
             directory.save_checkpoint(checkpoint, changed, config.keep)
+    if of_points(federation.data.dataset):
+        save_regions(directory, federation.data, method, federation.clients, states, broadcast)
     summary = _summary(federation, directory)
     directory.finish(summary)
     return summary

@@ -11,6 +11,7 @@
     broadcasts/round-0007.safetensors        what the clients of that round answered
     truth/           for scorers: what clients did in those rounds (fedpriv.federation.truth_files)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
+    regions.safetensors                      where samples are points: what classifiers say over the plane
     summary.json     written last: the run is complete
 
 A round appends its lines first and is checkpointed last, so after a kill the lines beyond the newest checkpoint are cut

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpriv.federation.regions import load_regions
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import RoundLine, RunSummary
 from fedpriv.pages.labels import classes_words
@@ -164,6 +165,7 @@ def check_run(directory: Path) -> None:
     """
     (record,) = load_runs([directory])
     stored_prototypes(record.directory)
+    load_regions(record.directory)
 
 
 def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.federation.regions import Regions, load_regions
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
 from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
+from fedpriv.pages.region_map import mean_confidence, region_map
 from fedpriv.pages.run_records import (
     COUNTS,
     MOMENTS,
@@ -81,6 +83,7 @@ class Section:
         own: settings in which it differs from others, (name, value).
         clients: per-client accuracy of the last round.
         prototypes: the map, or the line that says why there is none.
+        regions: decision regions over the plane; None where samples are no points.
     """
 
     anchor: str
@@ -88,6 +91,7 @@ class Section:
     own: tuple[tuple[str, str], ...]
     clients: Picture
     prototypes: Picture | str
+    regions: Picture | None
 
 
 def write_runs_report(
@@ -120,6 +124,7 @@ def write_runs_report(
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
     pictures = [*by_round, *by_scalars, *(section.clients for section in sections)]
     pictures += [section.prototypes for section in sections if isinstance(section.prototypes, Picture)]
+    pictures += [section.regions for section in sections if section.regions is not None]
     values = {
         "rows": rows,
         "sections": sections,
@@ -212,13 +217,27 @@ def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
         f"{percent(received.max())}",
         f"Each client on its own test images ({images.min()} to {images.max()} of them).",
     )
-    found = prototype_map(run.directory)
+    found, plane = prototype_map(run.directory), load_regions(run.directory)
     return Section(
         anchor=f"run-{number}",
         run=run,
         own=tuple((name, own[name]) for name in differing if name in own),
         clients=clients,
         prototypes=found if isinstance(found, str) else _prototypes(number, run, found),
+        regions=None if plane is None else _regions(number, run, plane),
+    )
+
+
+def _regions(number: int, run: RunRecord, found: Regions) -> Picture:
+    clients = len(found.classes)
+    sure = percent(mean_confidence(found))
+    return Picture(
+        f"regions-{number}-{run.config.method}.svg",
+        region_map(found, f"{run.label}: decision regions after round {run.rounds[-1]}"),
+        f"Decision regions of {run.label} over the plane, for {clients} clients, with {len(found.points)} samples; mean "
+        f"confidence {sure}",
+        "The class that each client's model says after the last broadcast, deeper where it is surer, with the client's own "
+        f"samples. Mean confidence over the plane: {sure}; lower is smoother.",
     )
 
 

@@ -117,11 +117,12 @@ def _ended(folder: Path, entry: CellAttack, errors: Sequence[str], seconds: floa
 
 
 def _attack(folder: Path, cell: Cell, number: int, command: str) -> None:
-    from fedpriv.experiment.execution import attack_all, prepare_ground
+    from fedpriv.experiment.execution import attack_all, collected, open_ground, without_points
     from fedpriv.experiment.inference import measure_all
 
     plan, home = cell.plans[number], folder / cell.homes[number]
-    ground = prepare_ground(folder / "runs" / cell.run, plan)
+    ground, _ = without_points(open_ground(folder / "runs" / cell.run, plan), plan.attacks if cell.named else ())
+    plan = collected(ground).plan
     attack_all(home, ground, plan, command=command)
     measure_all(home, ground, plan, command=command, named=plan.inferences if cell.named else ())
 

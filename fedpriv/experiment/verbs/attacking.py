@@ -14,7 +14,7 @@ from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
 from fedpriv.experiment.asked import plan_of, with_settings
 from fedpriv.experiment.crew import crew
-from fedpriv.experiment.execution import AttackContext, attack_all, prepare_ground
+from fedpriv.experiment.execution import AttackContext, attack_all, collected, open_ground, without_points
 from fedpriv.experiment.federation_settings import (
     FLAG_NAMES,
     FederationSettings,
@@ -320,8 +320,9 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notic
     Raises:
         UserError: when the run does not have what is asked for, or leaves nothing to an inference that was named.
     """
-    ground = prepare_ground(path, plan)
-    plan, reasons = check(ground, plan, named)
+    ground, early = without_points(open_ground(path, plan), named)
+    plan, late = check(collected(ground), ground.plan, named)
+    reasons = (*early, *late)
     if reasons and not plan.results():
         raise UserError(reasons[0])
     for reason in reasons:
