@@ -47,6 +47,13 @@ DATA_OPTIONS = (
     click.option("--clients", type=int, default=10, show_default=True, help="Number of clients."),
     click.option("--public", type=int, default=0, show_default=True, help="Images set aside as public data."),
     click.option(
+        "--validation",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Images set aside to choose hyperparameters by: nobody trains or is tested on them.",
+    ),
+    click.option(
         "--strangers",
         type=float,
         default=0.5,

@@ -50,6 +50,11 @@ def print_summary(out: Path, summary: RunSummary) -> None:
         | {name: f"{getattr(reached, name):.4f}" for name in ("pooled", "mean_over_clients", "best")}
         for when, reached in summary.accuracy.items()
     ]
+    rows += [
+        {"accuracy": f"validation, {when.replace('_', ' ')}"}
+        | {name: f"{getattr(reached, name):.4f}" for name in ("pooled", "mean_over_clients", "best")}
+        for when, reached in summary.validation.items()
+    ]
     common.print_table(f"{summary.method} on {summary.dataset}, {summary.rounds} rounds", rows, as_json=False)
     wire = [
         {"count": kind}

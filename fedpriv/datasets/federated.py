@@ -175,14 +175,26 @@ def public_split(dataset: Dataset, n_public: int, seed: int) -> tuple[Dataset, S
         The data set without them, in unchanged order, and the images ``(n_public, c, h, w)`` as float in [0, 1] with
         their labels.
     """
+    return _set_aside(dataset, n_public, seed, "public")
+
+
+def validation_split(dataset: Dataset, n_validation: int, seed: int) -> tuple[Dataset, Samples]:
+    """Set random images aside to choose hyperparameters by: no client trains on them or is tested on them.
+
+    Arguments and results are those of :func:`public_split`; the choice is another one.
+    """
+    return _set_aside(dataset, n_validation, seed, "validation")
+
+
+def _set_aside(dataset: Dataset, number: int, seed: int, what: str) -> tuple[Dataset, Samples]:
     total = len(dataset.samples)
-    if not 1 <= n_public < total:
+    if not 1 <= number < total:
         raise UserError(
-            f"number of public images is {n_public}: of {total} images it must be 1..{total - 1}", keys=("public",)
+            f"number of {what} images is {number}: of {total} images it must be 1..{total - 1}", keys=(what,)
         )
-    order = np.random.default_rng(derive_seed("public images", seed)).permutation(total)
-    aside = dataset.samples.subset(np.sort(order[:n_public]))
-    return _without(dataset, order[:n_public]), Samples(as_unit(aside.images), aside.labels)
+    order = np.random.default_rng(derive_seed(f"{what} images", seed)).permutation(total)
+    aside = dataset.samples.subset(np.sort(order[:number]))
+    return _without(dataset, order[:number]), Samples(as_unit(aside.images), aside.labels)
 
 
 def set_strangers_aside(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Strangers | None]:

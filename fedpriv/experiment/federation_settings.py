@@ -35,6 +35,7 @@ class FederationSettings(TypedDict, total=False):
         train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
+        validation: images set aside to choose hyperparameters by: nobody trains or is tested on them (default 0).
         strangers: share of every class that no client holds, in [0, 1): half of it is what an attacker owns, the other
             half what blind guesses are made of (default 0.5; published divisions take 0).
         rounds: number of rounds (default 20).
@@ -72,6 +73,7 @@ class FederationSettings(TypedDict, total=False):
     train_fraction: float
     clients: int
     public: int
+    validation: int
     strangers: float
     rounds: int
     participation: float
@@ -155,7 +157,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
 
     refuse_unknown(flags, FLAG_NAMES)
     direct = (
-        *("dataset", "per_class", "image_size", "clients", "public", "strangers", "rounds"),
+        *("dataset", "per_class", "image_size", "clients", "public", "validation", "strangers", "rounds"),
         *("participation", "models", "width", "mapping", "capture"),
     )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}

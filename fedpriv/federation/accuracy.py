@@ -20,6 +20,7 @@ from fedpriv.federation.summary import (
     RunSummary,
     Total,
     Traffic,
+    ValidationAccuracy,
     Work,
 )
 from fedpriv.util.config import plain
@@ -119,7 +120,22 @@ def summarise(
         flops=work,
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
+        validation=_validated(lines),
     )
+
+
+def _validated(lines: Sequence[RoundLine]) -> dict[str, ValidationAccuracy]:
+    """Return the accuracy on validation images over a run's rounds; nothing where there were none."""
+    found = {}
+    for when, last in lines[-1].validation.items():
+        best = max(lines, key=lambda line: line.validation[when].mean_over_clients)
+        found[when] = ValidationAccuracy(
+            pooled=last.pooled,
+            mean_over_clients=last.mean_over_clients,
+            best=best.validation[when].mean_over_clients,
+            best_round=best.round,
+        )
+    return found
 
 
 def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:

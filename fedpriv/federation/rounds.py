@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from fedpriv.datasets import load_dataset
-from fedpriv.datasets.federated import federate, public_split, set_strangers_aside
+from fedpriv.datasets.federated import federate, public_split, set_strangers_aside, validation_split
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
 from fedpriv.federation.accuracy import accuracy, evaluate, summarise
@@ -26,6 +26,7 @@ from fedpriv.federation.regions import of_points, save_regions
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
 from fedpriv.federation.summary import Counts, RoundLine, RunSummary
 from fedpriv.federation.trace import Trace
+from fedpriv.federation.validation import refuse_useless, validate
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
 from fedpriv.models.shapes import ImageShape
@@ -137,7 +138,7 @@ class Federation:
 
 
 def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Samples | None]:
-    """Load a run's data set, set public images (None for none) and strangers aside, and divide the rest."""
+    """Load a run's data set, set public (None for none), validation and strangers' images aside, and divide the rest."""
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     source = SourceOptions(data_dir, download, config.image_size, config.per_class, seed=config.seed)
     with blaming("dataset"):
@@ -146,10 +147,13 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     public = None
     if config.public:
         dataset, public = public_split(dataset, config.public, config.seed)
+    validation = None
+    if config.validation:
+        dataset, validation = validation_split(dataset, config.validation, config.seed)
     dataset, strangers = set_strangers_aside(dataset, config.strangers, config.seed)
     with blaming("partition"):
         divided = federate(dataset, config.partition, config.clients, config.seed)
-    return replace(divided, strangers=strangers), public
+    return replace(divided, strangers=strangers, validation=validation), public
 
 
 def load_division(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, ImageShape]:
@@ -213,6 +217,8 @@ def prepare(
         )
         for k, blueprint in enumerate(blueprints)
     )
+    if data.validation is not None:
+        refuse_useless(data.validation, setups)
     check_plan(method, setups, options, has_public=public is not None)
     plan = protection_plan(config, method, setups)
     pipeline.check(plan)
@@ -247,6 +253,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))
     tested = list(zip(federation.clients, federation.tests, strict=True))
+    validation = None if federation.data.validation is None else federation.data.validation.to(federation.server.device)
     for round_ in range(done + 1, config.rounds + 1):
         began = time.perf_counter()
         chosen = federation.participants(round_)
@@ -285,6 +292,9 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             accuracy={when: accuracy(counts) for when, counts in evaluation.items()},
             clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluation.items()},
             communication=plain(count(wire)),
+            validation={}
+            if validation is None
+            else validate(*(method, federation.clients, validation, states, next_broadcast)),
         )
         directory.append("metrics", [line.model_dump(mode="json")])
         directory.append("ledger", [plain(row) for row in wire])

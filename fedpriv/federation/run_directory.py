@@ -90,6 +90,7 @@ class RunConfig:
         mapping: representation mapping to that width.
         training: local training.
         public: images set aside as public data before the rest is divided.
+        validation: images set aside next, to choose hyperparameters by.
         strangers: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
         seed: of every random draw.
         capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
@@ -114,6 +115,7 @@ class RunConfig:
     mapping: Literal["ap", "mp", "fc"] = "ap"
     training: LocalTraining = field(default_factory=LocalTraining)
     public: Annotated[int, Ge(0)] = 0
+    validation: Annotated[int, Ge(0)] = 0
     strangers: Annotated[float, Ge(0), Lt(1)] = 0.5
     seed: Annotated[int, Ge(0)] = 0
     capture: Literal["all", "last", "none", "auto"] = "auto"

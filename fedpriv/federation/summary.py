@@ -68,6 +68,21 @@ class ReachedAccuracy(Record):
     clients: tuple[tuple[int, int], ...] = ()
 
 
+class ValidationAccuracy(Record):
+    """Accuracy on validation images over the rounds of a run, in [0, 1] (:mod:`fedpriv.federation.validation`).
+
+    Attributes:
+        pooled, mean_over_clients: after the last round, over all pairs of a client and an image of its classes, and every
+            client counting the same.
+        best, best_round: the mean over clients at its best, and when.
+    """
+
+    pooled: float
+    mean_over_clients: float
+    best: float
+    best_round: int
+
+
 class Total(Record):
     """Traffic of all clients over a round or a run."""
 
@@ -140,6 +155,7 @@ class RoundLine(Record):
         accuracy: of all clients, by when it was taken.
         clients: ``(correct, total)`` of every client, likewise.
         communication: of the round.
+        validation: on validation images, by when it was taken; empty without any.
     """
 
     round: int
@@ -147,6 +163,7 @@ class RoundLine(Record):
     accuracy: Mapping[str, RoundAccuracy]
     clients: Mapping[str, tuple[tuple[int, int], ...]]
     communication: RoundCommunication
+    validation: Mapping[str, RoundAccuracy] = {}
 
 
 class RunSummary(Record):
@@ -161,6 +178,7 @@ class RunSummary(Record):
         defenses: in the order in which they are applied.
         flops: of clients in a round.
         seconds: wall-clock time of all rounds.
+        validation: on validation images, by when it was taken; empty without any.
     """
 
     format: Literal[2] = 2
@@ -174,3 +192,4 @@ class RunSummary(Record):
     flops: Work
     seconds: float
     seed: int
+    validation: Mapping[str, ValidationAccuracy] = {}

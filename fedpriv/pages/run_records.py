@@ -230,6 +230,7 @@ def settings(config: RunConfig) -> dict[str, str]:
         "clients": config.clients,
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
         "public images": config.public or None,
+        "validation images": config.validation or None,
         "strangers": f"{config.strangers:g}",
         "models": config.models,
         "representation width": config.width,
@@ -255,6 +256,8 @@ TEST_IMAGES = (
     "share for training",
     "clients",
     "public images",
+    "validation images",
+    "least images of a client",
     "strangers",
     "seed",
 )

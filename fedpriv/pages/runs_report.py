@@ -293,6 +293,9 @@ def _csv_row(row: Row, target: float) -> dict[str, object]:
     found["flops_local_training_per_client_round"] = work.mean_local_training_per_client_round
     found["flops_prediction_per_image"] = sum(work.prediction_per_image) / (len(work.prediction_per_image) or 1) or None
     found["seconds"] = run.summary.seconds
+    for moment in MOMENTS:
+        validation = run.summary.validation.get(f"{moment}_{row.predictor}" if row.predictor else moment)
+        found[f"validation_{moment}"] = validation.mean_over_clients if validation else None
     return found
 
 
