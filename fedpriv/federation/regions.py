@@ -67,7 +67,7 @@ def save_regions(
     states: Sequence[State],
     broadcast: Message,
 ) -> None:
-    """Keep the decision regions of a finished federation on samples of two numbers.
+    """Keep the decision regions of a finished federation on samples of two numbers; of others, nothing.
 
     Args:
         run: where to.
@@ -77,6 +77,8 @@ def save_regions(
         states: theirs, after the last round.
         broadcast: that the last round ended with.
     """
+    if not of_points(data.dataset):
+        return
     axis = torch.linspace(0, 1, SIDE)
     rows, columns = torch.meshgrid(axis, axis, indexing="ij")
     grid = torch.stack([columns, rows], -1).reshape(-1, *data.dataset.image_shape)

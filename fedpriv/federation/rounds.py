@@ -22,7 +22,7 @@ from fedpriv.federation.gaps import refuse_gaps
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
 from fedpriv.federation.operations import client_operations
 from fedpriv.federation.plans import check_plan, protection_plan
-from fedpriv.federation.regions import of_points, save_regions
+from fedpriv.federation.regions import save_regions
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
 from fedpriv.federation.summary import Counts, RoundLine, RunSummary
 from fedpriv.federation.trace import Trace
@@ -219,6 +219,7 @@ def prepare(
     )
     if data.validation is not None:
         refuse_useless(data.validation, setups)
+        data = replace(data, validation=data.validation.to(device))
     check_plan(method, setups, options, has_public=public is not None)
     plan = protection_plan(config, method, setups)
     pipeline.check(plan)
@@ -253,7 +254,6 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))
     tested = list(zip(federation.clients, federation.tests, strict=True))
-    validation = None if federation.data.validation is None else federation.data.validation.to(federation.server.device)
     for round_ in range(done + 1, config.rounds + 1):
         began = time.perf_counter()
         chosen = federation.participants(round_)
@@ -292,9 +292,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             accuracy={when: accuracy(counts) for when, counts in evaluation.items()},
             clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluation.items()},
             communication=plain(count(wire)),
-            validation={}
-            if validation is None
-            else validate(*(method, federation.clients, validation, states, next_broadcast)),
+            validation=validate(method, federation.clients, federation.data.validation, states, next_broadcast),
         )
         directory.append("metrics", [line.model_dump(mode="json")])
         directory.append("ledger", [plain(row) for row in wire])
@@ -306,8 +304,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             # With a checkpoint every round only this round's clients have changed since the last one.
             changed = set(chosen) if config.checkpoint_every == 1 else set(range(config.clients))
             directory.save_checkpoint(checkpoint, changed, config.keep)
-    if of_points(federation.data.dataset):
-        save_regions(directory, federation.data, method, federation.clients, states, broadcast)
+    save_regions(directory, federation.data, method, federation.clients, states, broadcast)
     summary = _summary(federation, directory)
     directory.finish(summary)
     return summary

@@ -42,7 +42,7 @@ def refuse_useless(validation: Samples, setups: Sequence[ClientSetup]) -> None:
 def validate(
     method: Method,
     setups: Sequence[ClientSetup],
-    validation: Samples,
+    validation: Samples | None,
     states: Sequence[State],
     broadcast: Message,
 ) -> dict[str, RoundAccuracy]:
@@ -51,11 +51,13 @@ def validate(
     Args:
         method: predicts.
         setups: of all clients.
-        validation: all images, of which each client is judged on those of its classes.
+        validation: all images, of which each client is judged on those of its classes; None for none, and no accuracy.
         states: theirs, after a round.
         broadcast: that the round ended with.
     """
     counts: dict[str, list[Sequence[int]]] = {}
+    if validation is None:
+        return {}
     for setup, state in zip(setups, states, strict=True):
         own = places(validation, setup)
         if len(own):
