@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.federation.accuracy import evaluate
 from fedpriv.federation.method import LocalTraining, Plan
+from fedpriv.federation.planned_operations import PlannedClients, planned_operations
 from fedpriv.federation.planned_traffic import message_sizes, model_parameters
 from fedpriv.federation.states import inner
 from fedpriv.methods import fedapen, fedkd, fedmrl, fml
@@ -280,6 +281,21 @@ def test_fedmrls_small_model_is_cnn_5_with_d1_units_in_its_penultimate_layer(d1,
     built = build_model(small, 0)
     assert (count_parameters(built), built.extractor[-2].out_features) == (scalars, d1 or 100)
     assert isinstance(built.mapping, nn.Identity)
+
+
+def test_a_smaller_d1_reduces_communication_and_computation():
+    """What FedMRL's section 5.3.3 says of d1, with the operations of a client step counted and by hand."""
+    own, method, sent, counted = Blueprint("cnn-5", (3, 32, 32), 10, 500), fedmrl.METHOD, [], []
+    clients = PlannedClients((own,), (8,), LocalTraining(batch_size=4))
+    for d1 in (100, 500):
+        options = fedmrl.Options(small_width=d1)
+        upload, *_ = message_sizes(method, FederationSizes(1, 10, 500, options, blueprint=own))
+        sent.append(upload.scalars)
+        counted.append(planned_operations(method, clients, {"small_width": d1})["per_client_round"])
+    assert sent == [465_658, 670_058]
+    # 400 units more in the penultimate layer (from 500), in the projector (to 500) and in the small head (to 10), each a
+    # product forward and two backward, of 8 images.
+    assert counted[1] - counted[0] == 8 * 2 * 3 * 400 * (500 + 500 + 10)
 
 
 def test_fedmrls_pooled_small_model_shrinks_in_its_head_alone():
