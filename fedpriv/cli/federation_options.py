@@ -66,6 +66,12 @@ TRAINING_OPTIONS = (
     click.option("--rounds", type=int, default=20, show_default=True, help="Number of rounds."),
     click.option("--participation", type=float, default=1.0, show_default=True, help="Share of clients in a round."),
     click.option(
+        "--unsampled",
+        default="counted",
+        show_default=True,
+        help="Clients of no round so far, in accuracies: counted, left_out, or own_statistics (of batch norm).",
+    ),
+    click.option(
         "--models",
         default="small",
         show_default=True,
@@ -99,6 +105,13 @@ TRAINING_OPTIONS = (
         "--capture", default="auto", show_default=True, help="Rounds whose uploads are stored: all, last, none, auto."
     ),
     click.option("--checkpoint-every", type=int, default=1, show_default=True, help="Rounds between checkpoints."),
+    click.option(
+        "--convergence",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Every N rounds estimate smoothness, gradient variance and classifier divergence (default: never).",
+    ),
     click.option(
         "--keep", multiple=True, type=int, metavar="ROUND", help="Keep this round's checkpoint and uploads for good."
     ),

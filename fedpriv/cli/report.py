@@ -15,6 +15,9 @@ from fedpriv.util.folders import numbered
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: results/report).")
 @click.option("--target-accuracy", type=float, help="For runs: the cost of reaching it (default: 0.7).")
+@click.option(
+    "--target-of", help="Which accuracy that is: pooled over test images (default), or the mean over clients."
+)
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
@@ -22,6 +25,7 @@ def report(
     directories: tuple[Path, ...],
     out: Path | None,
     target_accuracy: float | None,
+    target_of: str | None,
     strict: bool,
     force: bool,
     as_json: bool,
@@ -36,6 +40,7 @@ def report(
         directories,
         out=out or numbered(Path("results") / "report"),
         target_accuracy=target_accuracy,
+        target_of=target_of,
         strict=strict,
         force=force,
         listener=common.Terminal(quiet=quiet, as_json=True),

@@ -46,8 +46,13 @@ def train(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, *
 def print_summary(out: Path, summary: RunSummary) -> None:
     """Print accuracy and communication of a finished run."""
     rows = [
-        {"accuracy": when.replace("_", " ")}
-        | {name: f"{getattr(reached, name):.4f}" for name in ("pooled", "mean_over_clients", "best")}
+        {
+            "accuracy": when.replace("_", " "),
+            "pooled": f"{reached.pooled:.4f}",
+            "at its best (round)": f"{reached.best:.4f} ({reached.best_round})",
+            "mean over clients": f"{reached.mean_over_clients:.4f}",
+            "at its best": f"{reached.best_mean_over_clients:.4f} ({reached.best_mean_round})",
+        }
         for when, reached in summary.accuracy.items()
     ]
     rows += [

@@ -40,6 +40,8 @@ class FederationSettings(TypedDict, total=False):
             half what blind guesses are made of (default 0.5; published divisions take 0).
         rounds: number of rounds (default 20).
         participation: share of clients in a round, in (0, 1] (default 1).
+        unsampled: what becomes of clients that no round has sampled yet in accuracies: ``counted`` as they are (default),
+            ``left_out``, or counted with batch-norm statistics of their own images, ``own_statistics``.
         models: a family, or models with commas between; client k takes the k-th (default ``small``).
         width: representation width d (default: the family's).
         mapping: representation mapping to that width, ``ap``, ``mp`` or ``fc`` (default ``ap``).
@@ -55,6 +57,7 @@ class FederationSettings(TypedDict, total=False):
         defense: what clients do to an upload before it leaves, in this order: texts ``NAME[:KEY=VALUE,...]``.
         capture: rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default).
         checkpoint_every: rounds between checkpoints (default 1).
+        convergence: estimate the constants of FedRE's convergence proof in every so many rounds (default 0: never).
         keep: rounds whose checkpoints and uploads are kept for good.
     """
 
@@ -77,6 +80,7 @@ class FederationSettings(TypedDict, total=False):
     strangers: float
     rounds: int
     participation: float
+    unsampled: str
     models: str
     width: int | None
     mapping: str
@@ -92,6 +96,7 @@ class FederationSettings(TypedDict, total=False):
     defense: Sequence[str]
     capture: str
     checkpoint_every: int
+    convergence: int
     keep: Sequence[int]
 
 
@@ -158,14 +163,13 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     refuse_unknown(flags, FLAG_NAMES)
     direct = (
         *("dataset", "per_class", "image_size", "clients", "public", "validation", "strangers", "rounds"),
-        *("participation", "models", "width", "mapping", "capture"),
+        *("participation", "unsampled", "models", "width", "mapping", "capture"),
     )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
     if flags.get("data_dir") is not None:
         values["data_dir"] = os.path.realpath(os.path.expanduser(given_path(argument("data_dir"), flags["data_dir"])))
-    if "checkpoint_every" in flags:
-        values["checkpoint_every"] = flags["checkpoint_every"]
+    values |= {name: flags[name] for name in ("checkpoint_every", "convergence") if name in flags}
     keep = flags.get("keep", ())
     values["keep"] = tuple(keep) if isinstance(keep, (list, tuple, set, frozenset, range)) else keep
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))

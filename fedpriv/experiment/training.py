@@ -46,6 +46,7 @@ def train_run(
     from fedpriv.federation.footprint import refuse_training
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
+    from fedpriv.federation.unsampled import unsampled_facts, warning
 
     chosen = pick_device(device)
     data_dir = None if config.data_dir is None else Path(config.data_dir)
@@ -58,6 +59,9 @@ def train_run(
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
             return directory.summary
+        absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
+        if absent is not None and config.unsampled != "left_out":
+            listener.warn(warning(absent, config.clients))
         listener.resumable()
         with listener.progress(f"training {config.method}") as report:
             return run(federation, directory, run_clients, report)

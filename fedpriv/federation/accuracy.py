@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from fedpriv.datasets.types import Samples
+from fedpriv.federation.convergence import overall
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.summary import (
@@ -20,16 +21,19 @@ from fedpriv.federation.summary import (
     RunSummary,
     Total,
     Traffic,
+    Unsampled,
     ValidationAccuracy,
     Work,
 )
+from fedpriv.federation.unsampled import with_own_statistics
 from fedpriv.util.config import plain
-from fedpriv.wire.ledger import Count, count
+from fedpriv.wire.ledger import Count, Entry, count
 from fedpriv.wire.payloads import Message
 
 
-def accuracy(counts: Sequence[Sequence[int]]) -> RoundAccuracy:
-    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs."""
+def accuracy(clients: Sequence[Sequence[int]], left_out: Collection[int] = ()) -> RoundAccuracy:
+    """Return the pooled accuracy and the mean over clients of ``[correct, total]`` pairs, some clients left out."""
+    counts = [pair for client, pair in enumerate(clients) if client not in left_out]
     return RoundAccuracy(
         pooled=sum(right for right, _ in counts) / sum(total for _, total in counts),
         mean_over_clients=sum(right / total for right, total in counts) / len(counts),
@@ -44,14 +48,20 @@ def evaluate(
     known: Counts,
     changed: set[int],
     server: tuple[ServerSetup, State, State] | None = None,
+    adapted: Collection[int] = (),
 ) -> Counts:
     """Return ``[correct, total]`` of every client by when it was counted: after training, and after the next broadcast.
 
     A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
     is not evaluated twice. Of the ``server``, given by its setup and its states before and after its step, the model is
-    counted on every client's test images, where the method says that it has one.
+    counted on every client's test images, where the method says that it has one. The clients in ``adapted`` are scored with
+    batch-norm statistics of their own training images.
     """
     extra, further = method.extra_predictors, method.further_predictors(clients[0][0].options)
+
+    def scored(setup: ClientSetup, state: State) -> State:
+        return with_own_statistics(setup, state) if setup.client in adapted else state
+
     predictors = {"": method.predict} | {f"_{name}": predict for name, predict in {**extra, **further}.items()}
     found: dict[str, list[Sequence[int]]] = {}
     for suffix, predict in predictors.items():
@@ -62,11 +72,11 @@ def evaluate(
             if trained in known and k not in changed:
                 before = known[trained][k]
             else:
-                before = _correct(predict(setup, state, test.images), test.labels)
+                before = _correct(predict(setup, scored(setup, state), test.images), test.labels)
             updated = method.apply_broadcast(setup, state, broadcast)
             alone = suffix[1:] in extra and all(updated[n] is state[n] for n in updated if n.startswith("model."))
             unchanged = updated is state or alone
-            after = before if unchanged else _correct(predict(setup, updated, test.images), test.labels)
+            after = before if unchanged else _correct(predict(setup, scored(setup, updated), test.images), test.labels)
             found[trained].append(before)
             found[received].append(after)
     return found if server is None else found | _of_server(method, server, [test for _, test in clients], known)
@@ -91,11 +101,42 @@ def _correct(scores: Tensor, labels: Tensor) -> list[int]:
     return [int((scores.argmax(1) == labels).sum()), len(labels)]
 
 
+def round_line(
+    round_: int,
+    participants: tuple[int, ...],
+    evaluation: Counts,
+    wire: Sequence[Entry],
+    *,
+    left_out: tuple[int, ...],
+    validation: Mapping[str, RoundAccuracy],
+) -> RoundLine:
+    """Return the line of a round.
+
+    Args:
+        round_: from 1.
+        participants: clients that trained.
+        evaluation: counts of every client, by when they were taken.
+        wire: entries of the ledger.
+        left_out: clients that count in no accuracy.
+        validation: accuracy on validation images, by when it was taken.
+    """
+    return RoundLine(
+        round=round_,
+        participants=participants,
+        accuracy={when: accuracy(counts, left_out) for when, counts in evaluation.items()},
+        clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluation.items()},
+        communication=plain(count(wire)),
+        left_out=left_out,
+        validation=validation,
+    )
+
+
 def summarise(
     directory: RunDirectory,
     config: RunConfig,
     work: Work,
     *,
+    unsampled: Unsampled | None,
     defenses: tuple[DefenseFacts, ...],
     privacy: Sequence[Mapping[str, Any]],
 ) -> RunSummary:
@@ -105,6 +146,7 @@ def summarise(
         directory: of the run.
         config: its configuration.
         work: operations of its clients.
+        unsampled: its clients that no round sampled.
         defenses: in the order in which they were applied.
         privacy: the guarantees that they account for.
     """
@@ -118,6 +160,8 @@ def summarise(
         privacy=plain(privacy),
         defenses=defenses,
         flops=work,
+        unsampled=unsampled,
+        convergence=overall(directory.convergence()),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
         validation=_validated(lines),
@@ -139,14 +183,18 @@ def _validated(lines: Sequence[RoundLine]) -> dict[str, ValidationAccuracy]:
 
 
 def _over_rounds(lines: Sequence[RoundLine], when: str) -> ReachedAccuracy:
-    best, last = max(lines, key=lambda line: line.accuracy[when].pooled), lines[-1].accuracy[when]
+    best = max(lines, key=lambda line: line.accuracy[when].pooled)
+    best_mean = max(lines, key=lambda line: line.accuracy[when].mean_over_clients)
+    last = lines[-1].accuracy[when]
     return ReachedAccuracy(
         final=last.pooled,
         best=best.accuracy[when].pooled,
         best_round=best.round,
         pooled=last.pooled,
         mean_over_clients=last.mean_over_clients,
-        clients=lines[-1].clients[when],
+        best_mean_over_clients=best_mean.accuracy[when].mean_over_clients,
+        best_mean_round=best_mean.round,
+        clients=tuple(pair for k, pair in enumerate(lines[-1].clients[when]) if k not in lines[-1].left_out),
     )
 
 

@@ -18,12 +18,12 @@ from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
 EVALUATION_BATCH = 256
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def has_batch_norm(module: nn.Module) -> bool:
     """True if a module normalises over the batch, and therefore cannot train on a batch of one."""
-    return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
+    return any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
 
 
 def local_batches(

@@ -14,8 +14,9 @@ from fedpriv.datasets import load_dataset
 from fedpriv.datasets.federated import federate, public_split, set_strangers_aside, validation_split
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import FederatedData, Samples, as_unit
-from fedpriv.federation.accuracy import accuracy, evaluate, summarise
+from fedpriv.federation.accuracy import evaluate, round_line, summarise
 from fedpriv.federation.capture import capture, is_captured
+from fedpriv.federation.convergence import MeasuredStep, measure
 from fedpriv.federation.defense import Defense, DefensePipeline, Sender, defense_facts
 from fedpriv.federation.footprint import refuse_images, refuse_networks
 from fedpriv.federation.gaps import refuse_gaps
@@ -24,8 +25,9 @@ from fedpriv.federation.operations import client_operations
 from fedpriv.federation.plans import check_plan, protection_plan
 from fedpriv.federation.regions import save_regions
 from fedpriv.federation.run_directory import Checkpoint, RunConfig, RunDirectory
-from fedpriv.federation.summary import Counts, RoundLine, RunSummary
+from fedpriv.federation.summary import Counts, RunSummary
 from fedpriv.federation.trace import Trace
+from fedpriv.federation.unsampled import unsampled_facts
 from fedpriv.federation.validation import refuse_useless, validate
 from fedpriv.models import default_width, family
 from fedpriv.models.build import build_model
@@ -36,7 +38,7 @@ from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError, blaming
 from fedpriv.util.registry import is_reference
 from fedpriv.util.seeds import generator
-from fedpriv.wire.ledger import count, entries
+from fedpriv.wire.ledger import Entry, entries
 from fedpriv.wire.payloads import Message
 
 
@@ -130,6 +132,11 @@ class Federation:
         number = max(1, round(self.config.participation * self.config.clients))
         order = torch.randperm(self.config.clients, generator=generator(self.config.seed, "participants", round_))
         return tuple(sorted(order[:number].tolist()))
+
+    def unsampled(self, rounds: int) -> tuple[int, ...]:
+        """Return the clients that none of the first so many rounds samples, ascending."""
+        sampled = {k for round_ in range(1, rounds + 1) for k in self.participants(round_)}
+        return tuple(k for k in range(self.config.clients) if k not in sampled)
 
     def initial_state(self, client: int) -> State:
         """Return a client's state before the first round. Clients of one architecture start with equal weights."""
@@ -254,9 +261,12 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     done, server, states, broadcast, evaluation = _standing(federation, directory)
     steps_per_round = len(federation.participants(1))
     tested = list(zip(federation.clients, federation.tests, strict=True))
+    absent = federation.unsampled(done)
     for round_ in range(done + 1, config.rounds + 1):
         began = time.perf_counter()
         chosen = federation.participants(round_)
+        absent = tuple(k for k in absent if k not in chosen)
+        starts = {k: states[k] for k in chosen}
         jobs = [ClientJob(k, states[k], broadcast, federation.client_rng(round_, k)) for k in chosen]
         uploads: list[tuple[int, Message]] = []
         traces: dict[int, Trace] = {}
@@ -269,12 +279,7 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
             if report is not None:
                 finished = (round_ - 1) * steps_per_round + number
                 report(finished, config.rounds * steps_per_round, f"round {round_}, client {result.client}")
-        wire = [row for k in chosen for row in entries(broadcast, round_, k, "broadcast")]
-        wire += [
-            row
-            for k, upload in uploads
-            for row in federation.pipeline.wire_entries(entries(upload, round_, k, "upload"))
-        ]
+        wire = _wire(federation, round_, broadcast, uploads)
         if is_captured(config, round_, uploads):
             capture(directory, round_, broadcast, uploads, traces)
         rng = generator(config.seed, "server-step", round_)
@@ -284,17 +289,17 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
         else:  # nobody sent anything: the server has nothing to learn from, and says what it said before
             next_broadcast = broadcast
         served = time.perf_counter()
+        adapted = absent if config.unsampled == "own_statistics" else ()
         moments = federation.server, before, server
-        evaluation = evaluate(method, tested, states, next_broadcast, evaluation, set(chosen), moments)
-        line = RoundLine(
-            round=round_,
-            participants=chosen,
-            accuracy={when: accuracy(counts) for when, counts in evaluation.items()},
-            clients={when: tuple((right, n) for right, n in counts) for when, counts in evaluation.items()},
-            communication=plain(count(wire)),
-            validation=validate(method, federation.clients, federation.data.validation, states, next_broadcast),
-        )
+        evaluation = evaluate(method, tested, states, next_broadcast, evaluation, set(chosen), moments, adapted)
+        left_out = absent if config.unsampled == "left_out" else ()
+        checked = validate(method, federation.clients, federation.data.validation, states, next_broadcast)
+        line = round_line(round_, chosen, evaluation, wire, left_out=left_out, validation=checked)
         directory.append("metrics", [line.model_dump(mode="json")])
+        if config.convergence and round_ % config.convergence == 0:
+            measured = [MeasuredStep(federation.clients[k], starts[k], states[k]) for k in chosen]
+            found = measure(method, measured, broadcast, next_broadcast, seed=config.seed, round_=round_)
+            directory.append("convergence", [found.model_dump(mode="json")])
         directory.append("ledger", [plain(row) for row in wire])
         seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
         directory.append("timings", [{"round": round_, "seconds": seconds}])
@@ -310,12 +315,22 @@ def run(federation: Federation, directory: RunDirectory, engine: Engine, report:
     return summary
 
 
+def _wire(
+    federation: Federation, round_: int, broadcast: Message, uploads: Sequence[tuple[int, Message]]
+) -> list[Entry]:
+    """Return the ledger's entries of a round: the broadcast to each of its clients, and what these sent."""
+    sent = [row for k in federation.participants(round_) for row in entries(broadcast, round_, k, "broadcast")]
+    wire_entries = federation.pipeline.wire_entries
+    return sent + [row for k, upload in uploads for row in wire_entries(entries(upload, round_, k, "upload"))]
+
+
 def _summary(federation: Federation, directory: RunDirectory) -> RunSummary:
     config, method = federation.config, federation.method
     defenses = tuple(defense_facts(defense) for defense in federation.pipeline.defenses)
     privacy = federation.pipeline.privacy(protection_plan(config, method, federation.clients))
     work = client_operations(method, federation.clients, federation.server)
-    return summarise(directory, config, work, defenses=defenses, privacy=privacy)
+    absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
+    return summarise(directory, config, work, unsampled=absent, defenses=defenses, privacy=privacy)
 
 
 def _standing(federation: Federation, directory: RunDirectory) -> tuple[int, State, list[State], Message, Counts]:

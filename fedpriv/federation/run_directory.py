@@ -3,6 +3,7 @@
 ::
 
     config.json      the run's configuration
+    convergence.jsonl  estimates for a convergence proof, one line per measured round; only where they were asked for
     metrics.jsonl    accuracy and communication, one line per round: a function of the configuration alone
     timings.jsonl    seconds, one line per round
     ledger.jsonl     every tensor on the wire
@@ -35,7 +36,7 @@ from safetensors.torch import load_file, save_file
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
-from fedpriv.federation.summary import Counts, RoundLine, RunSummary
+from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import parse, plain
@@ -84,6 +85,8 @@ class RunConfig:
         partition: who holds what.
         clients: number of clients K.
         participation: share of clients in a round, in (0, 1].
+        unsampled: clients that no round has sampled yet are ``counted`` in accuracies as they are, ``left_out``, or counted
+            with batch-norm statistics of their own images (``own_statistics``); :mod:`fedpriv.federation.unsampled`.
         rounds: number of rounds.
         models: a family or a comma-separated list of models; client k gets entry k mod length.
         width: representation width d; None for the family's default.
@@ -96,6 +99,8 @@ class RunConfig:
         capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
             a round is at most 1 MiB, else the last. ``last`` and ``auto`` store those of ``keep`` too.
         checkpoint_every: rounds between checkpoints.
+        convergence: estimate the constants of FedRE's convergence proof in every so many rounds; 0 for never
+            (:mod:`fedpriv.federation.convergence`).
         keep: rounds whose checkpoints stay for good, beside the newest, so that they can be attacked later.
         defenses: what clients do to their uploads before they leave, in this order.
     """
@@ -109,6 +114,7 @@ class RunConfig:
     partition: PartitionOptions = field(default_factory=PartitionOptions)
     clients: Annotated[int, Ge(1)] = 10
     participation: Annotated[float, Gt(0), Le(1)] = 1.0
+    unsampled: Literal["counted", "left_out", "own_statistics"] = "counted"
     rounds: Annotated[int, Ge(1)] = 20
     models: str = "small"
     width: Annotated[int, Ge(1), Le(65_536)] | None = None
@@ -120,6 +126,7 @@ class RunConfig:
     seed: Annotated[int, Ge(0)] = 0
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1
+    convergence: Annotated[int, Ge(0)] = 0
     keep: tuple[int, ...] = ()
     defenses: tuple[DefenseChoice, ...] = ()
 
@@ -210,7 +217,7 @@ class RunDirectory:
 
     def cut_lines(self, last_round: int) -> None:
         """Remove every line beyond a round."""
-        for name in ("metrics", "timings", "ledger", "captures", "truth/files"):
+        for name in ("metrics", "convergence", "timings", "ledger", "captures", "truth/files"):
             path = self.path / f"{name}.jsonl"
             if path.is_file():
                 kept = [row for row in self.lines(name) if row["round"] <= last_round]
@@ -231,6 +238,16 @@ class RunDirectory:
         """
         path = self.path / "metrics.jsonl"
         return tuple(_checked(RoundLine, line, f"{path}:{n}") for n, line in enumerate(self.lines("metrics"), start=1))
+
+    def convergence(self) -> tuple[ConvergenceLine, ...]:
+        """Return the estimates of every measured round; none where the run measured nothing.
+
+        Raises:
+            UserError: naming the line, and the field that is missing or of another type.
+        """
+        path = self.path / "convergence.jsonl"
+        lines = self.lines("convergence") if path.is_file() else []
+        return tuple(_checked(ConvergenceLine, line, f"{path}:{n}") for n, line in enumerate(lines, start=1))
 
     @property
     def summary(self) -> RunSummary:

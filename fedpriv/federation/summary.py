@@ -51,13 +51,18 @@ class RoundAccuracy(Record):
 
 
 class ReachedAccuracy(Record):
-    """Accuracy over the rounds of a run, in [0, 1].
+    """Accuracy over the rounds of a run, in [0, 1], by two figures.
+
+    *Pooled* counts every test image of every client once; the *mean over clients* counts every client once. A best round is
+    chosen on the test images, so it flatters.
 
     Attributes:
-        final, best, best_round: pooled accuracy after the last round and at its best.
-        pooled: over all test images after the last round.
-        mean_over_clients: every client counting the same, after the last round.
-        clients: ``(correct, total)`` test images of every client after the last round; empty where not recorded.
+        final, best, best_round: pooled, after the last round and at its best.
+        pooled: the same as ``final``.
+        mean_over_clients: after the last round.
+        best_mean_over_clients, best_mean_round: the mean over clients at its best; None in a record of an earlier version.
+        clients: ``(correct, total)`` test images of every client that counts, after the last round; empty where not
+            recorded.
     """
 
     final: float
@@ -65,6 +70,8 @@ class ReachedAccuracy(Record):
     best_round: int
     pooled: float
     mean_over_clients: float
+    best_mean_over_clients: float | None = None
+    best_mean_round: int | None = None
     clients: tuple[tuple[int, int], ...] = ()
 
 
@@ -146,6 +153,20 @@ class Work(Record):
         return None if mean is None or not local else mean / local
 
 
+class Unsampled(Record):
+    """Clients that no round of a run sampled (:mod:`fedpriv.federation.unsampled`).
+
+    Attributes:
+        clients: their numbers.
+        batch_norm: those whose models have batch normalisation.
+        treatment: ``counted`` as they are, ``left_out`` of every accuracy, or counted with ``own_statistics``.
+    """
+
+    clients: tuple[int, ...]
+    batch_norm: tuple[int, ...]
+    treatment: Literal["counted", "left_out", "own_statistics"]
+
+
 class RoundLine(Record):
     """A line of ``metrics.jsonl``: a round, as a function of the configuration alone.
 
@@ -156,6 +177,7 @@ class RoundLine(Record):
         clients: ``(correct, total)`` of every client, likewise.
         communication: of the round.
         validation: on validation images, by when it was taken; empty without any.
+        left_out: clients that count in no accuracy, because no round has sampled them yet and the run leaves these out.
     """
 
     round: int
@@ -164,6 +186,55 @@ class RoundLine(Record):
     clients: Mapping[str, tuple[tuple[int, int], ...]]
     communication: RoundCommunication
     validation: Mapping[str, RoundAccuracy] = {}
+    left_out: tuple[int, ...] = ()
+
+
+class ClientConvergence(Record):
+    """One client's estimates in a measured round, as :mod:`fedpriv.federation.convergence` defines them.
+
+    Attributes:
+        client: its number.
+        smoothness: a lower bound of L_1; None where local training moved nothing.
+        variance: of mini-batch gradients where the round begins, a plug-in for sigma^2.
+        gradient: squared norm of the full gradient there.
+        trained_divergence, aggregated_divergence: squared distances of the trained classifier to the broadcast one and to
+            the server's next one, lower bounds of epsilon^2 and delta^2; None where no classifier is broadcast.
+        rate_bound: theorem 1's bound of the learning rate, by these estimates.
+    """
+
+    client: int
+    smoothness: float | None
+    variance: float
+    gradient: float
+    trained_divergence: float | None
+    aggregated_divergence: float | None
+    rate_bound: float | None
+
+
+class ConvergenceLine(Record):
+    """A line of ``convergence.jsonl``: the estimates of a round, client by client."""
+
+    round: int
+    clients: tuple[ClientConvergence, ...]
+
+
+class Convergence(Record):
+    """The estimates of a run: over its measured rounds and their clients the largest of each, lower bounds of constants.
+
+    Attributes:
+        rounds: measured ones.
+        gradient: mean of the squared norms of full gradients.
+        rate_bound: the smallest.
+        smoothness, variance, trained_divergence, aggregated_divergence: the largest.
+    """
+
+    rounds: tuple[int, ...]
+    smoothness: float | None
+    variance: float | None
+    gradient: float
+    trained_divergence: float | None
+    aggregated_divergence: float | None
+    rate_bound: float | None
 
 
 class RunSummary(Record):
@@ -177,6 +248,8 @@ class RunSummary(Record):
         privacy: guarantees accounted over the whole run, one for each defense that has any, as it states them.
         defenses: in the order in which they are applied.
         flops: of clients in a round.
+        unsampled: clients that no round sampled; None where there are none.
+        convergence: estimates of the constants of a convergence proof; None where no round was measured.
         seconds: wall-clock time of all rounds.
         validation: on validation images, by when it was taken; empty without any.
     """
@@ -190,6 +263,8 @@ class RunSummary(Record):
     privacy: tuple[Mapping[str, JsonValue], ...]
     defenses: tuple[DefenseFacts, ...]
     flops: Work
+    unsampled: Unsampled | None = None
+    convergence: Convergence | None = None
     seconds: float
     seed: int
     validation: Mapping[str, ValidationAccuracy] = {}

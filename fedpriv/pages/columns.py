@@ -206,8 +206,10 @@ def _moment(moment: str, words: str) -> Columns:
             **{
                 f"{moment}_mean_over_clients": f"mean over clients of accuracy {words} of the last round",
                 f"{moment}_sd_over_clients": "its standard deviation over clients",
+                f"{moment}_best_mean_over_clients": "the mean over clients at its best",
             },
         ),
+        *_counts("rounds", **{f"{moment}_best_mean_round": "when that was, from 1"}),
     )
 
 
@@ -251,6 +253,7 @@ RUNS: Columns = (
         )
     ),
     *_numbers(SHARE, target_accuracy="whose cost the following columns give"),
+    *_texts(target_of="which accuracy that is: pooled, or the mean over clients"),
     *(column for moment in _MOMENTS for column in _cost(moment)),
     *_numbers(
         "operations",

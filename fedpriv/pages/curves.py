@@ -59,6 +59,33 @@ def accuracy_by_round(lines: Sequence[Line], title: str) -> str:
         return _finish(figure, axes, title)
 
 
+@dataclass(frozen=True)
+class Band:
+    """One run in a chart of an estimated quantity, all ``(rounds,)``: a line between the smallest and the largest."""
+
+    label: str
+    x: np.ndarray
+    line: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def positive_by_round(bands: Sequence[Band], title: str) -> str:
+    """Draw a quantity that is not negative by round, on a logarithmic axis where it is nowhere zero."""
+    from matplotlib.ticker import MaxNLocator
+
+    with _canvas(bands) as (figure, axes):
+        for number, band in enumerate(bands):
+            colour = _COLOURS[number % len(_COLOURS)]
+            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.3 / (1 + len(bands)), linewidth=0)
+            axes.plot(band.x, band.line, label=picture_text(band.label), **_stroke(number, len(band.x)))
+        if all((band.low > 0).all() for band in bands):
+            axes.set_yscale("log")
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        return _finish(figure, axes, title, percent=False)
+
+
 def accuracy_by_scalars(lines: Sequence[Line], title: str) -> str:
     """Draw pooled accuracy by scalars on the wire so far; runs that differ much share a logarithmic axis.
 
@@ -200,7 +227,7 @@ def open_axes(axes: Any) -> None:
 
 
 @contextlib.contextmanager
-def _canvas(lines: Sequence[Line]) -> Iterator[tuple[Any, Any]]:
+def _canvas(lines: Sequence[Line | Band]) -> Iterator[tuple[Any, Any]]:
     from matplotlib.figure import Figure
 
     with house_style():

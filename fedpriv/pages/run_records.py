@@ -17,6 +17,8 @@ from fedpriv.util.errors import UserError
 
 COUNTS = ("paper", "full")
 MOMENTS = ("after_training", "after_broadcast")
+FIGURES = {"pooled": "pooled accuracy", "mean": "accuracy, mean over clients"}
+"""Accuracies of a round that a target may be set for, and their names."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,12 @@ class Accuracy:
     Attributes:
         correct: ``(rounds, clients)`` correctly classified test images.
         total: ``(rounds, clients)`` test images, at least 1.
+        counted: ``(rounds, clients)``, False where a client counts in no figure over clients; each round has one that does.
     """
 
     correct: np.ndarray
     total: np.ndarray
+    counted: np.ndarray
 
     @property
     def per_client(self) -> np.ndarray:
@@ -39,17 +43,17 @@ class Accuracy:
     @property
     def pooled(self) -> np.ndarray:
         """``(rounds,)``: over all test images of all clients, so a client counts as much as it has images."""
-        return np.asarray(self.correct.sum(axis=1) / self.total.sum(axis=1))
+        return np.asarray((self.correct * self.counted).sum(axis=1) / (self.total * self.counted).sum(axis=1))
 
     @property
     def mean(self) -> np.ndarray:
         """``(rounds,)``: mean over clients, every client counting the same."""
-        return np.asarray(self.per_client.mean(axis=1))
+        return np.asarray(self.per_client.mean(axis=1, where=self.counted))
 
     @property
     def spread(self) -> np.ndarray:
         """``(rounds,)``: standard deviation over clients (of these clients, so divided by their number)."""
-        return np.asarray(self.per_client.std(axis=1))
+        return np.asarray(self.per_client.std(axis=1, where=self.counted))
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,9 @@ class RunRecord:
         """
         return np.asarray(np.cumsum(self.traffic[count, unit]))
 
-    def reach(self, target: float, moment: str, predictor: str = "") -> Reached | None:
-        """Return the cost until the pooled accuracy first was at least ``target``, or None if it never was."""
-        there = np.flatnonzero(self.at(moment, predictor).pooled >= target)
+    def reach(self, target: float, moment: str, predictor: str = "", figure: str = "pooled") -> Reached | None:
+        """Return the cost until an accuracy, a key of :data:`FIGURES`, first was ``target``; None if it never was."""
+        there = np.flatnonzero(getattr(self.at(moment, predictor), figure) >= target)
         if not len(there):
             return None
         first = int(there[0])
@@ -178,7 +182,8 @@ def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
             "train the run again"
         )
     try:
-        accuracy = {name: _accuracy([line.clients[name] for line in lines]) for name in lines[0].clients}
+        left_out = [line.left_out for line in lines]
+        accuracy = {name: _accuracy([line.clients[name] for line in lines], left_out) for name in lines[0].clients}
         if not set(MOMENTS) <= set(accuracy):
             raise KeyError(" or ".join(MOMENTS))
     except (KeyError, ValueError) as error:
@@ -197,13 +202,16 @@ def _traffic(lines: Sequence[RoundLine], count: str, unit: str) -> np.ndarray:
     return np.array([one.upload_bytes + one.broadcast_bytes for one in counted], dtype=np.int64)
 
 
-def _accuracy(pairs: Sequence[Sequence[Sequence[int]]]) -> Accuracy:
+def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Sequence[int]]) -> Accuracy:
     both = np.array(pairs, dtype=np.int64)
     if both.ndim != 3 or both.shape[2] != 2 or (both[..., 1] < 1).any():
         raise ValueError("expected [correct, total] of every client in every round")
     if (both[..., 0] < 0).any() or (both[..., 0] > both[..., 1]).any():
         raise ValueError("expected at most as many correct as there are")
-    return Accuracy(both[..., 0], both[..., 1])
+    counted = np.array([[k not in absent for k in range(both.shape[1])] for absent in left_out])
+    if not counted.any(axis=1).all():
+        raise ValueError("a round leaves out every client")
+    return Accuracy(both[..., 0], both[..., 1], counted)
 
 
 # ---------------------------------------------------------------- settings
@@ -229,6 +237,7 @@ def settings(config: RunConfig) -> dict[str, str]:
         "share for training": f"{partition.train_fraction:g}",
         "clients": config.clients,
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
+        "clients of no round yet": None if config.unsampled == "counted" else config.unsampled.replace("_", " "),
         "public images": config.public or None,
         "validation images": config.validation or None,
         "strangers": f"{config.strangers:g}",

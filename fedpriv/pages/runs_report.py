@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.federation.regions import Regions, load_regions
+from fedpriv.federation.unsampled import unsampled_words
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
+from fedpriv.pages.convergence_charts import charts
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
 from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
 from fedpriv.pages.region_map import mean_confidence, region_map
 from fedpriv.pages.run_records import (
     COUNTS,
+    FIGURES,
     MOMENTS,
     TEST_IMAGES,
     Reached,
@@ -99,6 +102,7 @@ def write_runs_report(
     out: Path,
     *,
     target_accuracy: float = TARGET_ACCURACY,
+    target_of: str = "pooled",
     attacks: str | None = None,
     left_out: Sequence[LeftOut] = (),
 ) -> None:
@@ -108,6 +112,7 @@ def write_runs_report(
         directories: finished runs.
         out: folder to write to; it is made where it is missing.
         target_accuracy: for the cost of reaching it, in (0, 1].
+        target_of: which accuracy that is: ``pooled`` or ``mean`` (over clients).
         attacks: file name of the page about attacks beside this one, or None.
         left_out: results that could not be read, which the page names.
 
@@ -116,13 +121,14 @@ def write_runs_report(
     """
     if not directories:
         raise UserError("report: no run directories; give at least one")
-    check_target(target_accuracy)
+    check_target(target_accuracy, target_of)
     runs = load_runs(directories)
-    rows = tuple(_row(run, predictor, target_accuracy) for run in runs for predictor in run.predictors)
+    rows = tuple(_row(run, predictor, target_accuracy, target_of) for run in runs for predictor in run.predictors)
     shared, differing = shared_settings(runs)
     sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
-    pictures = [*by_round, *by_scalars, *(section.clients for section in sections)]
+    convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
+    pictures = [*by_round, *by_scalars, *convergence, *(section.clients for section in sections)]
     pictures += [section.prototypes for section in sections if isinstance(section.prototypes, Picture)]
     pictures += [section.regions for section in sections if section.regions is not None]
     values = {
@@ -133,33 +139,50 @@ def write_runs_report(
         "shared": shared,
         "unlike": [name for name in TEST_IMAGES if name in differing],
         "target": target_accuracy,
+        "accuracy_name": FIGURES[target_of],
         "attacks": attacks,
         "left_out": left_out,
         "moments": _MOMENT_NAMES,
+        "convergence": convergence,
+        "unsampled": _unsampled(runs),
         "anchors": {section.run.label: section.anchor for section in sections},
     }
-    lines = [_csv_row(row, target_accuracy) for row in rows]
-    files = {picture.file: picture.svg for picture in pictures} | table_files("runs.csv", lines)
-    for file, escaped in ((PAGE, True), ("runs.md", False)):
-        home = environment(autoescape=escaped)
-        home.filters["sizes"] = sizes
-        files[file] = home.get_template(f"{file}.j2").render(values)
+    lines = [_csv_row(row, target_accuracy, target_of) for row in rows]
+    files = {picture.file: picture.svg for picture in pictures} | table_files("runs.csv", lines) | _pages(values)
     for file, text in files.items():  # only once all of them could be made
         write_text(out / file, text)
 
 
-def check_target(target_accuracy: float) -> None:
-    """Check a target accuracy.
+def _pages(values: Mapping[str, object]) -> dict[str, str]:
+    files = {}
+    for file, escaped in ((PAGE, True), ("runs.md", False)):
+        home = environment(autoescape=escaped)
+        home.filters["sizes"] = sizes
+        files[file] = home.get_template(f"{file}.j2").render(values)
+    return files
+
+
+def _unsampled(runs: Sequence[RunRecord]) -> list[str]:
+    found = [(run, run.summary.unsampled) for run in runs]
+    return [
+        f"{run.label}: {unsampled_words(absent, run.config.clients)}." for run, absent in found if absent is not None
+    ]
+
+
+def check_target(target_accuracy: float, target_of: str = "pooled") -> None:
+    """Check a target accuracy and which accuracy it is of.
 
     Raises:
-        UserError: unless it lies above 0 and at most at 1.
+        UserError: unless it lies above 0 and at most at 1, and is ``pooled`` or ``mean``.
     """
+    if target_of not in FIGURES:
+        raise UserError(f"{argument('target_of', target_of)}: expected {' or '.join(FIGURES)}")
     if not 0 < target_accuracy <= 1:
         raise UserError(f"{argument('target_accuracy', target_accuracy)}: expected above 0 and at most 1")
 
 
-def _row(run: RunRecord, predictor: str, target: float) -> Row:
-    reached = {moment: run.reach(target, moment, predictor) for moment in MOMENTS}
+def _row(run: RunRecord, predictor: str, target: float, figure: str) -> Row:
+    reached = {moment: run.reach(target, moment, predictor, figure) for moment in MOMENTS}
     return Row(f"{run.label}, {predictor}" if predictor else run.label, run, predictor, reached)
 
 
@@ -257,7 +280,7 @@ def _prototypes(number: int, run: RunRecord, found: PrototypeMap) -> Picture:
 # ---------------------------------------------------------------- spreadsheet
 
 
-def _csv_row(row: Row, target: float) -> dict[str, object]:
+def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
     """Return one line of ``runs.csv``."""
     run = row.run
     found: dict[str, object] = {
@@ -270,18 +293,21 @@ def _csv_row(row: Row, target: float) -> dict[str, object]:
     }
     for moment in MOMENTS:
         one = run.at(moment, row.predictor)
-        best = int(one.pooled.argmax())
+        best, best_mean = int(one.pooled.argmax()), int(one.mean.argmax())
         found |= {
             f"{moment}_final": float(one.pooled[-1]),
             f"{moment}_best": float(one.pooled[best]),
             f"{moment}_best_round": int(run.rounds[best]),
             f"{moment}_mean_over_clients": float(one.mean[-1]),
             f"{moment}_sd_over_clients": float(one.spread[-1]),
+            f"{moment}_best_mean_over_clients": float(one.mean[best_mean]),
+            f"{moment}_best_mean_round": int(run.rounds[best_mean]),
         }
     for count in COUNTS:
         for unit in ("scalars", "bytes"):
             found[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].mean())
     found["target_accuracy"] = target
+    found["target_of"] = figure
     for moment in MOMENTS:
         reached = row.reached[moment]
         found[f"{moment}_rounds_to_target"] = reached.round if reached else None

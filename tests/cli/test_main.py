@@ -102,6 +102,20 @@ def test_train_says_what_it_reached_and_where(capsys):
     assert result["communication"]["full"]["total"]["upload_scalars"] == 0
 
 
+def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(capsys):
+    few = (*SMALL, "--clients", "4", "--participation", "0.25", "--rounds", "1")
+    code, out, error = call(capsys, "train", "--method", "local", *few, "--out", "run")
+    assert code == 0
+    for name in ("pooled", "mean over clients", "at its best (round)"):
+        assert name in out
+    assert "warning: 3 of 4 clients" in error
+    assert "are sampled in no round and count in every accuracy" in error
+    assert "see --unsampled left_out" in error
+    code, _, error = call(capsys, "train", "--method", "local", *few, "--unsampled", "left_out", "--out", "left")
+    assert (code, "no round" in error) == (0, False)
+    assert call(capsys, "train", "--unsampled", "some", "--out", "no")[0] == 2
+
+
 def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_path):
     (tmp_path / "run.toml").write_text(
         'method = "fedre"\ndataset = "digits"\nstrangers = 0\nper-class = 20\n'
@@ -199,6 +213,8 @@ def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, cap
         (["empty"], "empty: holds neither an attack result (about.json) nor a run (config.json)"),
         ([attacked / "dip", "--target-accuracy", "0.5"], "--target-accuracy: applies to runs"),
         ([trained, "--target-accuracy", "2"], "--target-accuracy 2.0: expected above 0 and at most 1"),
+        ([attacked / "dip", "--target-of", "mean"], "--target-of: applies to runs"),
+        ([trained, "--target-of", "median"], "--target-of median: expected pooled or mean"),
     ):
         code, _, error = call(capsys, "report", *arguments, "--out", "page")
         assert code == 2

@@ -56,6 +56,55 @@ def test_cost_of_a_target_by_hand(two):
     assert run.reach(0.701, "after_training").round == 3
     assert run.reach(0.91, "after_training") is None
     assert run.reach(0.7, "after_broadcast") is None
+    # Means over clients are 1/3, 0.6 and 0.9.
+    assert run.reach(0.3, "after_training", figure="mean").round == 1
+    assert run.reach(0.7, "after_training", figure="mean").round == 3
+
+
+def test_the_page_and_its_table_name_every_accuracy(two, tmp_path):
+    write_runs_report(two, tmp_path / "out", target_accuracy=0.65, target_of="mean")
+    row = told(tmp_path / "out" / "runs.csv")[0]
+    figures = ("final", "best", "best_round", "mean_over_clients", "best_mean_over_clients", "best_mean_round")
+    assert [float(row[f"after_training_{name}"]) for name in figures] == pytest.approx([0.9, 0.9, 3, 0.9, 0.9, 3])
+    # After the broadcast: 8, 8 and 9 of 40 pooled; (0.2 + 0.2) / 2 twice, then (0.3 + 0.2) / 2.
+    assert [float(row[f"after_broadcast_{name}"]) for name in figures] == pytest.approx(
+        [0.225, 0.225, 3, 0.25, 0.25, 3]
+    )
+    assert (row["target_of"], row["after_training_rounds_to_target"]) == ("mean", "3")
+    for page in ("runs.html", "runs.md"):
+        assert "Cost of 65 % accuracy, mean over clients" in (tmp_path / "out" / page).read_text()
+    write_runs_report(two, tmp_path / "pooled", target_accuracy=0.65)
+    assert told(tmp_path / "pooled" / "runs.csv")[0]["after_training_rounds_to_target"] == "2"
+    assert "Cost of 65 % pooled accuracy" in (tmp_path / "pooled" / "runs.md").read_text()
+    with pytest.raises(UserError, match="target_of='median': expected pooled or mean"):
+        write_runs_report(two, tmp_path / "no", target_of="median")
+
+
+def test_estimates_for_a_convergence_proof_are_curves(two, tmp_path):
+    write_runs_report(two, tmp_path / "without")
+    assert not list((tmp_path / "without").glob("convergence-*.svg"))
+    assert "Convergence" not in (tmp_path / "without" / "runs.html").read_text()
+    rows = [
+        {"client": k, "smoothness": None if k else 3.0 * round_, "variance": 1.0 + k, "gradient": 2.0 + k}
+        | {"trained_divergence": None, "aggregated_divergence": None, "rate_bound": 0.1 + k}
+        for round_ in (1, 3)
+        for k in range(2)
+    ]
+    lines = [{"round": round_, "clients": rows[2 * n : 2 * n + 2]} for n, round_ in enumerate((1, 3))]
+    RunDirectory.open(two[0]).append("convergence", lines)
+    write_runs_report(two, tmp_path / "out")
+    found = {path.name for path in (tmp_path / "out").glob("convergence-*.svg")}
+    named = ("smoothness", "variance", "gradient", "rate-bound")
+    assert found == {f"convergence-{name}.svg" for name in named}  # no classifier was broadcast: no divergence
+    text = (tmp_path / "out" / "runs.md").read_text()
+    label = load_runs(two)[0].label
+    for words in ("largest", "smoothness"):
+        assert words in text.lower()
+    assert f"{label} from 3 to 9" in text  # the only client that moved
+    assert f"{label} from 2 to 2" in text  # the largest variance
+    assert f"{label} from 2.5 to 2.5" in text  # the mean squared gradient
+    assert f"{label} from 0.1 to 0.1" in text  # the smallest bound
+    assert (tmp_path / "out" / "runs.html").read_text().count("<h2>Convergence</h2>") == 1
 
 
 def test_other_ways_to_predict_have_their_own_line(tmp_path):

@@ -53,6 +53,7 @@ def report(
     *,
     out: str | Path | None = None,
     target_accuracy: float | None = None,
+    target_of: str | None = None,
     strict: bool = False,
     force: bool = False,
     listener: Listener = SILENT,
@@ -66,6 +67,7 @@ def report(
         results: what :func:`fedpriv.attack` and :func:`fedpriv.train` returned, or folders that hold such results.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
+        target_of: which accuracy that is: ``pooled`` over all test images (default), or the ``mean`` over clients.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
         force: replace ``out`` if it exists.
@@ -86,7 +88,7 @@ def report(
     if out is not None:
         _refuse_overlap(Path(out), [*(path for paths in found.values() for path in paths), *attacks, *scores], given)
     leaks = bool(attacks or scores or studies)
-    target = _target(target_accuracy, bool(runs), studies)
+    target, figure = _target(target_accuracy, target_of, bool(runs), studies)
     complaints = [f"{line}; left out of the report" for line in [*strangers, *map(str, left_out)]] + unfinished(given)
     complaints += [
         f"{study}: cell {cell.cell} {cell.status}: {cell.why}"
@@ -103,7 +105,9 @@ def report(
     with folders.output(folder, "report", force=force):
         if runs:
             beside = "report.html" if leaks else None
-            write_runs_report(list(runs), folder, target_accuracy=target, attacks=beside, left_out=left_out)
+            write_runs_report(
+                list(runs), folder, target_accuracy=target, target_of=figure, attacks=beside, left_out=left_out
+            )
         if leaks:
             write_results(
                 list(attacks.values()),
@@ -118,19 +122,19 @@ def report(
     return Report(folder, pages, (*attacks, *scores), tuple(runs), tuple(complaints), scratch)
 
 
-def _target(asked: float | None, runs: bool, studies: Mapping[Path, StudyResults]) -> float:
-    """Return the accuracy whose cost runs are asked for.
+def _target(asked: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:
+    """Return the accuracy whose cost runs are asked for, and which accuracy it is.
 
     Raises:
         UserError: where it is out of range, or there are no runs.
     """
-    if asked is not None and not runs:
+    if (asked is not None or of is not None) and not runs:
         named = f"; pass those of the study, {next(iter(studies)) / 'runs'}" if studies else ""
-        where = argument("target_accuracy")
+        where = argument("target_of" if asked is None else "target_accuracy")
         raise UserError(f"{where}: applies to runs{named or ', but only attacks were given'}")
-    target = TARGET_ACCURACY if asked is None else asked
-    check_target(target)
-    return target
+    target, figure = TARGET_ACCURACY if asked is None else asked, of or "pooled"
+    check_target(target, figure)
+    return target, figure
 
 
 def _refuse_overlap(out: Path, sources: Sequence[Path], given: Sequence[Path]) -> None:
