@@ -28,6 +28,18 @@ def row(record: PropertyRecord) -> dict[str, str]:
         "found at 0.1 % false": with_interval(record.tpr_at_0_1_percent, 1, 100) + " %" + few,
         "AUC, number of classes alone": with_interval(record.classes_alone.auc, 3, 1),
         "AUC, permuted uploads": "not run" if control is None else with_interval(control.auc, 3, 1),
+        **_share_columns(record),
+    }
+
+
+def _share_columns(record: PropertyRecord) -> dict[str, str]:
+    if record.shares is None:
+        return {}
+    guesses = record.shares.guesses
+    best = min(guesses, key=lambda name: guesses[name].value)
+    return {
+        "class shares, distance": with_interval(record.shares.estimated, 2, 1),
+        "class shares, best guess": f"{guesses[best].value:.2f} ({best})",
     }
 
 

@@ -57,9 +57,13 @@ def over_units(records: Records) -> str:
 
 
 def varying(rows: Rows) -> list[dict[str, str]]:
-    """Return rows without the columns that say the same in all of them, of those that matter only where they differ."""
+    """Return rows of one set of columns, an empty cell where a row has nothing to say.
+
+    Columns that say the same in all rows are left out, of those that matter only where they differ.
+    """
     same = [name for name in ONLY_WHERE_THEY_DIFFER if len({row.get(name) for row in rows}) < 2]
-    return [{name: cell for name, cell in row.items() if name not in same} for row in rows]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in same]
+    return [{name: row.get(name, "") for name in names} for row in rows]
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,36 @@
 Every (client, class) pair that the upload leaves open is a question. Scores are compared over all pairs: area under the ROC
 curve and the true-positive rate at 1 % and 0.1 % false positives, with intervals over clients. Beside them stand the same
 from another client's upload, and from the number of classes alone, which says much about a client of two classes without
-any look at its vectors.
+any look at its vectors. Where class shares themselves are estimated, their distance from the true ones stands beside those
+of guesses that do without the client's own upload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedpriv.attacks.infer.contract import Asked, Inference, InferenceProblem
 from fedpriv.attacks.infer.property import QUESTIONS as QUESTIONS
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.intervals import Values
-from fedpriv.scoring.records import PropertyRecord, Provenance
-from fedpriv.scoring.records.inference import Seconds
+from fedpriv.scoring.intervals import Values, clustered
+from fedpriv.scoring.records import PropertyRecord, Provenance, Rate
+from fedpriv.scoring.records.inference import Seconds, ShareDistances
 from fedpriv.scoring.roc import Answers, Ranked
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
 CLASSES_ALONE = "number of classes"
 """The guess that needs no look at vectors."""
+
+EVEN, OTHERS = "equal shares", "mean of the others"
+"""Guesses at the class shares of a client."""
 
 
 def pose(inference: Inference, case: InferenceCase) -> tuple[InferenceProblem, Asked, dict[int, Answers]]:
@@ -90,7 +96,33 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Pr
         classes_alone=alone.rates(),
         comparisons=ranked.against({PERMUTED: permuted, CLASSES_ALONE: alone}, {"property": "auc"}),
         colluders=found.colluders,
+        shares=_shares(found.shares, case.counts(problem), about),
         cost=Seconds(seconds=found.seconds),
+    )
+
+
+def _shares(found: Mapping[int, Tensor], counts: Mapping[int, Tensor], about: Provenance) -> ShareDistances | None:
+    """Return the distances of estimated shares, and of what needs no look at the client's own upload."""
+    if len(found) < 2:
+        return None
+    clients = list(found)
+    units = [about.unit_of(client) for client in clients]
+    wanted = torch.stack([counts[client].double() for client in clients])
+    wanted = wanted / wanted.sum(1, keepdim=True)
+    estimated = torch.stack([found[client] for client in clients])
+
+    def distance(guess: Tensor) -> Rate:
+        apart = clustered(((guess - wanted).abs().sum(1) / 2).numpy(), units, "share")
+        return Rate(value=apart.mean, ci95=apart.interval())
+
+    others = (estimated.sum(0) - estimated) / (len(clients) - 1)
+    guesses = {
+        EVEN: torch.full_like(wanted, 1 / wanted.shape[1]),
+        OTHERS: others,
+        PERMUTED: estimated.roll(-1, 0),
+    }
+    return ShareDistances(
+        estimated=distance(estimated), guesses={name: distance(guess) for name, guess in guesses.items()}
     )
 
 

@@ -97,6 +97,18 @@ def test_without_noise_the_bias_is_the_logarithm_of_shares_beside_the_others():
         expect_close(found, expected - expected.mean(), atol=1e-4)
 
 
+def test_estimated_shares_are_the_clients_over_the_geometric_mean_of_the_others():
+    shares = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]])
+    fit = torch.randn(50, C, generator=generator(6))
+    uploads = {k: seen(k, (fit + own.log()).softmax(1)) for k, own in enumerate(shares)}
+    _, found = asked_of(uploads, "auto")
+    expected = shares[2] / (shares[0] * shares[1]).sqrt()
+    expect_close(found.shares[2], (expected / expected.sum()).double(), atol=1e-4)
+    for client, own in enumerate(shares[:2]):
+        assert int(found.shares[client].argmax()) == int(own.argmax())
+        assert float(found.shares[client].sum()) == pytest.approx(1)
+
+
 def test_nothing_is_learned_and_what_cannot_be_compared_is_refused():
     uploads, _ = bayes_clients(3)
     attack, found = asked_of(uploads, "auto")
@@ -310,6 +322,10 @@ def test_all_of_them_on_a_run_of_either_method(tmp_path, monkeypatch, capsys):
         found = load_scores(Path(f"{method}-out/property"))
         assert found.learned_from == "the other public outputs of the round"
         assert found.auc.value > 0.6
+        guesses = {name: one.value for name, one in found.shares.guesses.items()}
+        assert set(guesses) == {"equal shares", "mean of the others", "permuted"}
+        assert found.shares.estimated.value < min(guesses.values())
+        assert "class shares, distance" in Path(f"{method}-out/report.md").read_text(encoding="utf-8")
         assert load_scores(Path(f"{method}-out/membership")).n_candidates > 0
         assert (Path(f"{method}-out/paired-logits/metrics.json")).is_file()
     blind = ["--attack", "paired-logits", "--knowledge", "attacker_data=none", "--out", "no", "--quiet"]

@@ -181,8 +181,13 @@ class PropertyInference(Inference):
             classes_of[client] = classes
             scores[client] = (2 * values - 1) * CERTAIN if client in asked.certain else values
         others = self.colludes and len(asked.certain) < len(scores)
+        outputs = bool(asked.compared) and _are_outputs(problem.uploads)
         return Scores(
-            replace(asked, classes=classes_of), scores, source, colluders="all other clients" if others else ""
+            replace(asked, classes=classes_of),
+            scores,
+            shares={client: values.softmax(0) for client, values in scores.items()} if outputs else {},
+            source=source,
+            colluders="all other clients" if others else "",
         )
 
     def score(

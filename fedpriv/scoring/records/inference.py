@@ -84,6 +84,19 @@ class MembershipRecord(InferenceRecord):
     classes: NamedClasses | None
 
 
+class ShareDistances(Record):
+    """Distances of estimated class shares from true ones, mean over clients: total variation, in [0, 1].
+
+    Attributes:
+        estimated: from the clients' own uploads.
+        guesses: by name, made without a client's own upload: equal shares, the mean of the other clients' estimates, and
+            another client's.
+    """
+
+    estimated: Rate
+    guesses: Mapping[str, Rate]
+
+
 class PropertyRecord(InferenceRecord):
     """``property.json``.
 
@@ -94,6 +107,7 @@ class PropertyRecord(InferenceRecord):
         n_pairs, n_yes: pairs of client and class, and those of which the answer is yes.
         classes_alone: what the number of classes tells without a look at anything else.
         colluders: clients in league with the attacker, or empty.
+        shares: how near estimated class shares are; None where none were estimated.
     """
 
     kind: Literal["property"] = "property"
@@ -104,3 +118,4 @@ class PropertyRecord(InferenceRecord):
     n_yes: int
     classes_alone: Rates
     colluders: str = ""
+    shares: ShareDistances | None = None
