@@ -27,7 +27,7 @@ def assign_classes(n_clients: int, classes_per_client: int, n_classes: int, rng:
     clients that hold a class differ by at most one.
 
     >>> assign_classes(2, 2, 4, 0).tolist()
-    [[1, 3], [0, 2]]
+    [[2, 3], [0, 1]]
     """
     check_classes_per_client(classes_per_client, n_classes)
     source = source_of(rng)
