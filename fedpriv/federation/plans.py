@@ -51,7 +51,7 @@ def check_plan(method: Method, setups: Sequence[ClientSetup], options: Any, *, h
         if len(setup.train) < 2 and has_batch_norm(setup.model):
             raise UserError(
                 f"client {setup.client} holds one training image, but {setup.blueprint.name} has batch normalisation, "
-                "which needs two; use fewer clients, more data, or another model"
+                f"which needs two; use fewer clients, more data, another model or a larger {argument('least_per_client')}"
             )
     method.check(
         Plan(
