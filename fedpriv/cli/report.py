@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import rich_click as click
 
@@ -18,18 +19,20 @@ from fedpriv.util.folders import numbered
 @click.option(
     "--target-of", help="Which accuracy that is: pooled over test images (default), or the mean over clients."
 )
+@click.option(
+    "--representations",
+    metavar="images|prototypes",
+    help="For runs: a map of what clients' models make of test images, or of class means; reads the data again.",
+)
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.common_options
 def report(
     directories: tuple[Path, ...],
     out: Path | None,
-    target_accuracy: float | None,
-    target_of: str | None,
-    strict: bool,
-    force: bool,
     as_json: bool,
     quiet: bool,
+    **flags: Any,
 ) -> None:
     """Report on attack and run directories, studies, and folders that hold some of them.
 
@@ -39,11 +42,8 @@ def report(
     written = fedpriv.report(
         directories,
         out=out or numbered(Path("results") / "report"),
-        target_accuracy=target_accuracy,
-        target_of=target_of,
-        strict=strict,
-        force=force,
         listener=common.Terminal(quiet=quiet, as_json=True),
+        **flags,
     )
     if as_json:
         shown = {"attacks": written.attacks, "runs": written.runs}

@@ -160,6 +160,24 @@ def prototypes(found: PrototypeMap, title: str) -> str:
         return _finish(figure, axes, title, columns=5, percent=False, key=named)
 
 
+def points(found: PrototypeMap, title: str) -> str:
+    """Draw vectors on a plane as dots: the colour is the class."""
+    with _canvas(()) as (figure, axes):
+        figure.set_size_inches(_WIDTH, 4.3)
+        classes = np.unique(found.classes)
+        named = len(classes) <= 2 * len(_CLASS_COLOURS)
+        size = float(np.clip(6000 / len(found.points), 5, 26))
+        for label, colour in zip(classes.tolist(), class_colours(len(classes)), strict=True):
+            own = found.points[found.classes == label]
+            name = f"class {label}" if named else None
+            axes.scatter(*own.T, s=size, color=colour, alpha=0.75, linewidths=0, label=name)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.margins(0.07)
+        axes.set_aspect("equal", "datalim")
+        return _finish(figure, axes, title, columns=5, percent=False, key=named)
+
+
 def class_colours(n: int) -> list[Any]:
     """Return n colours that are told apart on white as well as n allow."""
     import matplotlib

@@ -77,12 +77,27 @@ def prototype_map(run: RunDirectory) -> PrototypeMap | str:
     features = np.concatenate([payload.features.numpy() for _, payload in found]).astype(np.float64)
     classes = np.concatenate([payload.classes.numpy() for _, payload in found])
     clients = np.concatenate([np.full(len(payload.classes), client) for client, payload in found])
+    return on_plane(features, classes, clients, round_, "prototypes")
+
+
+def on_plane(
+    features: np.ndarray, classes: np.ndarray, clients: np.ndarray, round_: int, what: str
+) -> PrototypeMap | str:
+    """Embed vectors, of more than ``MOST_POINTS`` evenly spaced ones; or say why not.
+
+    Args:
+        features: ``(p, d)`` float64.
+        classes: ``(p,)``.
+        clients: ``(p,)``.
+        round_: they are of.
+        what: they are, in words.
+    """
     uploaded = len(features)
     if uploaded > MOST_POINTS:
         kept = np.linspace(0, uploaded - 1, MOST_POINTS).round().astype(np.int64)
         features, classes, clients = features[kept], classes[kept], clients[kept]
     if len(np.unique(features, axis=0)) < 4:
-        return f"too few different prototypes for a map ({len(np.unique(features, axis=0))} in round {round_})"
+        return f"too few different {what} for a map ({len(np.unique(features, axis=0))} in round {round_})"
     perplexity = min(_PERPLEXITY, (len(features) - 1) / 3)
     return PrototypeMap(embed(features, perplexity), classes, clients, round_, uploaded, perplexity)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.federation.regions import Regions, load_regions
+from fedpriv.federation.representations import Representations
 from fedpriv.federation.unsampled import unsampled_words
 from fedpriv.pages import curves
 from fedpriv.pages.columns import table_files
@@ -16,6 +17,7 @@ from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, percent, quantity
 from fedpriv.pages.prototype_map import PrototypeMap, prototype_map
 from fedpriv.pages.region_map import mean_confidence, region_map
+from fedpriv.pages.representation_map import draw, representation_map, words
 from fedpriv.pages.run_records import (
     COUNTS,
     FIGURES,
@@ -104,6 +106,7 @@ def write_runs_report(
     target_accuracy: float = TARGET_ACCURACY,
     target_of: str = "pooled",
     attacks: str | None = None,
+    representations: Mapping[Path, Representations | str] | None = None,
     left_out: Sequence[LeftOut] = (),
 ) -> None:
     """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
@@ -114,6 +117,7 @@ def write_runs_report(
         target_accuracy: for the cost of reaching it, in (0, 1].
         target_of: which accuracy that is: ``pooled`` or ``mean`` (over clients).
         attacks: file name of the page about attacks beside this one, or None.
+        representations: of some runs by their folders, or why there are none.
         left_out: results that could not be read, which the page names.
 
     Raises:
@@ -128,7 +132,9 @@ def write_runs_report(
     sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
     convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
-    pictures = [*by_round, *by_scalars, *convergence, *(section.clients for section in sections)]
+    maps = [_mapped(n, run, (representations or {}).get(run.directory.path)) for n, run in enumerate(runs, start=1)]
+    pictures = [*by_round, *by_scalars, *convergence, *(shown for shown in maps if isinstance(shown, Picture))]
+    pictures += [section.clients for section in sections]
     pictures += [section.prototypes for section in sections if isinstance(section.prototypes, Picture)]
     pictures += [section.regions for section in sections if section.regions is not None]
     values = {
@@ -144,6 +150,7 @@ def write_runs_report(
         "left_out": left_out,
         "moments": _MOMENT_NAMES,
         "convergence": convergence,
+        "maps": [one for one in maps if one is not None],
         "unsampled": _unsampled(runs),
         "anchors": {section.run.label: section.anchor for section in sections},
     }
@@ -160,6 +167,18 @@ def _pages(values: Mapping[str, object]) -> dict[str, str]:
         home.filters["sizes"] = sizes
         files[file] = home.get_template(f"{file}.j2").render(values)
     return files
+
+
+def _mapped(number: int, run: RunRecord, found: Representations | str | None) -> Picture | str | None:
+    """Return the picture of a run's representations, why there is none, or None where none was asked for."""
+    if found is None:
+        return None
+    shown = found if isinstance(found, str) else representation_map(found)
+    if isinstance(shown, str):
+        return f"{run.label}: no map of representations; {shown}"
+    alt, caption = words(shown, run.label)
+    title = f"{run.label}: {shown.of} after round {shown.map.round}"
+    return Picture(f"representations-{number}-{run.config.method}.svg", draw(shown, title), alt, caption)
 
 
 def _unsampled(runs: Sequence[RunRecord]) -> list[str]:

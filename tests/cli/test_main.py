@@ -10,6 +10,7 @@ from command_line import call
 from federations import DIGITS
 
 from fedpriv.cli.main import COMMANDS, run
+from fedpriv.util.files import write_json
 
 SMALL = [*DIGITS, "--per-class", "20", "--clients", "4", "--partition", "iid", "--rounds", "2"]
 QUICK_ATTACK = [*SMALL, "--targets", "4", "--iterations", "20"]
@@ -207,6 +208,22 @@ def test_a_report_over_runs_and_attacks_links_its_pages(attacked, trained, capsy
     assert (row["method"], row["after_training_rounds_to_target"]) == ("fedgh", "1")
 
 
+def test_representations_of_runs_are_drawn_side_by_side(trained, capsys, tmp_path):
+    assert call(capsys, "train", "--method", "local", *SMALL, "--out", "alone", "--quiet")[0] == 0
+    code, _, _ = call(capsys, "report", trained, "alone", "--representations", "prototypes", "--out", "page")
+    assert code == 0
+    assert len(list((tmp_path / "page").glob("representations-*.svg"))) == 2
+    text = (tmp_path / "page" / "runs.html").read_text()
+    assert text.count("Mean silhouette in the space of the representations") == 2
+    # Without the data the page stands, and says what is missing.
+    config = json.loads((tmp_path / "alone" / "config.json").read_text())
+    write_json(tmp_path / "alone" / "config.json", config | {"dataset": "cifar10", "data_dir": "nowhere"})
+    code, _, error = call(capsys, "report", "alone", "--representations", "images", "--out", "bare")
+    assert code == 0, error
+    assert not list((tmp_path / "bare").glob("representations-*.svg"))
+    assert "no map of representations" in (tmp_path / "bare" / "runs.md").read_text()
+
+
 def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, capsys, tmp_path):
     (tmp_path / "empty").mkdir()
     for arguments, reason in (
@@ -214,6 +231,8 @@ def test_reports_refuse_in_one_line_what_they_cannot_show(attacked, trained, cap
         ([attacked / "dip", "--target-accuracy", "0.5"], "--target-accuracy: applies to runs"),
         ([trained, "--target-accuracy", "2"], "--target-accuracy 2.0: expected above 0 and at most 1"),
         ([attacked / "dip", "--target-of", "mean"], "--target-of: applies to runs"),
+        ([attacked / "dip", "--representations", "images"], "--representations: applies to runs"),
+        ([trained, "--representations", "heads"], "--representations heads: expected images or prototypes"),
         ([trained, "--target-of", "median"], "--target-of median: expected pooled or mean"),
     ):
         code, _, error = call(capsys, "report", *arguments, "--out", "page")

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
+from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
+from fedpriv.federation.representations import KINDS, Representations, stored_representations
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.left_out import readable
 from fedpriv.pages.report import load_scored, write_results
@@ -54,6 +59,7 @@ def report(
     out: str | Path | None = None,
     target_accuracy: float | None = None,
     target_of: str | None = None,
+    representations: str | None = None,
     strict: bool = False,
     force: bool = False,
     listener: Listener = SILENT,
@@ -68,6 +74,8 @@ def report(
         out: folder to make; None for a temporary one, which is gone with the returned object.
         target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
         target_of: which accuracy that is: ``pooled`` over all test images (default), or the ``mean`` over clients.
+        representations: for runs: a map, by t-SNE, of what their clients' models make of ``images``, test images, or of the
+            class means of training images, ``prototypes``; the data are read again for it. None for no map.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
         force: replace ``out`` if it exists.
@@ -101,12 +109,19 @@ def report(
         raise UserError(str(left_out[0]))
     for line in complaints:
         listener.warn(line)
+    maps = _represented(representations, list(runs), listener)
     folder, scratch = place(out)
     with folders.output(folder, "report", force=force):
         if runs:
             beside = "report.html" if leaks else None
             write_runs_report(
-                list(runs), folder, target_accuracy=target, target_of=figure, attacks=beside, left_out=left_out
+                list(runs),
+                folder,
+                target_accuracy=target,
+                target_of=figure,
+                attacks=beside,
+                representations=maps,
+                left_out=left_out,
             )
         if leaks:
             write_results(
@@ -120,6 +135,32 @@ def report(
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores), tuple(runs), tuple(complaints), scratch)
+
+
+def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> dict[Path, Representations | str] | None:
+    """Return representations by run, or why there are none; None where none were asked for.
+
+    Raises:
+        UserError: for an unknown kind, and where there are no runs.
+    """
+    if of is None:
+        return None
+    kinds = {kind: kind for kind in KINDS}
+    if of not in kinds:
+        raise UserError(f"{argument('representations', of)}: expected {' or '.join(kinds)}")
+    if not runs:
+        raise UserError(f"{argument('representations')}: applies to runs, but only attacks were given")
+    found: dict[Path, Representations | str] = {}
+    with listener.progress("representing images") as advance:
+        for number, path in enumerate(runs, start=1):
+            directory = RunDirectory.open(path)
+            try:
+                federation = prepare(directory.config, torch.device("cpu"))
+                found[path] = stored_representations(federation, directory, kinds[of])
+            except UserError as error:  # data that are gone cost a picture, not the page
+                found[path] = str(error)
+            advance(number, len(runs), path.name)
+    return found
 
 
 def _target(asked: float | None, of: str | None, runs: bool, studies: Mapping[Path, StudyResults]) -> tuple[float, str]:
