@@ -25,7 +25,7 @@ from fedpriv.experiment.uploads.given import PrivateImages
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import LAYERS, NETWORKS, VECTORS
+from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS, VECTORS
 from fedpriv.wire.plain_tensor import check_plain
 
 
@@ -142,7 +142,7 @@ def make_evidence(
 
 def _classes(handed: Handed, seen: Observation, card: KnowledgeCard) -> list[TargetId]:
     held = handed.own[seen.client].labels.unique().tolist()
-    if handed.target in LAYERS:
+    if handed.target in LAYERS | PUBLIC_OUTPUTS:
         given = card.labels == "given"
         return [TargetId(seen.round, seen.client, n, label if given else -1) for n, label in enumerate(held)]
     return [target for target in classes_with_weight(handed.seen(card.rounds_seen), seen) if target.label in held]

@@ -20,7 +20,7 @@ from fedpriv.experiment.uploads.given import PrivateImages
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import LAYERS, MIXTURES, NETWORKS, payload_kind
+from fedpriv.wire.kinds import LAYERS, MIXTURES, NETWORKS, PUBLIC_OUTPUTS, payload_kind
 
 
 def own_truths(handed: Handed, pool: Pool, targets: Sequence[TargetId], unit: Unit) -> tuple[Truth, ...]:
@@ -43,7 +43,8 @@ def own_truths(handed: Handed, pool: Pool, targets: Sequence[TargetId], unit: Un
             raise UserError(
                 f"{argument('images')}: client {target.client} has no image of class {target.label}, which its upload names"
             )
-        feature = _feature(handed, target, own.images[index]) if unit in ("class", "row") else None
+        recovered = unit in ("class", "row") and handed.target not in PUBLIC_OUTPUTS
+        feature = _feature(handed, target, own.images[index]) if recovered else None
         found.append(Truth(own.images[index], weights, own.labels[index], pool, feature))
     return tuple(found)
 
