@@ -10,6 +10,7 @@ from compare import expect_close, expect_same
 from federations import DIGITS
 from torch.nn.functional import cosine_similarity
 
+import fedpriv
 from fedpriv.attacks.infer import answer_classes
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
@@ -331,3 +332,22 @@ def test_all_of_them_on_a_run_of_either_method(tmp_path, monkeypatch, capsys):
     blind = ["--attack", "paired-logits", "--knowledge", "attacker_data=none", "--out", "no", "--quiet"]
     assert run(["attack", "--run", "fedmd", "--target", "public-logits", *blind]) == 2
     assert "needs attacker_data=same_domain" in capsys.readouterr().err
+
+
+def test_outputs_of_another_training_loop_are_attacked_too(tmp_path):
+    rng = generator(9)
+    images = {client: torch.rand(12, 1, 8, 8, generator=rng) for client in range(5)}
+    result = fedpriv.attack_uploads(
+        {client: PublicLogits(torch.randn(40, C, generator=rng), torch.arange(40)) for client in images},
+        target="public-logits",
+        images=images,
+        labels={client: torch.arange(12) % (2 + client % 2) for client in images},
+        strangers=torch.rand(60, 1, 8, 8, generator=rng),
+        attacks=("paired-logits", "property"),
+        public=torch.rand(40, 1, 8, 8, generator=rng),
+        public_labels=torch.arange(40) % C,
+        n_classes=C,
+        out=tmp_path / "out",
+        knowledge={"extractor": "none"},
+    )
+    assert "Leaks" not in result.verdict
