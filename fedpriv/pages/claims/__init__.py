@@ -1,21 +1,62 @@
-"""Figures that papers report, as data: one JSON file beside this one for each table or statement.
+"""Claims of papers as data: a TOML file beside this one for each table, figure or statement.
 
-A file says which paper and table, the values, what is known and what is not known of how they were made, and what guesses
-without an upload score on the same data set where that was measured. Claims stand beside results, never in their place.
+A file says which paper and where, the values cell by cell, the setting of every cell as far as the paper tells it (as
+``fedpriv train``, ``fedpriv cost`` and a study take it), what is known and what is not, and what the paper concludes. Claims
+stand beside results, never in their place, and only beside results on the same data. ``fedpriv reproduce`` puts them to the
+test. docs/reproducing.md describes the fields.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from fedpriv.util.config import parse
-from fedpriv.util.errors import UserError
+from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.foreign import toml_file, toml_table
 
-Quantity = Literal["leakage", "accuracy", "communication"]
+Quantity = Literal["accuracy", "communication", "computation", "inversion"]
+Axis = Literal["rows", "columns"]
+Table = Mapping[str, Any]
+"""Settings by name, as a TOML file holds them."""
+
+SCALES = ("smoke", "cpu", "paper")
+"""Seconds on data of the package itself; about an hour on two cores; the paper's own setting."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The quantity of a value.
+
+    Attributes:
+        what: ``accuracy``; ``rounds`` until an accuracy is reached; scalars or bytes of a round that go up (``upload``), down
+            (``broadcast``) or both ways (``both``); ``operations`` of a round; ``psnr_db``, ``mse_255`` or ``ssim`` of
+            reconstructed images, or ``identified``, the share of images told from decoys.
+        moment: of accuracies: when in a round.
+        over: of accuracies: the mean over clients, or all test images pooled.
+        when: of accuracies: after the last round, or the highest of any round.
+        reach: of rounds: the accuracy, in [0, 1].
+        per: of traffic and operations: all clients together, or the mean over clients.
+        count: of traffic: without labels, class ids and counts, as papers count, or all of it.
+        every: how many of the quantity's own units one unit of the values is: 0.01 for percent, 1000 for thousands.
+        bytes: of traffic: bytes in place of scalars.
+    """
+
+    what: Literal[
+        "accuracy", "rounds", "upload", "broadcast", "both", "operations", "psnr_db", "mse_255", "ssim", "identified"
+    ]
+    moment: Literal["after_training", "after_broadcast"] = "after_training"
+    over: Literal["clients", "pooled"] = "clients"
+    when: Literal["final", "best"] = "final"
+    reach: float | None = None
+    per: Literal["all clients", "client"] = "all clients"
+    count: Literal["paper", "full"] = "paper"
+    every: float = 1.0
+    bytes: bool = False
 
 
 @dataclass(frozen=True)
@@ -23,14 +64,28 @@ class Column:
     """A column of a paper's table.
 
     Attributes:
-        name: heading.
-        unit: of the values; empty where there is none.
-        dataset: as the paper calls it.
+        name: heading, unique.
+        data: the data set as the paper calls it.
+        unit: of the values, where it differs from the claim's.
+        digits: decimals printed, where they differ from the claim's.
+        measure: where it differs from the claim's.
+        method: registry name, where columns are methods.
+        target: kind of upload, where columns are such.
+        setting: of training, beyond the claim's.
+        sizes: for counting, beyond the claim's.
+        scales: scale -> settings of training that differ there.
     """
 
     name: str
-    unit: str
-    dataset: str
+    data: str
+    unit: str | None = None
+    digits: int | None = None
+    measure: Measure | None = None
+    method: str | None = None
+    target: str | None = None
+    setting: Table = field(default_factory=dict)
+    sizes: Table = field(default_factory=dict)
+    scales: Mapping[str, Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -38,16 +93,63 @@ class Row:
     """A row of a paper's table.
 
     Attributes:
-        name: as the paper calls it.
-        method: the registry name of the method, or None where the claim is about uploads of any method.
-        target: the kind of upload, or None where the paper does not say which upload it attacked.
+        name: as the paper calls it, unique.
         values: aligned with the columns; None where the paper gives none.
+        spread: standard deviations beside them, likewise; empty where the paper gives none.
+        method: the registry name; None where columns say it, or the claim is about uploads of any method.
+        target: kind of upload; None where columns say it, or the paper does not say which upload it attacked.
+        setting, sizes, scales: as those of a column; what both set, the row decides.
     """
 
     name: str
-    method: str | None
-    target: str | None
     values: tuple[float | None, ...]
+    spread: tuple[float | None, ...] = ()
+    method: str | None = None
+    target: str | None = None
+    setting: Table = field(default_factory=dict)
+    sizes: Table = field(default_factory=dict)
+    scales: Mapping[str, Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An order of values that the paper concludes something from, and that any scale can test.
+
+    Attributes:
+        text: in one sentence.
+        better: name of the row, or of the column, that is ahead.
+        than: names of those behind; empty for all others.
+        along: whether these are rows or columns.
+        within: names on the other axis where it is said to hold; empty for all.
+        least: by how much at least, in the unit of the values; less is no effect.
+        order: ahead is ``above``, or ``below`` where less is better.
+    """
+
+    text: str
+    better: str
+    than: tuple[str, ...] = ()
+    along: Axis = "rows"
+    within: tuple[str, ...] = ()
+    least: float = 0.0
+    order: Literal["above", "below"] = "above"
+
+
+@dataclass(frozen=True)
+class ScaledDown:
+    """The setting of all cells at a scale smaller than the paper's.
+
+    Attributes:
+        setting: of training, in place of the paper's.
+        study: keys of a study, in place of the claim's.
+        seeds: of the runs.
+        columns, rows: the names of those that are tried unless others are asked for; empty for all.
+    """
+
+    setting: Table = field(default_factory=dict)
+    study: Table = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,15 +181,28 @@ class Guesses:
 
 @dataclass(frozen=True)
 class Claim:
-    """One table or statement of a paper.
+    """One table, figure or statement of a paper.
 
     Attributes:
         quantity: what it is about.
         title: in a few words.
         paper: title of the paper.
         where: table, figure or section.
-        columns, rows: the values.
+        unit: of the values.
+        digits: decimals printed.
+        measure: what the values are of.
+        columns, rows: the values, and how each was made.
+        statements: what the paper concludes.
         known, unknown: of how they were made; one sentence each.
+        tolerance: how far a measured value may lie from the printed one, in its unit, where the paper's setting is run; of
+            counts half of the last digit printed is meant by 0.
+        tolerance_because: why that far.
+        setting: of training, for all cells.
+        sizes: for counting, for all cells.
+        study: of an attacked claim: keys of a study such as ``attacks``, ``targets``, ``knowledge``.
+        seeds: of the runs, as many as the paper made.
+        scales: smaller ones, by name.
+        remarks: ``ROW | COLUMN`` -> what is odd about that value, one sentence.
         reading: what follows from the floors, or empty.
         floors: guesses on the same kind of images.
     """
@@ -96,12 +211,29 @@ class Claim:
     title: str
     paper: str
     where: str
+    unit: str
+    digits: int
+    measure: Measure
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     known: tuple[str, ...]
     unknown: tuple[str, ...]
+    statements: tuple[Statement, ...] = ()
+    tolerance: float = 0.0
+    tolerance_because: str = ""
+    setting: Table = field(default_factory=dict)
+    sizes: Table = field(default_factory=dict)
+    study: Table = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    scales: Mapping[str, ScaledDown] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
     reading: str = ""
     floors: tuple[Guesses, ...] = ()
+
+    @property
+    def counted(self) -> bool:
+        """True where the values follow from sizes alone, so that nothing is trained."""
+        return self.quantity in ("communication", "computation")
 
 
 @functools.cache
@@ -111,38 +243,100 @@ def claims() -> Mapping[str, Claim]:
     Raises:
         UserError: when a file does not fit :class:`Claim`.
     """
-    import json
-
     files = sorted(
-        (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json")), key=lambda f: f.name
+        (file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")), key=lambda f: f.name
     )
-    return {file.name[: -len(".json")]: _claim(json.loads(file.read_text("utf-8")), file.name) for file in files}
+    return {file.name[: -len(".toml")]: parsed(toml_table(file.read_text("utf-8")), file.name) for file in files}
 
 
-def _claim(values: Mapping[str, Any], where: str) -> Claim:
+def find_claim(name: str | Path) -> tuple[str, Claim]:
+    """Return a claim by its name, or from a TOML file of somebody's own, with the name it goes by.
+
+    Raises:
+        UserError: for an unknown name, with the known ones; for a file that does not fit.
+    """
+    if isinstance(name, Path) or name.endswith(".toml"):
+        path = Path(name)
+        return path.stem, parsed(toml_file(path, expected="a claim in TOML, see docs/reproducing.md"), str(path))
+    if name not in claims():
+        raise unknown_name("claim", name, claims())
+    return name, claims()[name]
+
+
+def parsed(values: Table, where: str) -> Claim:
+    """Return the claim that a table describes.
+
+    Raises:
+        UserError: naming the key that is wrong, a name that is there twice, or a name that is none of its rows or columns.
+    """
     found: Claim = parse(Claim, values, where)
+    for axis, named in (("rows", found.rows), ("columns", found.columns)):
+        names = [one.name for one in named]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None or not names:
+            raise UserError(f"{where}: {axis}: {f'{twice!r} is there twice' if twice else 'expected at least one'}")
     for row in found.rows:
-        if len(row.values) != len(found.columns):
-            raise UserError(f"{where}: row {row.name!r} has {len(row.values)} values for {len(found.columns)} columns")
+        for name, listed in (("values", row.values), ("spread", row.spread or row.values)):
+            if len(listed) != len(found.columns):
+                raise UserError(f"{where}: row {row.name!r}: {len(listed)} {name} for {len(found.columns)} columns")
+    _refuse_unknown(found, where)
     return found
 
 
-def matching(uploads: Iterable[tuple[str, str]], quantity: Quantity) -> list[tuple[Claim, tuple[Row, ...]]]:
-    """Return the claims that speak of uploads, each with the rows that do.
+def _refuse_unknown(claim: Claim, where: str) -> None:
+    rows, columns = ([one.name for one in named] for named in (claim.rows, claim.columns))
+    for statement in claim.statements:
+        along, within = (rows, columns) if statement.along == "rows" else (columns, rows)
+        for key, names, known in (
+            ("better", (statement.better,), along),
+            ("than", statement.than, along),
+            ("within", statement.within, within),
+        ):
+            for name in names:
+                if name not in known:
+                    raise unknown_name(f"name ({where}: statement {statement.text!r}: {key})", name, known)
+    for scale, own in claim.scales.items():
+        for key, names, known in (("columns", own.columns, columns), ("rows", own.rows, rows)):
+            for name in names:
+                if name not in known:
+                    raise unknown_name(f"name ({where}: scales.{scale}.{key})", name, known)
+    for scale in (*claim.scales, *(name for one in (*claim.columns, *claim.rows) for name in one.scales)):
+        if scale not in SCALES[:-1]:
+            raise unknown_name(f"scale ({where})", scale, SCALES[:-1])
+    for remark in claim.remarks:
+        if remark not in {f"{row} | {column}" for row in rows for column in columns}:
+            raise UserError(f"{where}: remarks: {remark!r} is no 'ROW | COLUMN'")
+
+
+def matching(
+    uploads: Iterable[tuple[str, str, str]], quantity: Quantity
+) -> list[tuple[Claim, tuple[Row, ...], tuple[int, ...]]]:
+    """Return the claims that speak of uploads on the same data, each with the rows and the places of the columns that do.
 
     Args:
-        uploads: (method, target) of results.
+        uploads: (method, target, registry name of the data set) of results.
         quantity: what the claims should be about.
     """
     wanted = set(uploads)
     found = []
     for claim in claims().values():
-        rows = tuple(row for row in claim.rows if any(speaks_of(row, *upload) for upload in wanted))
-        if claim.quantity == quantity and rows:
-            found.append((claim, rows))
+        if claim.quantity != quantity:
+            continue
+        places = {
+            (row.name, place)
+            for row in claim.rows
+            for place, column in enumerate(claim.columns)
+            for upload in wanted
+            if row.values[place] is not None and speaks_of(claim, row, column, *upload)
+        }
+        rows = tuple(row for row in claim.rows if any(name == row.name for name, _ in places))
+        if rows:
+            found.append((claim, rows, tuple(sorted({place for _, place in places}))))
     return found
 
 
-def speaks_of(row: Row, method: str, target: str) -> bool:
-    """True for a row about uploads of this kind by this method."""
-    return row.method in (None, method) and row.target in (None, target)
+def speaks_of(claim: Claim, row: Row, column: Column, method: str, target: str, dataset: str) -> bool:
+    """True for a value about uploads of this kind by this method, on this data set."""
+    own = {**claim.setting, **column.setting, **row.setting}.get("dataset")
+    about = ((row.method or column.method, method), (row.target or column.target, target))
+    return own == dataset and all(said in (None, asked) for said, asked in about)
