@@ -22,7 +22,10 @@ STUDY_OPTIONS = (
         help="none, defenses, A+B for B behind A; 0.1/1 makes a grid (default: none).",
     ),
     click.option(
-        "--attacks", multiple=True, metavar="NAME[:KEY=VALUE,...],...", help="Default: all that fit and are granted."
+        "--attacks",
+        multiple=True,
+        metavar="NAME[:KEY=VALUE,...],...",
+        help="Default: all that fit and are granted; none: train only.",
     ),
     click.option("--seeds", multiple=True, metavar="N,N,...", help="Of training, targets and attacks (default: 0)."),
     click.option(

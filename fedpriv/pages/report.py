@@ -83,6 +83,7 @@ class StudyFacts:
         commands: what made it; of several studies each one's.
         settings: what each study asked for.
         labels: by the resolved folder of a result, what the study calls its ``method`` and its ``defense``.
+        trained_only: nothing is attacked in it.
     """
 
     cells: int
@@ -91,6 +92,7 @@ class StudyFacts:
     commands: tuple[str, ...] = ()
     settings: tuple[StudySettings, ...] = ()
     labels: Mapping[Path, Labels] = field(default_factory=dict)
+    trained_only: bool = False
 
     @property
     def done(self) -> int:
@@ -252,7 +254,7 @@ def _values(
         "stages": stage_tables(in_order(shown, scored)),
         "defenses": defenses(shown),
         "claims": {
-            "leakage": claim_views(shown, "leakage"),
+            "inversion": claim_views(shown, "inversion"),
             "accuracy": claim_views(shown, "accuracy"),
             "communication": claim_views(shown, "communication"),
         },

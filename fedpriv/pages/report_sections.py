@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpriv.pages.alike import upload_key
-from fedpriv.pages.claims import Claim, Quantity, Row, matching, speaks_of
+from fedpriv.pages.claims import Claim, Column, Quantity, Row, matching, speaks_of
 from fedpriv.pages.findings import Finding
 from fedpriv.pages.frontier import Frontier, point_labels, run_figures
 from fedpriv.pages.frontier_plot import describe, panels
@@ -137,34 +137,50 @@ class ClaimView:
 
     Attributes:
         claim: the claim.
+        columns: of the claim, those on the same data.
         rows: (what the paper calls it, its values as written, what was measured here).
     """
 
     claim: Claim
+    columns: tuple[Column, ...]
     rows: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
 
 
 def claim_views(attacks: Sequence[AttackRecord], quantity: Quantity) -> tuple[ClaimView, ...]:
-    """Return the claims that speak of uploads that were attacked, with what was measured here beside each row.
+    """Return the claims that speak of uploads that were attacked, on the same data, with what was measured beside each row.
 
     Runs without any defense count alone: papers report their methods bare.
     """
     bare = [attack for attack in attacks if not attack.about.defenses]
-    uploads = [(attack.about.method, attack.about.target) for attack in bare]
+    uploads = [_upload(attack) for attack in bare]
     ranked = in_order(bare, scored)
+    views = []
+    for claim, rows, places in matching(uploads, quantity):
+        columns = tuple(claim.columns[place] for place in places)
+        shown = tuple((row.name, _written(claim, row, places), _ours(claim, row, columns, ranked)) for row in rows)
+        views.append(ClaimView(claim, columns, shown))
+    return tuple(views)
+
+
+def _upload(attack: AttackRecord) -> tuple[str, str, str]:
+    """Return method, target, and the registry name of the data set: a folder of images is none of a paper's."""
+    about = attack.about
+    return about.method, about.target, about.dataset if about.run is None else about.run.dataset
+
+
+def _written(claim: Claim, row: Row, places: Sequence[int]) -> tuple[str, ...]:
+    digits = [claim.columns[place].digits for place in places]
+    decimals = [claim.digits if own is None else own for own in digits]
     return tuple(
-        ClaimView(claim, tuple((row.name, _written(row), _ours(row, ranked, quantity)) for row in rows))
-        for claim, rows in matching(uploads, quantity)
+        "–" if (value := row.values[place]) is None else f"{value:,.{many}f}"
+        for place, many in zip(places, decimals, strict=True)
     )
 
 
-def _written(row: Row) -> tuple[str, ...]:
-    return tuple("–" if value is None else f"{value:,.2f}" for value in row.values)
-
-
-def _ours(row: Row, ranked: Sequence[AttackRecord], quantity: Quantity) -> tuple[str, ...]:
-    own = [attack for attack in ranked if speaks_of(row, attack.about.method, attack.about.target)]
-    if quantity == "leakage":
+def _ours(claim: Claim, row: Row, columns: Sequence[Column], ranked: Sequence[AttackRecord]) -> tuple[str, ...]:
+    own = [a for a in ranked if any(speaks_of(claim, row, column, *_upload(a)) for column in columns)]
+    quantity = claim.quantity
+    if quantity == "inversion":
         return _our_leakage(own)
     told = _our_accuracy if quantity == "accuracy" else _our_communication
     return tuple(dict.fromkeys(line for attack in own for line in told(attack)))[:4]

@@ -109,6 +109,7 @@ def read_results(folder: Path) -> StudyResults:
         settings=(study_settings(study),),
         commands=(study.command,) if study.command else (),
         labels={place.resolve(): _labels(cell) for cell, place in done},
+        trained_only=not any(cell.attacks for cell in cells),
     )
     return StudyResults(attacks, scores, runs, facts, damaged)
 

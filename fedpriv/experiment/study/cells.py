@@ -66,12 +66,14 @@ class Execution:
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time.
         workers: processes at a time, one thread each.
+        apart: each run is a process of its own; for runs of seconds, that is most of the time.
     """
 
     device: str = "auto"
     download: bool = False
     chunk_rows: int | None = None
     workers: int = 1
+    apart: bool = True
 
 
 Targets = Mapping[tuple[str, str], str]
@@ -100,18 +102,18 @@ def lay_out(study: Study, execution: Execution) -> tuple[tuple[Cell, ...], tuple
                 with study.origin.at(method.keys, method.place_of):
                     prepared(config, execution)
             divided.add(division)
-            if place > 0 or method.name == ALONE:
+            if place > 0 or not attacked(study, method):
                 continue
             target = _target(study, method, defense, federation.uploads)
             targets[method.label, defense.label] = target
             entries, refusals = _fitting(study, method, target)
             _refuse_knowledge(study, method, config)
             _refuse_rounds(study, method, config, entries)
-            if (method.attacks or study.attacks) is not None:
+            if _chosen(study, method) is not None:
                 _refuse_property(study, method, entries, federation, target)
             used |= {entry.name for entry in entries}
             notes.update(dict.fromkeys(refusals))
-    if not targets:
+    if not targets and all(entry.name == ALONE for entry in study.methods):
         raise study.origin.error(study.methods[0].keys, f"{ALONE} uploads nothing, so nothing would be attacked")
     for entry in study.attacks or ():
         if entry.name not in used:
@@ -128,7 +130,7 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
     cells: list[Cell] = []
     runs: dict[str, str] = {}
     for method, defense in trainings(study):
-        target = None if method.name == ALONE else targets[method.label, defense.label]
+        target = targets[method.label, defense.label] if attacked(study, method) else None
         entries = () if target is None else _fitting(study, method, target)[0]
         for seed in study.seeds:
             config = config_of(study, method, defense, seed)
@@ -150,11 +152,21 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
                     target=target,
                     plans=tuple(plan for _, plan in made),
                     homes=tuple("/".join(("attacks", name, *([_variant(e)] if e.varied else []))) for e, _ in made),
-                    named=(method.attacks or study.attacks) is not None,
+                    named=_chosen(study, method) is not None,
                     division=division,
                 )
             )
     return tuple(cells)
+
+
+def _chosen(study: Study, method: MethodEntry) -> tuple[AttackEntry, ...] | None:
+    """Return the attacks that are asked for on a method's uploads; None for all that fit."""
+    return study.attacks if method.attacks is None else method.attacks
+
+
+def attacked(study: Study, method: MethodEntry) -> bool:
+    """True for a method whose uploads are attacked, and which is not trained only."""
+    return method.name != ALONE and _chosen(study, method) != ()
 
 
 def _short(label: str) -> str:
@@ -240,7 +252,7 @@ def _fitting(study: Study, method: MethodEntry, target: str) -> tuple[tuple[Atta
     from fedpriv.experiment.plan import attack_names, build_attacks, granted
 
     origin = study.origin
-    chosen = method.attacks or study.attacks
+    chosen = _chosen(study, method)
     if chosen is None:
         names = attack_names(target, ())
         entries = [AttackEntry(name, made) for name, made in build_attacks(names, {}).items()]

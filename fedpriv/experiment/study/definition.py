@@ -133,9 +133,15 @@ class WrittenDefense(_Member):
 
 
 _Chains = Annotated[list[Annotated[list[WrittenDefense], BeforeValidator(_chain)]], MinLen(1)]
-_Attacks = Annotated[
-    Annotated[list[WrittenAttack], MinLen(1)] | None, BeforeValidator(lambda value: None if value == "all" else value)
-]
+
+
+def _attacked(value: Any) -> Any:
+    if value in ([], ()):
+        raise _Refused('an empty list: nothing would be attacked; write "none" to train only, "all" for all that fit')
+    return None if value == "all" else [] if value == "none" else value
+
+
+_Attacks = Annotated[list[WrittenAttack] | None, BeforeValidator(_attacked)]
 
 
 class WrittenMethod(_Member):
@@ -261,7 +267,7 @@ def _from_texts(name: str, value: Any) -> Any:
             where = argument("seeds", ",".join(texts))
             raise UserError(f"{where}: expected whole numbers with commas between, such as 0,1,2") from error
     entries = [entry for text in texts for entry in split_entries(text)]
-    return "all" if name == "attacks" and entries == ["all"] else entries
+    return entries[0] if name == "attacks" and entries in (["all"], ["none"]) else entries
 
 
 def _plain(value: Any) -> Any:

@@ -46,7 +46,7 @@ class MethodEntry:
         options: its own options, all of them.
         federation: settings in which it differs from the others, or that an axis varies.
         target: kind of upload to attack; None for the first that leaves its clients and has an attack.
-        attacks: its own attacks; None for the study's.
+        attacks: its own attacks, none where it is trained only; None for the study's.
         defenses: its own defenses; None for the study's.
         varied: axis -> value, for what the grid varies.
         keys: where it was written.
@@ -104,7 +104,7 @@ class Study:
         federation: settings that all methods share, by flag name with underscores.
         methods: at least one.
         defenses: at least one; grids expanded.
-        attacks: None for all that fit each target and are granted.
+        attacks: None for all that fit each target and are granted; empty where methods are trained only.
         seeds: at least one; each of training, of drawing targets and of attacks.
         card: the attacker's grants.
         targets: how many targets a cell at most.

@@ -28,6 +28,10 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch) -
     """
     board = _Board(path, rows, watch)
     runs = dict.fromkeys(row.run for row in rows if row.status == "pending")
+    if not execution.apart:
+        for run in runs:
+            board.work_off_here(run, execution)
+        return
     with ThreadPoolExecutor(execution.workers) as pool:
         try:
             for ended in as_completed([pool.submit(board.work_off, run, execution) for run in runs]):
@@ -73,6 +77,17 @@ class _Board:
                 at = next((row for row in pending if row.cell in self._doing), pending[0])
                 failed = {"status": "failed", "error": f"the worker process ended: {cause(code)}"}
                 self._enter(at.model_copy(update=failed), None)
+
+    def work_off_here(self, run: str, execution: Execution) -> None:
+        """Perform the pending cells of a run in this process."""
+        from fedpriv.experiment.study.worker import perform
+
+        perform(
+            self._path,
+            [row.cell for row in self._rows if row.run == run and row.status == "pending"],
+            execution,
+            self._enter,
+        )
 
     def stop(self) -> None:
         """End every process."""

@@ -104,8 +104,6 @@ def run_study(
     Raises:
         UserError: when the study cannot be run, or the folder holds something else or is being written.
     """
-    from fedpriv.pages.study_report import write_study_report
-
     execution = execution or Execution()
     pick_device(execution.device)
     many = len(study.seeds) > MANY
@@ -119,11 +117,21 @@ def run_study(
         listener.resumable()
         with following(listener, execution.workers) as watch:
             carry_out(out, rows, execution, watch)
-        report = out / STUDY_PAGE if _holds_results(rows) else None
-        if report is not None:
-            write_study_report(out)
+        report = _reported(out, rows)
     return StudyResult(out, tuple(rows), report)
 
 
-def _holds_results(rows: Sequence[Row]) -> bool:
-    return any(entry.status == "done" for row in rows for entry in row.attacks)
+def _reported(out: Path, rows: Sequence[Row]) -> Path | None:
+    """Write the page over the results of a study, or over its runs where nothing is attacked; None where nothing is done."""
+    if any(entry.status == "done" for row in rows for entry in row.attacks):
+        from fedpriv.pages.study_report import write_study_report
+
+        write_study_report(out)
+        return out / STUDY_PAGE
+    runs = dict.fromkeys(out / row.run for row in rows if row.status == "done")
+    if not runs or any(row.attacks for row in rows):
+        return None
+    from fedpriv.pages.runs_report import PAGE, write_runs_report
+
+    write_runs_report(list(runs), out)
+    return out / PAGE

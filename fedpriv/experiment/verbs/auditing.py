@@ -29,7 +29,7 @@ class StudySettings(FederationSettings, total=False):
         methods: names, or mappings with ``name`` and settings of its own (default ``fedre``). These and defenses and attacks
             may be texts ``NAME:KEY=VALUE,...``.
         defenses: ``none``, names, or mappings; a list of values makes a grid (default ``none``).
-        attacks: names or mappings, or ``all`` that fit and are granted (default).
+        attacks: names or mappings, ``all`` that fit and are granted (default), or ``none``: methods are trained only.
         seeds: of training, targets and attacks (default 0).
         knowledge: changes to the knowledge card.
         targets: how many targets a cell at most (default 48).

@@ -95,7 +95,10 @@ def report(
     scores = each_once([*scores.items(), *(one for own in studies.values() for one in own.scores.items())])
     if out is not None:
         _refuse_overlap(Path(out), [*(path for paths in found.values() for path in paths), *attacks, *scores], given)
-    leaks = bool(attacks or scores or studies)
+    trained_only = {path: own for path, own in studies.items() if own.facts.trained_only}
+    of_studies, damaged = readable([run for own in trained_only.values() for run in own.runs], check_run)
+    left_out, runs = [*left_out, *damaged], runs | of_studies
+    leaks = bool(attacks or scores or studies.keys() - trained_only.keys())
     target, figure = _target(target_accuracy, target_of, bool(runs), studies)
     complaints = [f"{line}; left out of the report" for line in [*strangers, *map(str, left_out)]] + unfinished(given)
     complaints += [
@@ -129,7 +132,7 @@ def report(
                 scores,
                 folder,
                 runs=PAGE if runs else None,
-                study=together({path: own.facts for path, own in studies.items()}),
+                study=together({path: own.facts for path, own in studies.items() if path not in trained_only}),
                 alone=baselines([*runs, *(run for own in studies.values() for run in own.runs)]),
                 left_out=left_out,
             )

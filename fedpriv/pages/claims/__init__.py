@@ -33,8 +33,8 @@ class Measure:
     """The quantity of a value.
 
     Attributes:
-        what: ``accuracy``; ``rounds`` until an accuracy is reached; scalars or bytes of a round that go up (``upload``), down
-            (``broadcast``) or both ways (``both``); ``operations`` of a round; ``psnr_db``, ``mse_255`` or ``ssim`` of
+        what: ``accuracy``; ``rounds`` until an accuracy is reached; scalars or bytes of a round that go up (``upload``),
+            down (``broadcast``) or both ways (``both``); ``operations`` of a round; ``psnr_db``, ``mse_255`` or ``ssim`` of
             reconstructed images, or ``identified``, the share of images told from decoys.
         moment: of accuracies: when in a round.
         over: of accuracies: the mean over clients, or all test images pooled.
@@ -94,7 +94,7 @@ class Row:
 
     Attributes:
         name: as the paper calls it, unique.
-        values: aligned with the columns; None where the paper gives none.
+        values: aligned with the columns; None, in a file ``"-"``, where the paper gives none.
         spread: standard deviations beside them, likewise; empty where the paper gives none.
         method: the registry name; None where columns say it, or the claim is about uploads of any method.
         target: kind of upload; None where columns say it, or the paper does not say which upload it attacked.
@@ -269,7 +269,7 @@ def parsed(values: Table, where: str) -> Claim:
     Raises:
         UserError: naming the key that is wrong, a name that is there twice, or a name that is none of its rows or columns.
     """
-    found: Claim = parse(Claim, values, where)
+    found: Claim = parse(Claim, {**values, "rows": [_dashed(row) for row in values.get("rows", ())]}, where)
     for axis, named in (("rows", found.rows), ("columns", found.columns)):
         names = [one.name for one in named]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -281,6 +281,14 @@ def parsed(values: Table, where: str) -> Claim:
                 raise UserError(f"{where}: row {row.name!r}: {len(listed)} {name} for {len(found.columns)} columns")
     _refuse_unknown(found, where)
     return found
+
+
+def _dashed(row: Any) -> Any:
+    """Return a row in which dashes are None."""
+    if not isinstance(row, Mapping):
+        return row
+    lists = {name: listed for name in ("values", "spread") if isinstance(listed := row.get(name), (list, tuple))}
+    return {**row, **{name: [None if one == "-" else one for one in listed] for name, listed in lists.items()}}
 
 
 def _refuse_unknown(claim: Claim, where: str) -> None:
@@ -300,7 +308,8 @@ def _refuse_unknown(claim: Claim, where: str) -> None:
             for name in names:
                 if name not in known:
                     raise unknown_name(f"name ({where}: scales.{scale}.{key})", name, known)
-    for scale in (*claim.scales, *(name for one in (*claim.columns, *claim.rows) for name in one.scales)):
+    named = [*claim.scales, *(n for row in claim.rows for n in row.scales), *(n for col in claim.columns for n in col.scales)]
+    for scale in named:
         if scale not in SCALES[:-1]:
             raise unknown_name(f"scale ({where})", scale, SCALES[:-1])
     for remark in claim.remarks:
