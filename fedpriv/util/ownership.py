@@ -117,11 +117,13 @@ def held(folder: Path) -> Iterator[int | None]:
 
 @contextlib.contextmanager
 def held_with_those_around(folder: Path) -> Iterator[None]:
-    """Hold every marked folder that a folder lies in, as whoever writes any of them does; clear up in the folder itself."""
+    """Hold every marked folder that a folder lies in, as whoever writes any of them does; clear up in all of them."""
+    homes = homes_of(folder)
     with contextlib.ExitStack() as stack:
-        for home in homes_of(folder):
+        for home in homes:
             stack.enter_context(held(home))
-        sweep(folder)
+        for home in homes[:1]:
+            sweep(home)
         yield
 
 

@@ -235,7 +235,7 @@ def test_whoever_writes_in_a_folder_of_a_folder_holds_both(tmp_path):
 
 def test_whoever_writes_in_a_folder_clears_up_what_a_crash_left_in_it(tmp_path):
     inner = make(make(tmp_path / "outer") / "attack")
-    left = inner / "deeper" / f".grid.png.1{manifest.PARTIAL}"
+    left = tmp_path / "outer" / "beside" / f".grid.png.1{manifest.PARTIAL}"
     left.parent.mkdir()
     left.write_bytes(b"half")
     with ownership.held_with_those_around(inner):
