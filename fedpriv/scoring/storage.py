@@ -29,6 +29,7 @@ from fedpriv.scoring.records import (
     RECORD_VERSION,
     About,
     AnyRecord,
+    ClaimCard,
     InferenceResult,
     MembershipRecord,
     PropertyRecord,
@@ -42,12 +43,14 @@ from fedpriv.util.manifest import contents, mark
 from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
+CLAIM = "claim.json"
 RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
     ReconstructionRecord: METRICS,
     MembershipRecord: MEMBERSHIP,
     PropertyRecord: PROPERTY,
+    ClaimCard: CLAIM,
 }
 """Records by their file names."""
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)

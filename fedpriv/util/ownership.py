@@ -151,8 +151,21 @@ def _lock(folder: Path, file: IO[str], *, shared: bool) -> None:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        who = file.read().strip()
+        who = _holder(file) or file.read().strip()
         raise UserError(
             f"{folder}: another fedpriv{f' (process {who})' if who else ''} is at work in this folder; "
             "wait for it, or choose another folder"
         ) from None
+
+
+def _holder(file: IO[str]) -> str:
+    """Return the process that has a lock on a file, where the system tells; who only reads does not write it there."""
+    try:
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return ""
+    about = os.fstat(file.fileno())
+    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    held = [fields for line in lines if len(fields := line.split()) > 5 and "->" not in fields]
+    found = [fields[4] for fields in held if fields[1] == "FLOCK" and fields[5] == place]
+    return next((one for one in found if one.isdecimal() and one != "0"), "")  # of another container it tells none

@@ -211,10 +211,11 @@ def test_a_folder_that_is_written_is_not_read_and_one_that_is_read_is_not_writte
         pass
     process.kill()
     process.wait()
+    known = rf" \(process {os.getpid()}\)" if os.path.exists("/proc/locks") else ""
     with (
         ownership.read(out),
         ownership.read(out),
-        pytest.raises(UserError, match="is at work"),
+        pytest.raises(UserError, match=f"fedpriv{known} is at work"),
         folders.output(out, "run", force=True),
     ):
         pass

@@ -308,7 +308,11 @@ def _refuse_unknown(claim: Claim, where: str) -> None:
             for name in names:
                 if name not in known:
                     raise unknown_name(f"name ({where}: scales.{scale}.{key})", name, known)
-    named = [*claim.scales, *(n for row in claim.rows for n in row.scales), *(n for col in claim.columns for n in col.scales)]
+    named = [
+        *claim.scales,
+        *(n for row in claim.rows for n in row.scales),
+        *(n for col in claim.columns for n in col.scales),
+    ]
     for scale in named:
         if scale not in SCALES[:-1]:
             raise unknown_name(f"scale ({where})", scale, SCALES[:-1])

@@ -17,6 +17,7 @@ from fedpriv.scoring.records.base import (
     Measure,
     Summary,
 )
+from fedpriv.scoring.records.claim import ClaimCard, ClaimCell, ClaimedOrder, ClaimStatement, ClaimWord
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
 from fedpriv.scoring.records.made import About, Labels, Provenance
 from fedpriv.scoring.records.reconstruction import Metrics, ReconstructionRecord
@@ -27,6 +28,11 @@ __all__ = [
     "SCORING_VERSION",
     "About",
     "AnyRecord",
+    "ClaimCard",
+    "ClaimCell",
+    "ClaimStatement",
+    "ClaimWord",
+    "ClaimedOrder",
     "Comparison",
     "Estimate",
     "FiniteSummary",
@@ -52,5 +58,7 @@ __all__ = [
 InferenceResult = MembershipRecord | PropertyRecord
 """Records of attacks that return scores, not images."""
 
-AnyRecord = Annotated[About | ReconstructionRecord | MembershipRecord | PropertyRecord, Field(discriminator="kind")]
+AnyRecord = Annotated[
+    About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard, Field(discriminator="kind")
+]
 """Every record that is written beside a result."""
