@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.estimating import estimate as estimate
     from fedpriv.experiment.verbs.reporting import Report as Report
     from fedpriv.experiment.verbs.reporting import report as report
+    from fedpriv.experiment.verbs.reproducing import Reproduction as Reproduction
+    from fedpriv.experiment.verbs.reproducing import reproduce as reproduce
     from fedpriv.experiment.verbs.result import AttackResult as AttackResult
     from fedpriv.experiment.verbs.scoring import score as score
     from fedpriv.experiment.verbs.training import Run as Run
@@ -66,6 +68,7 @@ _PLACES = {
     "estimate": _VERBS + "estimating",
     "catalogue": _VERBS + "cataloguing",
     "cost": _VERBS + "counting",
+    "reproduce": _VERBS + "reproducing",
     "data": _VERBS + "dividing",
     "doctor": _VERBS + "diagnosing",
     "calibrate": "fedpriv.calibration.own",
@@ -76,6 +79,7 @@ _PLACES = {
     "StudyEstimate": _VERBS + "estimating",
     "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
+    "Reproduction": _VERBS + "reproducing",
     "Holdings": _VERBS + "dividing",
     "Diagnosis": _VERBS + "diagnosing",
     "Calibration": "fedpriv.calibration.own",

@@ -15,7 +15,7 @@ from fedpriv.cli import common
 @click.option("--target", help="With attacks: only those for this kind of upload.")
 @common.common_options
 def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> None:
-    """List methods, attacks, defenses, datasets, models, kinds of payload, metrics or targets."""
+    """List methods, attacks, defenses, datasets, models, kinds of payload, metrics, targets or claims."""
     rows = fedpriv.catalogue(kind, target=target).table()
     if as_json:
         common.print_json(rows)

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "score": "fedpriv.cli.score:score",
     "report": "fedpriv.cli.report:report",
     "cost": "fedpriv.cli.cost:cost",
+    "reproduce": "fedpriv.cli.reproduce:reproduce",
     "list": "fedpriv.cli.list:list_names",
     "data": "fedpriv.cli.data:data",
     "doctor": "fedpriv.cli.doctor:doctor",

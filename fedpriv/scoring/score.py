@@ -145,7 +145,7 @@ def score(
         cost=reconstruction.cost,
         budget=about.budget,
         caveat=about.caveat,
-        versions=_versions(),
+        versions=versions(),
     )
 
 
@@ -226,7 +226,8 @@ def _lpips(panel: ScoredGuesses, truths: tuple[Truth, ...], means: Means) -> Per
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that score."""
     found = {"python": platform.python_version()}
     for package in ("fedpriv", "torch", "torchmetrics", "numpy", "scipy"):
         try:

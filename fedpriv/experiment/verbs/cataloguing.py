@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.observation import Needs
     from fedpriv.util.registry import Registry
 
-Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "metrics", "targets"]
+Kind = Literal["methods", "attacks", "defenses", "datasets", "models", "payloads", "metrics", "targets", "claims"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     ['membership', 'property']
 
     Args:
-        kind: ``methods``, ``attacks``, ``defenses``, ``datasets``, ``models``, ``payloads``, ``metrics`` or ``targets``.
+        kind: ``methods``, ``attacks``, ``defenses``, ``datasets``, ``models``, ``payloads``, ``metrics``, ``targets`` or
+            ``claims``.
         target: with ``attacks``: only those for this kind of upload.
 
     Raises:
@@ -219,6 +220,23 @@ def _targets() -> list[dict[str, str]]:
     ]
 
 
+def _claims() -> list[dict[str, str]]:
+    from fedpriv.pages.claims import claims
+
+    return [
+        {
+            "name": name,
+            "about": claim.quantity,
+            "title": claim.title,
+            "paper": claim.paper,
+            "where": claim.where,
+            "values": str(sum(value is not None for row in claim.rows for value in row.values)),
+            "needs": "nothing" if claim.counted else ", ".join(dict.fromkeys(column.data for column in claim.columns)),
+        }
+        for name, claim in claims().items()
+    ]
+
+
 _LISTS = {
     "methods": _methods,
     "attacks": _attacks,
@@ -228,4 +246,5 @@ _LISTS = {
     "payloads": _payloads,
     "metrics": _metrics,
     "targets": _targets,
+    "claims": _claims,
 }

@@ -44,6 +44,8 @@ class Measure:
         count: of traffic: without labels, class ids and counts, as papers count, or all of it.
         every: how many of the quantity's own units one unit of the values is: 0.01 for percent, 1000 for thousands.
         bytes: of traffic: bytes in place of scalars.
+        operations: of operations: of a client's ``round``, of its ``local training`` without what the method adds, the
+            ``ratio`` of the first to the second, or of a ``prediction``.
     """
 
     what: Literal[
@@ -57,6 +59,7 @@ class Measure:
     count: Literal["paper", "full"] = "paper"
     every: float = 1.0
     bytes: bool = False
+    operations: Literal["round", "local training", "ratio", "prediction"] = "round"
 
 
 @dataclass(frozen=True)

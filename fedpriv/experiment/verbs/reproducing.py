@@ -1,0 +1,184 @@
+"""The verb ``reproduce``: a claim of a paper put to the test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedpriv.experiment.reproduction.judging import Found, Made, card_of, found_by_counting, found_by_study
+from fedpriv.experiment.reproduction.measured import StudyOutcome
+from fedpriv.experiment.reproduction.plan import Asked, Plan, planned
+from fedpriv.experiment.saving import Tabular
+from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.experiment.study.cells import Execution
+from fedpriv.experiment.study.grid import parse_study
+from fedpriv.experiment.study.origin import Origin
+from fedpriv.experiment.study.run import StudyResult, run_study
+from fedpriv.pages.claim_card import PAGE, write_claim_card
+from fedpriv.pages.claims import Claim, find_claim
+from fedpriv.scoring.records import ClaimCard
+from fedpriv.scoring.storage import CLAIM, read_record
+from fedpriv.util import folders
+from fedpriv.util.arguments import argument, call
+from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import given_path
+from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.pairs import mapping
+
+STUDY = "study"
+"""Folder of the study of a claim, in the claim's."""
+
+
+@dataclass(frozen=True)
+class Reproduction(Tabular):
+    """A claim that was put to the test.
+
+    Attributes:
+        path: folder of the card, of its page, and of the study behind it.
+        card: what was claimed, what was measured, and the verdicts.
+        page: the card as a page.
+        study: what was trained and attacked; None where everything was counted.
+    """
+
+    path: Path
+    card: ClaimCard
+    page: Path
+    study: StudyResult | None
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return one row a value."""
+        return [
+            {
+                **{name: getattr(cell, name) for name in ("row", "column", "unit", "claimed", "verdict", "why")},
+                "measured": None if cell.measured is None else cell.measured.mean,
+                "ci95": None if cell.measured is None else cell.measured.ci95,
+                "floor": None if cell.floor is None else cell.floor.mean,
+            }
+            for cell in self.card.cells
+        ]
+
+    def _repr_html_(self) -> str:
+        return self.page.read_text(encoding="utf-8")
+
+
+def reproduce(
+    claim: str | Path,
+    *,
+    scale: str = "cpu",
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    seeds: Sequence[int] | str = (),
+    data_dir: str | Path | None = None,
+    images: Mapping[str, str | Path] | Sequence[str] = (),
+    download: bool = False,
+    device: str = "auto",
+    workers: int = 1,
+    out: str | Path | None = None,
+    force: bool = False,
+    listener: Listener = SILENT,
+) -> Reproduction:
+    """Put a claim of a paper to the test: train, attack where it is about leakage, count what is counted, and judge.
+
+    Calling it again with the same arguments and ``out`` goes on where it stopped.
+
+    Args:
+        claim: a name of ``fedpriv list claims``, or a TOML file of one's own (docs/reproducing.md).
+        scale: ``smoke`` (seconds, on data of the package; says nothing of the claim), ``cpu`` (about an hour on two
+            cores), or ``paper`` (the paper's setting).
+        rows: names of rows to try (default: those that the scale tries).
+        columns: names of columns, likewise.
+        seeds: of the runs, or a text with commas between them (default: the scale's).
+        data_dir: folder of the data sets in their original layouts.
+        images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
+        download: fetch data sets that are missing.
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        workers: processes at a time, one thread each.
+        out: folder to make; None for a temporary one, which is gone with the returned object.
+        force: replace ``out`` if it holds another claim, or the same otherwise.
+        listener: hears of the progress.
+
+    Raises:
+        UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
+    """
+    if workers < 1:
+        raise UserError(f"{argument('workers', workers)}: expected at least 1")
+    name, found = find_claim(claim)
+    asked = Asked(
+        scale=scale,
+        rows=tuple(rows),
+        columns=tuple(columns),
+        seeds=_seeds(seeds),
+        data_dir=None if data_dir is None else given_path(argument("data_dir"), data_dir),
+        images=_folders(found, mapping("images", images)),
+        download=download,
+    )
+    plan = planned(found, asked)
+    folder, scratch = place(out)
+    command = listener.command or call("reproduce", name, scale=scale)
+    resume = _same_claim(folder, name, force=force)
+    for line in plan.left_out:
+        listener.say(f"left out: {line}")
+    with folders.output(folder, "claim", force=force, resume=resume, listener=listener):
+        execution = Execution(device=device, download=download, workers=workers, apart=scale != "smoke")
+        card, study = _put_to_the_test(name, found, asked, plan, folder, execution, command, listener)
+        write_claim_card(folder, card)
+    return Reproduction(folder, card, folder / PAGE, study, scratch)
+
+
+def _seeds(given: Sequence[int] | str) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in (given.split(",") if isinstance(given, str) else given))
+    except ValueError as error:
+        raise UserError(
+            f"{argument('seeds', given)}: expected whole numbers with commas between, such as 0,1,2"
+        ) from error
+
+
+def _folders(claim: Claim, given: Mapping[str, Any]) -> dict[str, Path]:
+    known = sorted({column.data for column in claim.columns})
+    for name in given:
+        if name not in known:
+            raise UserError(f"{argument('images', name)}: not a data set of this claim; there are: {', '.join(known)}")
+    return {name: given_path(argument("images"), path).resolve() for name, path in given.items()}
+
+
+def _same_claim(folder: Path, name: str, *, force: bool) -> bool:
+    """Tell whether a folder holds the same claim, to go on with.
+
+    Raises:
+        UserError: when it holds another claim.
+    """
+    if force or not folder.is_dir() or not ((folder / CLAIM).is_file() or (folder / STUDY).is_dir()):
+        return False
+    if not (folder / CLAIM).is_file():
+        return True  # cut off before its end; whether the study is the same, that says itself
+    found = read_record(folder / CLAIM)
+    if not isinstance(found, ClaimCard) or found.name != name:
+        raise UserError(f"{folder}: holds another claim; choose another {argument('out')}, or {argument('force')}")
+    return True
+
+
+def _put_to_the_test(
+    name: str,
+    claim: Claim,
+    asked: Asked,
+    plan: Plan,
+    folder: Path,
+    execution: Execution,
+    command: str,
+    listener: Listener,
+) -> tuple[ClaimCard, StudyResult | None]:
+    if claim.counted:
+        return card_of(name, claim, asked, plan, found_by_counting(claim, plan), Made(command)), None
+    study = run_study(
+        parse_study(Origin(dict(plan.study))), folder / STUDY, execution, command=command, listener=listener
+    )
+    outcome = StudyOutcome(folder / STUDY, plan.labels)
+    found: dict[str, Found] = found_by_study(claim, plan, outcome)
+    spent = [row.seconds for row in study.rows]
+    grids = tuple(dict.fromkeys((Path(STUDY) / path).as_posix() for one in plan.tried for path in outcome.grids(one)))
+    made = Made(command, outcome.failures(), sum((one.train or 0) + (one.attack or 0) for one in spent), grids)
+    return card_of(name, claim, asked, plan, found, made), study
