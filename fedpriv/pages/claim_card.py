@@ -23,7 +23,7 @@ BADGES: dict[ClaimWord, str] = {
 """Verdicts by how they look."""
 
 SCALES = {
-    "smoke": "Tried at scale smoke: on a few images of this package, to see that the command works; of the claim it says nothing.",
+    "smoke": "Tried at scale smoke: on a few images of this package; of the claim it says nothing.",
     "cpu": "Tried at scale cpu: fewer and smaller runs than the paper's. Orders may be compared, values may not.",
     "paper": "Tried in the paper's own setting, as far as the paper tells it.",
 }
