@@ -65,7 +65,7 @@ def reproduce(
 
     for line in result.card.left_out:
         common.say(f"left out: {line}", quiet=quiet, as_json=False)
-    common.tell(headline(result.card))
+    common.tell(f"{result.card.verdict}: {headline(result.card)}")
     for one in result.card.statements:
         common.tell(f"{one.verdict}: {one.text}" + (f" ({one.why})" if one.why else ""))
     common.say(f"card: {result.page}", quiet=quiet, as_json=False)

@@ -29,6 +29,9 @@ SCALES = {
 }
 
 
+COUNTED = "Counted exactly, from sizes alone; nothing is trained."
+
+
 @dataclass(frozen=True)
 class CellView:
     """A value as a page shows it.
@@ -64,7 +67,7 @@ def write_claim_card(folder: Path, card: ClaimCard) -> None:
     by_place = {(view.cell.row, view.cell.column): view for view in views}
     values = {
         "card": card,
-        "scale": SCALES[card.scale],
+        "scale": COUNTED if card.quantity in ("communication", "computation") else SCALES[card.scale],
         "badges": BADGES,
         "cells": views,
         "columns": [f"{column} ({unit})" if (unit := _unit(card, column)) else column for column in columns],
@@ -101,14 +104,14 @@ def _whys(views: Sequence[CellView]) -> list[tuple[str, str]]:
 
 
 def headline(card: ClaimCard) -> str:
-    """Return the verdict on a claim in one sentence."""
-    at = {"paper": "", "cpu": " at scale cpu", "smoke": " at scale smoke"}[card.scale]
+    """Return what the verdict on a claim rests on, in one sentence."""
+    at = "" if card.scale == "paper" or not card.seeds else f" at scale {card.scale}"
     tried = [cell for cell in card.cells if cell.measured is not None and cell.verdict is not None]
     counts = [(word, sum(cell.verdict == word for cell in tried)) for word in BADGES]
     told = ", ".join(f"{number} {_of_values(word)}" for word, number in counts if number)
     held = sum(one.verdict == "holds" for one in card.statements)
     orders = f"; {held} of {len(card.statements)} statements hold{at}" if card.statements else ""
-    return f"{card.verdict}{at}: of {len(tried)} values tried, {told or 'none can be judged'}{orders}"
+    return f"of {len(tried)} values tried, {told or 'none can be judged'}{orders}"
 
 
 def _of_values(word: ClaimWord) -> str:

@@ -51,6 +51,7 @@ def judge_value(
     same_setting: bool,
     floor: Estimate | None = None,
     same_data: bool = True,
+    error: bool = False,
 ) -> tuple[ClaimWord, str]:
     """Judge a printed value.
 
@@ -58,14 +59,16 @@ def judge_value(
         printed: the value.
         measured: ours, in the same unit; None where it was not measured.
         same_setting: whether ours was measured in the paper's own setting; of counts it does not matter.
-        floor: of a guess without the upload, on the same data, where higher values mean that more leaks; None for none.
+        floor: of a guess without the upload; None for none.
         same_data: whether ours, and the floor, are of the paper's data.
+        error: the value is an error, of which less means that more leaks.
 
     Returns:
         The verdict, and why, in a sentence.
     """
-    if floor is not None and same_data and floor.ci95 is not None and printed.value < floor.ci95[0]:
-        return "below the floor", "a guess without the upload reaches more on the same data"
+    ends = floor.ci95 if floor is not None and same_data else None
+    if ends is not None and (printed.value > ends[1] if error else printed.value < ends[0]):
+        return "below the floor", "a guess without the upload comes nearer on the same data"
     if measured is None or measured.mean is None:
         return "cannot be told", "not measured"
     distance = abs(measured.mean - printed.value)
@@ -145,15 +148,19 @@ def judge_counts(orders: Sequence[ClaimedOrder], least: float) -> tuple[ClaimWor
 
 
 def judge_claim(values: Sequence[ClaimWord], statements: Sequence[ClaimWord]) -> ClaimWord:
-    """Return the verdict on a whole claim: of its statements the worst, and of its values what they bear out.
+    """Return the verdict on a whole claim.
 
-    A statement that does not hold, or a value, decides; then a value below the floor; then, what all of them hold.
+    One value or statement that does not hold decides; then a value below the floor; else it holds where all of them do.
+
+    Args:
+        values: of the values that can be judged where they were measured.
+        statements: of all statements.
     """
     for word in ("does not hold", "below the floor"):
         if word in (*statements, *values):
             return word
-    told = statements or values
-    return "holds" if told and all(word == "holds" for word in (*statements, *values)) else "cannot be told"
+    told = (*statements, *values)
+    return "holds" if told and all(word == "holds" for word in told) else "cannot be told"
 
 
 def _above(found: Comparison, least: float) -> bool:

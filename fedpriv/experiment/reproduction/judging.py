@@ -96,7 +96,13 @@ def card_of(name: str, claim: Claim, asked: Asked, plan: Plan, found: Mapping[st
     """
     cells = tuple(_cell(claim, place, asked, found.get(place.name, Found(why="not tried"))) for place in places(claim))
     statements = tuple(_statement(claim, own, plan, found) for own in claim.statements)
-    values = [cell.verdict for cell in cells if cell.verdict is not None and cell.measured is not None]
+    values = [
+        cell.verdict
+        for cell in cells
+        if cell.verdict is not None
+        and cell.measured is not None
+        and (cell.same_setting or cell.verdict != "cannot be told")
+    ]
     return ClaimCard(
         name=name,
         quantity=claim.quantity,
@@ -128,9 +134,13 @@ def _cell(claim: Claim, place: Place, asked: Asked, found: Found) -> ClaimCell:
     verdict, why = None, found.why
     if place.claimed is not None:
         printed = Printed(place.claimed, digits, claim.tolerance, claim.counted)
-        floor = found.floor if claim.quantity == "inversion" and measure_of(claim, place).what == "psnr_db" else None
         verdict, told = judge_value(
-            printed, found.measured, same_setting=same_setting, floor=floor, same_data=same_data
+            printed,
+            found.measured,
+            same_setting=same_setting,
+            floor=found.floor if claim.quantity == "inversion" else None,
+            same_data=same_data,
+            error=measure_of(claim, place).what == "mse_255",
         )
         why = told if found.measured is not None or not why else why
     spread = place.row.spread[place.number] if place.row.spread else None

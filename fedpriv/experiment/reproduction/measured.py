@@ -15,6 +15,7 @@ from fedpriv.pages.baselines import ALONE, same_clients
 from fedpriv.pages.claims import Measure
 from fedpriv.pages.run_records import RunRecord, load_runs
 from fedpriv.pages.study_files import Cell, read_cells
+from fedpriv.scoring.floors import LABELS
 from fedpriv.scoring.intervals import combine, compare, finite_summary
 from fedpriv.scoring.records import Comparison, Estimate, ReconstructionRecord
 from fedpriv.scoring.storage import load_metrics
@@ -95,13 +96,18 @@ class StudyOutcome:
         """Return what the strongest guess scores at the very targets, by seed, and its name."""
         found = self.rows.get(self.labels.get(place.name, ""), {})
         records = {seed: record for seed, row in found.items() if (record := self._record(row)) is not None}
-        if measure.what != "psnr_db" or not records:
-            return {}, ""
-        names = dict.fromkeys(record.advantage_db.best_floor for record in records.values())
-        return {
-            seed: _targets(record, [target.floor_psnr_db for target in record.targets], 1.0)
-            for seed, record in records.items()
-        }, " or ".join(names)
+        each: dict[int, PerUnit] = {}
+        for seed, record in records.items():
+            best = record.floor_details.get(record.advantage_db.best_floor)
+            summary = (
+                {"psnr_db": best.psnr_db, "mse_255": best.mse_255, "ssim": best.ssim}.get(measure.what)
+                if best
+                else None
+            )
+            if summary is not None and summary.per_target is not None:
+                each[seed] = _targets(record, summary.per_target, measure.every)
+        names = dict.fromkeys(records[seed].advantage_db.best_floor for seed in each)
+        return each, " or ".join(LABELS.get(name, name) for name in names)
 
     def grids(self, place: Place) -> tuple[Path, ...]:
         """Return the pictures of a cell's reconstructions, one a seed, from the study's folder."""

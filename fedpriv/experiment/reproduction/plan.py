@@ -79,7 +79,8 @@ def chosen(claim: Claim, asked: Asked) -> tuple[Place, ...]:
         if (not rows or place.row.name in rows) and (not columns or place.column.name in columns)
     ]
     if asked.scale == "smoke" and not (asked.rows or asked.columns or claim.counted):
-        every = _few(every)
+        runs = {_run(claim, place) for place in _few(every)}
+        every = [place for place in every if _run(claim, place) in runs]
     return tuple(place for place in every if place.method is not None)
 
 
@@ -87,6 +88,12 @@ def _few(every: Sequence[Place]) -> list[Place]:
     """Return the cells of the first column and of the first row: each setting is tried once."""
     first = every[:1]
     return [place for place in every if any(place.number == one.number or place.row is one.row for one in first)]
+
+
+def _run(claim: Claim, place: Place) -> str:
+    """Return the key of cells that are of one run: they only measure differently."""
+    key = [place.method, place.target, setting_at(claim, place, "smoke")]
+    return json.dumps(key, sort_keys=True, default=str)
 
 
 def planned(claim: Claim, asked: Asked) -> Plan:

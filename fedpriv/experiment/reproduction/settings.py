@@ -34,6 +34,15 @@ DEFAULTS: Mapping[str, ScaledDown] = {
 }
 """What a scale puts in the place of every paper's setting, before what the claim itself says of that scale."""
 
+_OF_PARTITIONS = {
+    "classes_per_client": ("pathological",),
+    "imbalance": ("long_tail",),
+    "least_per_client": ("dirichlet", "pathological", "long_tail"),
+}
+"""Settings that only some partitions have."""
+
+_USUAL = {"participation": 1.0, "public": 0}
+
 ONE_MODEL = "small-cnn"
 """Stands for one architecture of a paper, where a family of small ones stands for several."""
 
@@ -102,7 +111,11 @@ def setting_at(claim: Claim, place: Place, scale: str) -> dict[str, Any]:
     if "models" in told and _one_architecture(str(told["models"])):
         shared["models"] = ONE_MODEL
     found = merged(told, shared, own, place.column.scales.get(scale, {}), place.row.scales.get(scale, {}))
-    return {name: value for name, value in found.items() if value is not None}
+    beside = {
+        name for name, partition in _OF_PARTITIONS.items() if found.get("partition", "dirichlet") not in partition
+    }
+    beside |= {name for name, value in _USUAL.items() if name not in told and found.get(name) == value}
+    return {name: value for name, value in found.items() if value is not None and name not in beside}
 
 
 def sizes_of(claim: Claim, place: Place) -> dict[str, Any]:
