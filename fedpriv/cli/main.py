@@ -62,13 +62,20 @@ def main() -> None:
     """
 
 
+_STOPPED = threading.Event()
+"""This process was interrupted."""
+
+
 def entry(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code. A polite kill is treated as an interrupt from the keyboard."""
 
     def stop(number: int, frame: object) -> None:
+        _STOPPED.set()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, stop)
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -81,7 +88,7 @@ def run(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error does: no sign that it cannot show fails a command
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with spelled(common.Flags()), _interrupts_kept():
+        with spelled(common.Flags()), _interrupts_kept(), _interrupts_told():
             result = main.main(args=arguments, prog_name="fedpriv", standalone_mode=False)
     except click.ClickException as error:
         where = getattr(error, "ctx", None)
@@ -121,6 +128,17 @@ def _interrupts_kept() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def _interrupts_told() -> Iterator[None]:
+    """Tell of the interrupt, where a library that it came upon tells of something else in its place: a damaged file, say."""
+    try:
+        yield
+    except Exception as error:
+        if _STOPPED.is_set():
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _interrupt() -> None:

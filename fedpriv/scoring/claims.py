@@ -114,7 +114,7 @@ def judge_order(
         return "cannot be told", "nothing of it was measured"
     units = min(one.n_clients for one in known)
     if units < FEW:
-        return "cannot be told", f"{units} clients say nothing beyond themselves"
+        return "cannot be told", f"{units} clients say too little"
     if any(one.ci95 is None or one.degrees is None for one in known):
         return "cannot be told", "some difference has no interval"
     refuted = [

@@ -192,12 +192,10 @@ def checked(path: Path) -> Path:
 
 
 def missing(folder: Path) -> list[str]:
-    """Return the names of files that were written in a folder of ours and are not there, relative to it, sorted."""
+    """Return the names of files that were written into a folder of ours, not below it, and are not there, sorted."""
     home = home_of(folder)
     names = [] if home is None else [home / name for name in manifest.written(home)]
-    return sorted(
-        path.relative_to(folder).as_posix() for path in names if folder in path.parents and not path.is_file()
-    )
+    return sorted(path.name for path in names if path.parent == folder and not path.is_file())
 
 
 def checked_tensors(path: Path) -> Path:

@@ -1,6 +1,8 @@
 """Interrupts that come at awkward moments."""
 
 import signal
+import subprocess
+import sys
 import time
 
 from command_line import call
@@ -25,3 +27,23 @@ def test_an_interrupt_while_an_object_is_destroyed_is_not_lost(capsys, monkeypat
     finally:
         signal.signal(signal.SIGINT, before)
     assert (code, err.strip()) == (130, "fedpriv: interrupted"), err
+
+
+def test_what_a_library_makes_of_an_interrupt_is_told_as_the_interrupt(tmp_path):
+    """A reader of files that is interrupted may say that the file is damaged."""
+    script = """
+import os, signal, sys
+from fedpriv.cli import main, train
+from fedpriv.util.errors import UserError
+def work(**named):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except KeyboardInterrupt:
+        raise UserError("x.safetensors: damaged") from None
+train.fedpriv.train = work
+main.entry(["train", "--out", sys.argv[1]])
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "run"], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stderr.strip().splitlines()[-1]) == (130, "fedpriv: interrupted")

@@ -205,6 +205,14 @@ def test_the_file_of_a_result_that_is_gone_is_named(folder, damaged, tmp_path, c
     assert "membership (membership.json) missing, though it was made" in err
 
 
+def test_what_is_wrong_with_a_file_that_is_there_is_told_before_what_is_gone(damaged, tmp_path, capsys):
+    path = min((damaged / "study" / "attacks").glob("*/pixels/about.json"))
+    path.write_text(path.read_text()[:-5])
+    code, _, err = call(capsys, "report", damaged / "study", "--out", tmp_path / "page")
+    assert code == 0
+    assert "no result, though it was made: about.json" in err
+
+
 def test_a_folder_in_the_place_of_the_private_truth_is_not_taken_for_one_left_out(damaged, tmp_path, capsys):
     path = damaged / "suite" / "pixels" / "truth.safetensors"
     path.unlink()

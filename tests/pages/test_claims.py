@@ -1,12 +1,17 @@
-"""Claims of papers are whole, say what is not known of them, and are found beside the uploads they speak of."""
+"""Claims of papers are whole, say what is not known of them, and are found beside results on the same data alone."""
 
-import json
+import copy
+import tomllib
 from importlib import resources
 
 import pytest
 
+from fedpriv.datasets import DATASETS
+from fedpriv.experiment.federation_settings import FLAG_NAMES
+from fedpriv.experiment.reproduction.settings import measure_of, paper_setting, places, setting_at, sizes_of
+from fedpriv.experiment.verbs.counting import CostSettings
 from fedpriv.methods import METHODS
-from fedpriv.pages.claims import _claim, claims, matching
+from fedpriv.pages.claims import claims, find_claim, matching, parsed
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import KINDS
 
@@ -14,7 +19,7 @@ FILES = sorted(claims())
 
 
 def raw(name):
-    return json.loads((resources.files("fedpriv.pages.claims") / f"{name}.json").read_text("utf-8"))
+    return tomllib.loads((resources.files("fedpriv.pages.claims") / f"{name}.toml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -24,69 +29,89 @@ def test_every_claim_is_whole(name):
     assert claim.where
     assert claim.known
     assert claim.unknown
-    assert all(len(row.values) == len(claim.columns) for row in claim.rows)
     assert any(value is not None for row in claim.rows for value in row.values)
-    # A method that this package has no name for could never stand beside a result.
-    assert {row.method for row in claim.rows} <= {None, *METHODS}
-    assert {row.target for row in claim.rows} <= {None, *KINDS, "representation", "prototype", "entangled"}
-    if claim.quantity == "leakage":
+    for place in places(claim):
+        # A method that this package has no name for could neither be run nor stand beside a result.
+        assert place.method in (None, *METHODS)
+        assert place.target in (None, *KINDS)
+        if claim.counted:
+            assert set(sizes_of(claim, place)) <= CostSettings.__optional_keys__
+        else:
+            told = paper_setting(claim, place)
+            assert set(told) <= {*FLAG_NAMES, "option"}
+            assert told["dataset"] in DATASETS
+            assert set(setting_at(claim, place, "cpu")) <= {*FLAG_NAMES, "option"}
+        assert (measure_of(claim, place).what == "rounds") == (measure_of(claim, place).reach is not None)
+    if claim.quantity == "inversion":
         assert claim.floors, "a PSNR without floors cannot be read"
         assert claim.reading
+    if claim.quantity == "accuracy":
+        assert claim.tolerance > 0
+        assert claim.tolerance_because
 
 
-def test_published_inversions():
-    found = {
-        target: matching([(method, target)], "leakage")
-        for method, target in (("fedre", "entangled"), ("fedgh", "prototype"), ("fedallrep", "representation"))
-    }
-    values = {target: rows[0].values for target, ((_, rows),) in found.items()}
-    assert values == {
-        "entangled": (9.66, 7781.87),
-        "prototype": (10.25, 6992.04),
-        "representation": (12.89, 4514.91),
-    }
-    (claim, rows), *more = matching([("fedral", "angle-matrix"), ("fedproto", "prototype")], "leakage")
-    assert [claim.where, [row.name for row in rows]] == ["table 5", ["FedProto", "FedRAL"]]
-    assert [row.values[0] for row in rows] == [6.76, 6.28]
-    assert [other.title for other, _ in more] == ["Inversion of prototypes"]
+@pytest.mark.parametrize("name", FILES)
+def test_what_a_paper_concludes_is_what_its_own_values_say(name):
+    claim = claims()[name]
+    rows, columns = [row.name for row in claim.rows], [column.name for column in claim.columns]
+    values = {(row.name, columns[n]): value for row in claim.rows for n, value in enumerate(row.values)}
+    for statement in claim.statements:
+        along, across = (rows, columns) if statement.along == "rows" else (columns, rows)
+        compared = 0
+        for where in statement.within or across:
+            for other in statement.than or [one for one in along if one != statement.better]:
+                pair = [
+                    (one, where) if statement.along == "rows" else (where, one) for one in (statement.better, other)
+                ]
+                ahead, behind = (values[place] for place in pair)
+                if ahead is None or behind is None:
+                    compared += claim.dash == "not printed"
+                    continue
+                compared += 1
+                assert (ahead > behind) if statement.order == "above" else (ahead < behind), (
+                    statement.text,
+                    where,
+                    other,
+                )
+        assert compared
 
 
-def test_what_a_claim_does_not_speak_of_stays_away():
-    assert matching([("fedavg", "model")], "leakage") == []
+def test_claims_stand_beside_results_on_the_same_data_alone():
+    ((claim, rows, places_),) = matching([("fedgh", "prototype", "tiny-imagenet")], "inversion")
+    assert (claim.where, [row.values[0] for row in rows]) == ("section 4.2, Q2, and figure 4", [10.25])
+    assert {claim.columns[place].data for place in places_} == {"TinyImageNet"}
+    for dataset in ("digits", "fashion", "folder", "cifar10"):
+        assert matching([("fedgh", "prototype", dataset)], "inversion") == []
+    found = matching([("fedavg", "model", "cifar10")], "accuracy")
+    assert found
+    assert all(one.columns[place].data == "CIFAR-10" for one, _, several in found for place in several)
     assert matching([], "accuracy") == []
-    assert [claim.where for claim, _ in matching([("fedavg", "model")], "accuracy")] == ["table 12"]
-
-
-def test_readings_follow_from_the_floors():
-    flat = {guess.name: guess.psnr_db for guess in claims()["fedre-inversion-prototype"].floors[0].guesses}
-    assert claims()["fedre-inversion-representation"].rows[0].values[0] - flat["mean colour"] == pytest.approx(
-        1.3, abs=0.05
-    )
-    for name in ("prototype", "entangled"):
-        assert claims()[f"fedre-inversion-{name}"].rows[0].values[0] < flat["mean colour"]
-    noise = {guess.name: guess.psnr_db for guess in claims()["fedral-dlg"].floors[0].guesses}["uniform noise"]
-    assert all(row.values[0] < noise for row in claims()["fedral-dlg"].rows)
-
-
-def test_communication_is_what_the_sizes_give():
-    """Thousand scalars a round of ten clients, from the widths and numbers of classes alone."""
-    rows = {row.method: row.values for row in claims()["fedre-communication-heterogeneous"].rows}
-    sizes = ((512, 10), (512, 100), (2048, 200))
-    heads = [10 * (width * n + n) / 1000 for width, n in sizes]
-    assert list(rows["lg-fedavg"]) == pytest.approx([head for head in heads for _ in (0, 1)])
-    assert list(rows["fedre"][0::2]) == pytest.approx([10 * width / 1000 for width, _ in sizes])
-    assert list(rows["fedre"][1::2]) == pytest.approx(heads)
-    pairs = [width * n / 1000 for (width, _), n in zip(sizes, (61, 502, 937), strict=True)]
-    for method in ("fedgh", "fedproto", "fedtgp", "fpl"):
-        assert list(rows[method][0::2]) == pytest.approx(pairs, abs=0.005)
-    kilobytes = {row.method: row.values[0::2] for row in claims()["fedral-communication"].rows}
-    assert list(kilobytes["fedtgp"]) == pytest.approx([500 * 4 * n / 1024 for n in (2, 10, 10, 100)], abs=0.005)
 
 
 def test_a_damaged_claim_is_named():
-    broken = raw("fedral-dlg")
-    broken["rows"][0]["values"] = [7.83, 1.0]
-    with pytest.raises(UserError, match=r"x\.json: row 'LG-FedAvg' has 2 values for 1 columns"):
-        _claim(broken, "x.json")
-    with pytest.raises(UserError, match="unknown key 'tabel'"):
-        _claim({**raw("fedral-dlg"), "tabel": 5}, "x.json")
+    whole = raw("fedre-table-5")
+
+    def but(change):
+        values = copy.deepcopy(whole)
+        change(values)
+        return values
+
+    def refused(change, match):
+        with pytest.raises(UserError, match=match):
+            parsed(but(change), "x.toml")
+
+    assert parsed(whole, "x.toml")
+    refused(lambda v: v["rows"][0].update(values=[7.83]), r"x\.toml: row 'AP': 1 values for 2 columns")
+    refused(lambda v: v.update(tabel=5), "unknown key 'tabel'")
+    refused(lambda v: v["rows"].append(v["rows"][0]), r"x\.toml: rows: 'AP' is there twice")
+    refused(lambda v: v["statements"][0].update(better="XX"), "unknown name .*XX")
+    refused(lambda v: v.update(remarks={"AP": "odd"}), "'AP' is no 'ROW | COLUMN'")
+    refused(lambda v: v.update(scales={"huge": {}}), "unknown scale .*huge")
+    with pytest.raises(UserError, match="unknown claim 'fedre-table-55'; did you mean 'fedre-table-5'"):
+        find_claim("fedre-table-55")
+
+
+def test_a_dash_is_no_value():
+    values = raw("fedre-table-5")
+    values["rows"][0]["values"] = [46.36, "-"]
+    assert parsed(values, "x.toml").rows[0].values == (46.36, None)

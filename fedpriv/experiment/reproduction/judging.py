@@ -175,10 +175,11 @@ def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Fou
     compared: list[Comparison | None] = []
     for within, first, second in _pairs(claim, own):
         one, other = by_place[first], by_place[second]
-        if one.claimed is None or other.claimed is None or not {one.name, other.name} & tried:
+        failed = claim.dash == "failed" and None in (one.claimed, other.claimed)
+        if failed or not {one.name, other.name} & tried:
             continue
         sign = -1.0 if own.order == "below" else 1.0
-        printed = sign * (one.claimed - other.claimed)
+        printed = None if one.claimed is None or other.claimed is None else sign * (one.claimed - other.claimed)
         names = (first[0], second[0]) if own.along == "rows" else (first[1], second[1])
         here, there = found.get(one.name, Found()), found.get(other.name, Found())
         if claim.counted:
@@ -203,7 +204,9 @@ def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Fou
     )
 
 
-def _exact(within: str, names: tuple[str, str], sign: float, here: Found, there: Found, printed: float) -> ClaimedOrder:
+def _exact(
+    within: str, names: tuple[str, str], sign: float, here: Found, there: Found, printed: float | None
+) -> ClaimedOrder:
     known = here.measured is not None and there.measured is not None
     values = [one.measured.mean for one in (here, there) if one.measured is not None and one.measured.mean is not None]
     gap = sign * (values[0] - values[1]) if known and len(values) == 2 else None

@@ -22,6 +22,9 @@ from fedpriv.scoring.storage import load_metrics
 
 Values = NDArray[np.float64]
 
+ENOUGH_SEEDS = 3
+"""Seeds from which on an interval goes over seeds."""
+
 
 @dataclass(frozen=True)
 class PerUnit:
@@ -185,7 +188,9 @@ def over_clients(seeds: Mapping[int, PerUnit]) -> Estimate | None:
 def difference(
     better: Mapping[int, PerUnit], than: Mapping[int, PerUnit], least: float, *, below: bool
 ) -> Comparison | None:
-    """Return the paired difference of two cells, client by client, seeds combined; None where no seed has both.
+    """Return the paired difference of two cells; None where no seed has both.
+
+    A seed draws clients anew, so of three seeds and more each is one unit; of fewer, clients are.
 
     Args:
         better: by seed.
@@ -195,7 +200,13 @@ def difference(
     """
     found = [_paired(better[seed], than[seed], least, -1.0 if below else 1.0) for seed in better if seed in than]
     known = [one for one in found if one is not None]
-    return combine(known) if known and len(known) == len(found) else None
+    if not known or len(known) < len(found):
+        return None
+    if len(known) < ENOUGH_SEEDS:
+        return combine(known)
+    means = [one.mean for one in known if one.mean is not None]
+    over_seeds = compare(means, range(len(means)), measure="images", against="", least=least)
+    return over_seeds.model_copy(update={"n_clients": min(one.n_clients for one in known)})
 
 
 def _paired(better: PerUnit, than: PerUnit, least: float, sign: float) -> Comparison | None:

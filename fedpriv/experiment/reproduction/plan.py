@@ -108,7 +108,7 @@ def planned(claim: Claim, asked: Asked) -> Plan:
     if claim.counted:
         return Plan(wanted, (), {}, {}, ())
     settings = {place.name: _with_data(place, setting_at(claim, place, asked.scale), asked) for place in wanted}
-    there = {key: _missing(dict(key), asked) for key in {_data_of(one) for one in settings.values()}}
+    there = {key: _missing(dict(key), asked) for key in dict.fromkeys(_data_of(one) for one in settings.values())}
     left_out = tuple(
         dict.fromkeys(f"{place.name}: {why}" for place in wanted if (why := there[_data_of(settings[place.name])]))
     )

@@ -205,6 +205,7 @@ class Claim:
         study: of an attacked claim: keys of a study such as ``attacks``, ``targets``, ``knowledge``.
         seeds: of the runs, as many as the paper made.
         scales: smaller ones, by name.
+        dash: a value that is missing was not reached (``failed``, so that statements pass over it), or just not printed.
         remarks: ``ROW | COLUMN`` -> what is odd about that value, one sentence.
         reading: what follows from the floors, or empty.
         floors: guesses on the same kind of images.
@@ -229,6 +230,7 @@ class Claim:
     study: Table = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     scales: Mapping[str, ScaledDown] = field(default_factory=dict)
+    dash: Literal["failed", "not printed"] = "failed"
     remarks: Mapping[str, str] = field(default_factory=dict)
     reading: str = ""
     floors: tuple[Guesses, ...] = ()

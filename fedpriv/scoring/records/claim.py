@@ -55,7 +55,7 @@ class ClaimedOrder(Record):
         better, than: who is said to be ahead of whom.
         difference: by how much it was, positive as the paper says; None where either was not measured.
         ci95: its interval; None where there is none, or values are exact.
-        n: independent units: clients, or values.
+        n: clients of a seed, at least; of counts, the two values.
         claimed: by how much the paper's values are; None where it gives none.
     """
 
