@@ -133,7 +133,8 @@ def _cell(claim: Claim, place: Place, asked: Asked, found: Found) -> ClaimCell:
     same_setting = claim.counted or (asked.scale == PAPER and same_data)
     verdict, why = None, found.why
     if place.claimed is not None:
-        printed = Printed(place.claimed, digits, claim.tolerance, claim.counted)
+        tolerance = claim.tolerance if place.column.tolerance is None else place.column.tolerance
+        printed = Printed(place.claimed, digits, tolerance, claim.counted)
         verdict, told = judge_value(
             printed,
             found.measured,

@@ -71,6 +71,7 @@ class Column:
         data: the data set as the paper calls it.
         unit: of the values, where it differs from the claim's.
         digits: decimals printed, where they differ from the claim's.
+        tolerance: where it differs from the claim's.
         measure: where it differs from the claim's.
         method: registry name, where columns are methods.
         target: kind of upload, where columns are such.
@@ -83,6 +84,7 @@ class Column:
     data: str
     unit: str | None = None
     digits: int | None = None
+    tolerance: float | None = None
     measure: Measure | None = None
     method: str | None = None
     target: str | None = None
