@@ -17,6 +17,7 @@ VERBS = (
     *("train", "attack", "audit", "attack_uploads", "score", "report", "estimate", "catalogue", "cost", "data"),
     "calibrate",
     "doctor",
+    "reproduce",
 )
 PAYLOADS = (
     *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
@@ -24,7 +25,7 @@ PAYLOADS = (
 )
 OTHERS = (
     *("AttackResult", "BatchFacts", "Calibration", "Catalogue", "Diagnosis", "Gradient", "Holdings", "KnowledgeCard"),
-    *("Listener", "Report", "Run", "StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
+    *("Listener", "Report", "Reproduction", "Run", "StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 

@@ -55,6 +55,7 @@ LARGER: dict[str, str] = {
     "fedpriv.evidence.gather.gather": "everything that has to fit together before an attack, checked in order",
     "fedpriv.evidence.grants.build_knowledge": "one grant of the card after the other",
     "fedpriv.experiment.verbs.reporting.report": _VERB,
+    "fedpriv.experiment.verbs.reproducing.reproduce": _VERB,
     "fedpriv.experiment.verbs.training.train": _VERB,
     "fedpriv.experiment.verbs.uploading.attack_uploads": _VERB,
     "fedpriv.experiment.plan.options_by_attack": "one rule after the other",

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedpriv.federation.run_directory import RunDirectory
-from fedpriv.federation.truth_files import LINES
 from fedpriv.util.errors import UserError
 from fedpriv.wire.ledger import Count, count
 
@@ -40,7 +39,7 @@ def refuse_gaps(run: RunDirectory, last_round: int) -> None:
             told[kind] += Count(**one.model_dump())
     if count(run.ledger()) != told:
         raise _gap(run.path / "ledger.jsonl", "its messages do not add up to the communication in metrics.jsonl")
-    for listing, folders in (("captures", ("uploads", "broadcasts")), (LINES, ("truth",))):
+    for listing, folders in (("captures", ("uploads", "broadcasts")), ("truth/files", ("truth",))):
         path = run.path / f"{listing}.jsonl"
         listed = {row["file"] for row in run.lines(listing)} if path.is_file() else set()
         stored = {name for folder in folders for name in _stored(run.path, run.path / folder, last_round)}

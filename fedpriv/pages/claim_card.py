@@ -104,7 +104,7 @@ def _whys(views: Sequence[CellView]) -> list[tuple[str, str]]:
 
 
 def headline(card: ClaimCard) -> str:
-    """Return what the verdict on a claim rests on, in one sentence."""
+    """Return the grounds of the verdict on a claim, in one sentence."""
     at = "" if card.scale == "paper" or not card.seeds else f" at scale {card.scale}"
     tried = [cell for cell in card.cells if cell.measured is not None and cell.verdict is not None]
     counts = [(word, sum(cell.verdict == word for cell in tried)) for word in BADGES]

@@ -1,4 +1,4 @@
-"""Whether a claim of a paper holds: values beside intervals, orders beside intervals of differences.
+"""Judgement of a paper's claims: values beside intervals, orders beside intervals of differences.
 
 A value of a trained claim holds where the whole 95 % interval of ours lies within the claim's tolerance of it, does not hold
 where the interval lies outside altogether, and cannot be told otherwise, or where anything but the paper's own setting was

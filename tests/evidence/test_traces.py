@@ -132,7 +132,7 @@ def importers(module):
 
 
 def test_nothing_but_the_evaluator_reads_the_trace():
-    assert importers("fedpriv.federation.truth_files") == {"federation/capture", "federation/gaps", "evidence/traces"}
+    assert importers("fedpriv.federation.truth_files") == {"federation/capture", "evidence/traces"}
     asked = [name for name in imports(PACKAGE / "federation" / "gaps.py") if "truth_files" in name]
     assert sorted(asked) == ["fedpriv.federation.truth_files", "fedpriv.federation.truth_files.LINES"]  # a file's name
     readers = importers("fedpriv.evidence.traces")

@@ -26,7 +26,7 @@ from fedpriv.scoring.score import versions
 
 @dataclass(frozen=True)
 class Found:
-    """What was found of a cell.
+    """The measured value of a cell, with its floor.
 
     Attributes:
         measured: in its unit; None where it was not tried.
@@ -44,7 +44,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Made:
-    """How a card came about.
+    """The making of a card.
 
     Attributes:
         command: that does the same again.
@@ -70,7 +70,7 @@ def found_by_counting(claim: Claim, plan: Plan) -> dict[str, Found]:
 
 
 def found_by_study(claim: Claim, plan: Plan, outcome: StudyOutcome) -> dict[str, Found]:
-    """Return what the study of a claim came to, cell by cell."""
+    """Return the values of a claim's study, cell by cell."""
     found = {}
     inverted = claim.quantity == "inversion"
     for place in plan.tried:

@@ -1,4 +1,4 @@
-"""What a study of a claim came to: every cell in its unit with its interval, its floor, and differences between cells."""
+"""The outcome of a claim's study: every cell in its unit with its interval, its floor, and differences between cells."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class StudyOutcome:
         return {seed: _accuracy(run, first) for seed, run in each.items() if run is not None}
 
     def floors(self, place: Place, measure: Measure) -> tuple[dict[int, PerUnit], str]:
-        """Return what the strongest guess scores at the very targets, by seed, and its name."""
+        """Return the scores of the strongest guess at the very targets, by seed, and its name."""
         found = self.rows.get(self.labels.get(place.name, ""), {})
         records = {seed: record for seed, row in found.items() if (record := self._record(row)) is not None}
         each: dict[int, PerUnit] = {}

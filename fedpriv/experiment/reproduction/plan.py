@@ -17,7 +17,7 @@ from fedpriv.util.errors import UserError, unknown_name
 
 @dataclass(frozen=True)
 class Asked:
-    """What of a claim is tried, and on which data.
+    """The part of a claim that is tried, and the data it is tried on.
 
     Attributes:
         scale: one of :data:`fedpriv.pages.claims.SCALES`.
@@ -39,7 +39,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run of a claim.
+    """The cells of a claim that are run, and the study that runs them.
 
     Attributes:
         tried: the cells.

@@ -90,7 +90,7 @@ def places(claim: Claim) -> tuple[Place, ...]:
 
 
 def measure_of(claim: Claim, place: Place) -> Measure:
-    """Return what the value of a cell is of."""
+    """Return the measure of a cell."""
     return place.column.measure or claim.measure
 
 

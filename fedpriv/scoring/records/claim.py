@@ -69,7 +69,7 @@ class ClaimedOrder(Record):
 
 
 class ClaimStatement(Record):
-    """What a paper concludes, and what was found.
+    """A conclusion of a paper, and its verdict.
 
     Attributes:
         text: the conclusion.
