@@ -59,7 +59,7 @@ def print_summary(out: Path, summary: RunSummary) -> None:
         {
             "accuracy": f"validation, {when.replace('_', ' ')}",
             "pooled": f"{reached.pooled:.4f}",
-            "at its best (round)": None,  # of the mean over clients only
+            "at its best (round)": "",  # of the mean over clients only
             "mean over clients": f"{reached.mean_over_clients:.4f}",
             "at its best": f"{reached.best:.4f} ({reached.best_round})",
         }
