@@ -165,7 +165,11 @@ def _missing(data: Mapping[str, str | None], asked: Asked) -> str:
     from fedpriv.federation.rounds import load_division
 
     try:
-        config = run_config("local", {"image_size": 8, **{k: v for k, v in data.items() if v is not None}}, 0)
+        config = run_config(
+            "local",
+            {"image_size": 8, "per_class": 20, **{k: v for k, v in data.items() if v is not None}},
+            0,
+        )
         load_division(
             replace(config, clients=2, partition=replace(config.partition, name="iid")), download=asked.download
         )
