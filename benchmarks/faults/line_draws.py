@@ -16,7 +16,17 @@ from fedpriv.cli.main import COMMANDS, main
 from fedpriv.defenses import DEFENSES
 from fedpriv.methods import METHODS
 
-SHARES = {"train": 3, "attack": 4, "audit": 4, "score": 2, "report": 3, "cost": 3, "list": 2, "data": 3, "doctor": 0.1}
+SHARES = {
+    "train": 3,
+    "attack": 4,
+    "audit": 4,
+    "score": 2,
+    "report": 3,
+    "cost": 3,
+    "list": 2,
+    "data": 3,
+    "doctor": 0.1,
+} | {"reproduce": 1}
 """How often each command is drawn."""
 
 NETWORK = {"cifar10", "cifar100", "fashion-mnist", "mnist", "tiny-imagenet"}
@@ -104,6 +114,9 @@ def _beginning(rng: random.Random, command: str, carried_out: bool) -> list[str]
         return ["--method", rng.choice((name_of(rng, _names()["method"]), "all")), *known]
     if command == "doctor":
         return out
+    if command == "reproduce":
+        claim = rng.choice(("fedre-table-2", "fedre-table-5", "fedral-table-4-communication", *PATHS, hostile(rng)))
+        return [claim, *out, *(["--scale", "smoke"] if carried_out else [])]
     if command == "data":
         return [*tiny[:8], *out]
     return [rng.choice(GOOD["kind"]) if rng.random() < 0.7 else hostile(rng)]

@@ -103,7 +103,8 @@ def test_train_says_what_it_reached_and_where(capsys):
     assert result["communication"]["full"]["total"]["upload_scalars"] == 0
 
 
-def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(capsys):
+def test_train_names_every_accuracy_and_warns_of_clients_that_no_round_samples(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     few = (*SMALL, "--clients", "4", "--participation", "0.25", "--rounds", "1")
     code, out, error = call(capsys, "train", "--method", "local", *few, "--out", "run")
     assert code == 0

@@ -15,8 +15,10 @@ from fedpriv.defenses.shared.accounting import epsilon, noise_multiplier_for
 from fedpriv.evidence.gather import gather
 from fedpriv.evidence.traces import used_images
 from fedpriv.experiment.federation import prepare
+from fedpriv.federation import rounds
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.operations import client_operations
 from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunDirectory
 
@@ -29,7 +31,7 @@ CONFIG = small(
 )
 
 
-def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path):
+def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path, monkeypatch):
     config = replace(
         CONFIG, method="fedrep", options={"head_epochs": 3}, defenses=(parse_choice("dp-sgd:noise_multiplier=3"),)
     )
@@ -47,6 +49,8 @@ def test_a_run_is_accounted_for_with_the_steps_that_it_took(tmp_path):
     spied = replace(federation.clients[0].training, guards=(guard, counting))
     clients = tuple(replace(setup, training=spied) for setup in federation.clients)
     directory = RunDirectory.create(tmp_path / "run", config)
+    monkeypatch.setattr(rounds, "client_operations", lambda method, _, server: client_operations(method, plain, server))
+    plain = federation.clients  # steps on noise that count operations release nothing
     run(replace(federation, clients=clients), directory, run_clients)
     record = directory.summary.privacy[0]
     smallest = min(len(setup.train) for setup in federation.clients)

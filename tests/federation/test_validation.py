@@ -79,7 +79,7 @@ def test_the_choice_is_not_that_of_public_images():
         validation_split(digits, 1797, 0)
 
 
-def test_training_does_not_look_at_them_and_every_round_says_how_good_they_are(tmp_path, capsys):
+def test_training_does_not_look_at_them_and_every_round_says_how_good_they_are(tmp_path, capsys, monkeypatch):
     arguments = (
         "train",
         "--method",
@@ -93,6 +93,7 @@ def test_training_does_not_look_at_them_and_every_round_says_how_good_they_are(t
         "--models",
         "small-mlp",
     )
+    monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = call(capsys, *arguments, "--partition", "iid", "--validation", 200, "--out", tmp_path / "run")
     assert code == 0
     assert "validation, after training" in out

@@ -92,19 +92,19 @@ class Scores:
         asked: what of whom.
         values: client -> a score of each question ``(n,)`` float64 on the CPU; higher for a likelier yes, minus infinity
             where a yes is ruled out.
-        shares: client -> an estimate of its class shares ``(C,)`` that sum to one, float64 on the CPU, of an inference that
-            makes one.
         source: in words, where scores were learned from; empty where nothing was learned.
         colluders: in words, who was in league with the attacker; empty for nobody.
         seconds: what it took, measured by the call.
+        shares: client -> an estimate of its class shares ``(C,)`` that sum to one, float64 on the CPU, of an inference that
+            makes one.
     """
 
     asked: Asked
     values: Mapping[int, Tensor]
-    shares: Mapping[int, Tensor] = field(default_factory=dict)
     source: str = ""
     colluders: str = ""
     seconds: float = 0.0
+    shares: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

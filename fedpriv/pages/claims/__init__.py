@@ -28,6 +28,15 @@ SCALES = ("smoke", "cpu", "paper")
 """Seconds on data of the package itself; about an hour on two cores; the paper's own setting."""
 
 
+DATA = {
+    "CIFAR-10": "cifar10",
+    "CIFAR-100": "cifar100",
+    "Fashion-MNIST": "fashion-mnist",
+    "TinyImageNet": "tiny-imagenet",
+}
+"""Data sets as claims call them -> registry names."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """The quantity of a value.
@@ -357,6 +366,6 @@ def matching(
 
 def speaks_of(claim: Claim, row: Row, column: Column, method: str, target: str, dataset: str) -> bool:
     """True for a value about uploads of this kind by this method, on this data set."""
-    own = {**claim.setting, **column.setting, **row.setting}.get("dataset")
+    own = {**claim.setting, **column.setting, **row.setting}.get("dataset") or DATA.get(column.data)
     about = ((row.method or column.method, method), (row.target or column.target, target))
     return own == dataset and all(said in (None, asked) for said, asked in about)
