@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from markupsafe import escape
 
 import fedpriv
+from fedpriv.experiment.reproduction.judging import _same_data
 from fedpriv.experiment.reproduction.measured import PerUnit, StudyOutcome, difference, mean_of, over_clients
 from fedpriv.experiment.reproduction.plan import Asked, planned
 from fedpriv.experiment.reproduction.settings import measure_of, places, seeds_at, setting_at, study_at
@@ -209,3 +211,12 @@ def test_targets_of_a_client_are_one_unit():
 def test_a_study_that_is_not_there_has_no_cells(tmp_path):
     outcome = StudyOutcome(tmp_path, {})
     assert outcome.rows == {}
+
+
+def test_smaller_images_are_other_data():
+    """A guess scores otherwise on images that were made smaller, so that no printed value may be held against it."""
+    _, claim = find_claim("fedre-figure-4")
+    place = places(claim)[0]
+    assert not _same_data(claim, place, Asked("cpu"))
+    assert _same_data(claim, place, Asked("paper"))
+    assert not _same_data(claim, place, Asked("paper", images={"TinyImageNet": Path()}))

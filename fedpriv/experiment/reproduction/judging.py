@@ -164,9 +164,11 @@ def _cell(claim: Claim, place: Place, asked: Asked, found: Found) -> ClaimCell:
 
 
 def _same_data(claim: Claim, place: Place, asked: Asked) -> bool:
-    told = paper_setting(claim, place).get("dataset")
+    """Tell whether a cell is tried on the paper's data: what a guess scores on smaller images is another figure."""
+    told, here = paper_setting(claim, place), setting_at(claim, place, asked.scale)
     replaced = asked.scale != "smoke" and place.column.data in (asked.images or {})
-    return not replaced and told is not None and setting_at(claim, place, asked.scale).get("dataset") == told
+    alike = all(told.get(name) == here.get(name) for name in ("dataset", "image_size"))
+    return not replaced and alike and "dataset" in told
 
 
 def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Found]) -> ClaimStatement:
