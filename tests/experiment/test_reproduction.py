@@ -9,9 +9,9 @@ import pytest
 from markupsafe import escape
 
 import fedpriv
-from fedpriv.experiment.reproduction.judging import _same_data
+from fedpriv.experiment.reproduction.judging import Found, Made, _same_data, card_of
 from fedpriv.experiment.reproduction.measured import PerUnit, StudyOutcome, difference, mean_of, over_clients
-from fedpriv.experiment.reproduction.plan import Asked, planned
+from fedpriv.experiment.reproduction.plan import Asked, Plan, planned
 from fedpriv.experiment.reproduction.settings import measure_of, places, seeds_at, setting_at, study_at
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.claims import claims, find_claim, parsed
@@ -211,6 +211,23 @@ def test_targets_of_a_client_are_one_unit():
 def test_a_study_that_is_not_there_has_no_cells(tmp_path):
     outcome = StudyOutcome(tmp_path, {})
     assert outcome.rows == {}
+
+
+@pytest.mark.parametrize(("guess", "verdict"), [(8.0, "holds"), (12.0, "below the floor")])
+def test_an_order_of_reconstructions_that_a_guess_surpasses_tells_of_no_leak(guess, verdict):
+    _, claim = find_claim("fedre-figure-4")
+    noise = np.random.default_rng(0)
+
+    def cell(mean):
+        seeds = {0: PerUnit(mean + noise.normal(0, 0.1, 10), np.arange(10))}
+        return Found(over_clients(seeds), over_clients(guesses), "mean image", "", seeds, guesses)
+
+    guesses = {0: PerUnit(guess + noise.normal(0, 0.1, 10), np.arange(10))}
+    tried = tuple(place for place in places(claim) if place.column.name == "PSNR")
+    found = {place.name: cell(mean) for place, mean in zip(tried, (11.0, 10.0, 9.0), strict=True)}
+    plan = Plan(tried, (), {}, {}, (0,))
+    card = card_of("x", claim, Asked("cpu"), plan, found, Made("fedpriv"))
+    assert [one.verdict for one in card.statements if one.orders and one.orders[0].n] == [verdict] * 2
 
 
 def test_smaller_images_are_other_data():

@@ -33,6 +33,7 @@ class Found:
         floor, floor_name: the strongest guess, or the clients alone.
         why: why nothing was measured.
         seeds: values by seed, of trained cells.
+        guesses: of the floor, likewise.
     """
 
     measured: Estimate | None = None
@@ -40,6 +41,7 @@ class Found:
     floor_name: str = ""
     why: str = ""
     seeds: Mapping[int, PerUnit] = field(default_factory=dict)
+    guesses: Mapping[int, PerUnit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def found_by_study(claim: Claim, plan: Plan, outcome: StudyOutcome) -> dict[str,
         guesses, name = outcome.floors(place, measure) if inverted else (outcome.alone(place, measure), "local")
         summed = over_clients if inverted else mean_of
         why = "" if seeds else "its run or attack did not come to its end"
-        found[place.name] = Found(summed(seeds), summed(guesses), name if guesses else "", why, seeds)
+        found[place.name] = Found(summed(seeds), summed(guesses), name if guesses else "", why, seeds, guesses)
     return found
 
 
@@ -176,6 +178,7 @@ def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Fou
     tried = {place.name for place in plan.tried}
     orders: list[ClaimedOrder] = []
     compared: list[Comparison | None] = []
+    ahead: list[Found] = []
     for within, first, second in _pairs(claim, own):
         one, other = by_place[first], by_place[second]
         failed = claim.dash == "failed" and None in (one.claimed, other.claimed)
@@ -190,11 +193,14 @@ def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Fou
             continue
         difference_ = difference(here.seeds, there.seeds, own.least, below=own.order == "below")
         compared.append(difference_)
+        ahead.append(here)
         empty = ClaimedOrder(
             within=within, better=names[0], than=names[1], difference=None, ci95=None, n=0, claimed=printed
         )
         orders.append(empty if difference_ is None else order(within, *names, difference_, printed))
     verdict, why = judge_counts(orders, own.least) if claim.counted else judge_order(orders, compared, own.least)
+    if verdict == "holds" and claim.quantity == "inversion" and not all(_beyond_guesses(one, own) for one in ahead):
+        verdict, why = "below the floor", f"so it is, but {own.better} is no nearer than a guess without the upload"
     every = len(own.within or (claim.columns if own.along == "rows" else claim.rows))
     covered = len({one.within for one in orders})
     partly = f"tried in {covered} of {every}" if covered < every else ""
@@ -205,6 +211,12 @@ def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Fou
         verdict=verdict,
         why="; ".join(part for part in (why, partly) if part),
     )
+
+
+def _beyond_guesses(found: Found, own: Statement) -> bool:
+    """Tell whether a cell is ahead of its own floor, so that an order of what leaks can be read from it."""
+    gain = difference(found.seeds, found.guesses, 0.0, below=own.order == "below")
+    return gain is not None and gain.ci95 is not None and gain.ci95[0] > 0
 
 
 def _exact(
