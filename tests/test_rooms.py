@@ -17,6 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasets": {"util", "algebra"},
     "models": {"util", "algebra"},
     "wire": {"util", "algebra", "models"},
+    "recording": {"util", "wire"},
     "federation": {"util", "algebra", "datasets", "models", "wire"},
     "methods": {"util", "algebra", "datasets", "models", "wire", "federation"},
     "defenses": {"util", "algebra", "datasets", "models", "wire", "federation"},
@@ -26,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT["scoring"] = {*MAY_IMPORT["evidence"], "evidence"}
 MAY_IMPORT["pages"] = {*MAY_IMPORT["scoring"], "scoring"}
 MAY_IMPORT["calibration"] = {*MAY_IMPORT["pages"], "pages"}
-MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses"}
+MAY_IMPORT["experiment"] = {*MAY_IMPORT["pages"], "pages", "methods", "defenses", "recording"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["experiment"], "experiment"}
 """Rooms, each with the rooms that its modules may import besides its own. Imports within functions and for type checkers
 count like any other."""

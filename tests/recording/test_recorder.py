@@ -1,0 +1,282 @@
+"""The recorder's core: what it writes is what crossed, and nothing that it meets harms who calls it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.recording.arrays import STORED, difference, digest, form_of, plain_sets
+from fedpriv.recording.recorder import Recorder
+from fedpriv.recording.run import RecordedRun, Seen
+from fedpriv.util import manifest
+from fedpriv.util.errors import UserError
+
+
+def weights(value=1.0, shape=(2, 3)):
+    return {"arrays": {"w": np.full(shape, value, np.float32), "b": np.arange(3, dtype=np.float32)}}
+
+
+def recorded(path, said=None, rounds=(1, 2), clients=("7", "9")):
+    heard = [] if said is None else said
+    recorder = Recorder(path, "test 1.0", say=heard.append)
+    for number in rounds:
+        recorder.broadcast(number, clients, weights(number), facts={"lr": 0.1})
+        for place, client in enumerate(clients):
+            recorder.upload(number, client, weights(number + place / 8), facts={"num-examples": 10 + place})
+        recorder.settled(number)
+    return recorder
+
+
+def test_everything_comes_back_as_it_crossed(tmp_path):
+    said = []
+    recorded(tmp_path / "run", said).close()
+    run = RecordedRun.open(tmp_path / "run")
+    assert (run.rounds(), run.framework, run.notes(), said) == ((1, 2), "test 1.0", (), [])
+    down, first, second = run.messages(2)
+    assert (down.direction, down.clients, down.facts) == ("down", ("7", "9"), {"lr": 0.1})
+    assert (second.direction, second.clients, second.facts, second.sets) == (
+        "up",
+        ("9",),
+        {"num-examples": 11},
+        {"arrays": 2},
+    )
+    assert torch.equal(run.arrays(down)["arrays"]["w"], torch.full((2, 3), 2.0))
+    assert torch.equal(run.arrays(second)["arrays"]["w"], torch.full((2, 3), 2.125))
+    assert list(run.arrays(first)["arrays"]) == ["w", "b"]  # in their own order
+    names = {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
+    assert names - {manifest.MARKER, ".fedpriv.lock"} == set(manifest.written(run.path))
+
+
+@given(st.sampled_from(sorted(STORED, key=str)), st.lists(st.integers(0, 3), max_size=3))
+def test_every_type_and_shape_comes_back(tmp_path_factory, dtype, shape):
+    value = (torch.arange(64)[: int(np.prod(shape))].reshape(shape) % 2).to(dtype)
+    path = tmp_path_factory.mktemp("types") / "run"
+    recorder = Recorder(path, "test", say=lambda line: None)
+    recorder.upload(1, "a", {"any/name": {"x/y.z": value}})
+    recorder.close()
+    run = RecordedRun.open(path)
+    (seen,) = run.messages(1)
+    found = run.arrays(seen)["any/name"]["x/y.z"]
+    assert found.dtype == dtype
+    assert torch.equal(found, value)
+
+
+def test_equal_broadcasts_are_one_file_and_others_their_own(tmp_path):
+    recorder = Recorder(tmp_path / "run", "test", say=print)
+    for client, value in (("1", 0.0), ("2", 0.0), ("3", 5.0)):
+        recorder.broadcast(1, [client], weights(value))
+    recorder.close()
+    files = [seen.file for seen in RecordedRun.open(tmp_path / "run").messages(1)]
+    assert files[0] == files[1] != files[2]
+
+
+def test_what_is_odd_is_said_once_and_kept(tmp_path):
+    said = []
+    recorder = Recorder(tmp_path / "run", "test", say=said.append)
+    recorder.broadcast(1, ["1", "2"], weights())
+    odd = {
+        "half": torch.ones(2, dtype=torch.bfloat16),
+        "count": np.array(3),
+        "nan": np.array([np.nan, 1.0], np.float32),
+    }
+    recorder.upload(1, "1", {"arrays": odd | {"words": np.array(["a"]), "list": [1.0]}})
+    recorder.upload(1, "2", {"arrays": odd})
+    recorder.settled(1)
+    recorder.close()
+    run = RecordedRun.open(tmp_path / "run")
+    arrays = run.arrays(run.messages(1)[1])["arrays"]
+    assert arrays["half"].dtype == torch.bfloat16
+    assert arrays["count"].dtype == torch.int64
+    assert bool(arrays["nan"][0].isnan())
+    assert sorted(arrays) == ["count", "half", "nan"]
+    codes = [note.code for note in run.notes()]
+    assert codes.count("type") == 2  # bfloat16 and int64, once for both clients
+    assert codes.count("not-finite") == codes.count("unreadable") == 2
+    assert len(said) == 3
+    assert all("\n" not in line for line in said)
+    assert any("bfloat16" in note.told and "'half'" in note.told for note in run.notes())
+
+
+def test_names_and_shapes_that_change_are_noted_by_client(tmp_path):
+    recorder = recorded(tmp_path / "run", rounds=(1,))
+    recorder.broadcast(2, ["7", "9"], weights())
+    recorder.upload(2, "7", {"arrays": {"w": np.ones((2, 4), np.float32), "b": np.arange(3, dtype=np.float32)}})
+    recorder.upload(2, "9", {"arrays": {"w": np.ones((2, 3), np.float32), "c": np.ones(1, np.float32)}})
+    recorder.close()
+    notes = [(note.code, note.client, note.told) for note in RecordedRun.open(tmp_path / "run").notes()]
+    assert notes[0] == (
+        "changed",
+        "7",
+        "upload: set 'arrays': 'w' is (2, 4) of float32, was (2, 3) of float32 in round 1",
+    )
+    assert notes[1][2].startswith("upload: set 'arrays': 1 array(s) gone, 'b' first; 1 array(s) new, 'c' first")
+
+
+def test_a_round_without_answers_errors_and_seconds_are_recorded_as_such(tmp_path):
+    recorder = recorded(tmp_path / "run", rounds=(1,))
+    recorder.broadcast(2, ["7", "9"], weights())
+    recorder.settled(2)
+    recorder.broadcast(3, ["7", "9"], weights())
+    recorder.failed(3, "7", "Traceback:\n  no memory")
+    recorder.upload(3, "9", weights(3))
+    recorder.upload(3, "9", weights(4))
+    recorder.settled(3)
+    recorder.close()
+    run = RecordedRun.open(tmp_path / "run")
+    assert [(note.code, note.round) for note in run.notes()] == [("silent", 2), ("error", 3), ("twice", 3)]
+    assert [seen.error for seen in run.messages(3)] == ["", "Traceback: no memory", ""]
+    assert torch.equal(run.arrays(run.messages(3)[2])["arrays"]["w"], torch.full((2, 3), 3.0))  # the first of the two
+
+
+def test_a_strangers_folder_and_a_folder_in_use_are_told_and_left(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    said = []
+    refused = recorded(tmp_path / "mine", said)
+    assert refused.stopped
+    assert sorted(os.listdir(tmp_path / "mine")) == ["thesis.txt"]
+    assert len(said) == 1
+    assert "no recorded run" in said[0]
+    first = recorded(tmp_path / "run")
+    script = f"from fedpriv.recording.recorder import Recorder; print(Recorder({str(tmp_path / 'run')!r}, 'x').stopped)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "True"
+    assert "at work in this folder" in found.stderr
+    first.close()
+
+
+def test_a_fault_inside_stops_the_recording_and_raises_nothing(tmp_path, monkeypatch):
+    said = []
+    recorder = recorded(tmp_path / "run", said, rounds=(1,))
+    monkeypatch.setattr(
+        RecordedRun, "add", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    recorder.broadcast(2, ["7"], weights(2))
+    assert recorder.stopped
+    assert "No space left" in said[-1]
+    monkeypatch.undo()
+    recorder.upload(2, "7", weights(2))  # hears nothing any more
+    recorder.settled(2)
+    run = RecordedRun.open(tmp_path / "run")
+    assert run.rounds() == (1,)
+    assert run.notes()[-1].code == "stopped"
+    with recorder.guarded():
+        raise RuntimeError("an adapter's own")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda r: r.upload(1, "a", {"s": {"x" * 400: np.ones(1, np.float32)}}),
+        lambda r: r.upload(1, "", weights()),
+        lambda r: r.upload(-1, "a", weights()),
+        lambda r: r.broadcast(1, ["a"], {str(n): {} for n in range(2000)}),
+        lambda r: r.upload(1, "a", None),
+    ],
+)
+def test_what_is_beyond_bounds_stops_it_in_one_line(tmp_path, call):
+    said = []
+    recorder = Recorder(tmp_path / "run", "test", say=said.append)
+    call(recorder)
+    assert recorder.stopped
+    assert len(said) == 1
+    assert "recording stops" in said[0]
+
+
+def test_an_adapters_arrays_are_neither_kept_nor_changed(tmp_path):
+    array, tensor = np.ones((2, 2), np.float32), torch.ones(2, 2)
+    sets, _ = plain_sets({"s": {"a": array, "t": tensor, "v": array.T, "read": np.broadcast_to(array[0], (3, 2))}})
+    array[:], tensor[:] = 5, 5
+    assert all(bool((value == 1).all()) for value in sets["s"].values())
+
+
+def test_another_process_goes_on_with_the_next_round(tmp_path):
+    recorded(tmp_path / "run", rounds=(1, 2)).close()
+    said = []
+    again = recorded(tmp_path / "run", said, rounds=(2, 3))  # started again from the state after round 1
+    again.close()
+    run = RecordedRun.open(tmp_path / "run")
+    assert run.rounds() == (1, 2, 3)
+    assert [len(run.messages(number)) for number in run.rounds()] == [3, 3, 3]
+    assert not again.stopped
+    assert "2 round(s) are recorded here already" in said[0]
+
+
+def test_another_federation_is_not_mixed_into_a_recorded_one(tmp_path):
+    recorded(tmp_path / "run", rounds=(1, 2)).close()
+    said = []
+    other = Recorder(tmp_path / "run", "test 1.0", say=said.append)
+    other.broadcast(1, ["12", "13"], weights(99))
+    assert other.stopped
+    assert "of another federation" in said[-1]
+    assert len(RecordedRun.open(tmp_path / "run").messages(1)) == 3
+
+
+def test_a_kill_leaves_whole_rounds_and_the_run_is_gone_on_with(tmp_path):
+    script = """
+import os, sys
+import numpy as np
+from fedpriv.recording.recorder import Recorder
+r = Recorder(sys.argv[1], "test 1.0")
+for n in (1, 2):
+    r.broadcast(n, ["7", "9"], {"arrays": {"w": np.full((2, 3), n, np.float32), "b": np.arange(3, dtype=np.float32)}})
+    r.upload(n, "7", {"arrays": {"w": np.full((2, 3), n, np.float32)}})
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], check=False, capture_output=True)
+    assert [len(RecordedRun.open(tmp_path / "run").messages(n)) for n in (1, 2)] == [2, 2]
+    said = []
+    recorded(tmp_path / "run", said, rounds=(2, 3)).close()
+    run = RecordedRun.open(tmp_path / "run")
+    assert [seen.clients for seen in run.messages(2)] == [("7", "9"), ("7",), ("9",)]
+    assert len(run.messages(3)) == 3
+
+
+def test_a_damaged_recording_is_named(tmp_path):
+    recorded(tmp_path / "run").close()
+    run = RecordedRun.open(tmp_path / "run")
+    seen = run.messages(1)[1]
+    place = run.path / seen.file
+    place.write_bytes(place.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(UserError, match=r"0002\.safetensors: its content was altered"):
+        run.arrays(seen)
+    place.unlink()
+    with pytest.raises(UserError, match="missing"):
+        run.arrays(seen)
+    lines = run.path / "rounds" / "round-0002.jsonl"
+    lines.write_text(json.dumps({"round": 2}) + "\n")
+    with pytest.raises(UserError, match="altered"):
+        run.messages(2)
+    with pytest.raises(UserError, match="not a recorded run"):
+        RecordedRun.open(tmp_path)
+
+
+def test_digest_tells_names_types_shapes_and_values_apart():
+    base = {"s": {"w": torch.ones(2, 3)}}
+    others = [
+        {"t": {"w": torch.ones(2, 3)}},
+        {"s": {"v": torch.ones(2, 3)}},
+        {"s": {"w": torch.ones(3, 2)}},
+        {"s": {"w": torch.ones(2, 3, dtype=torch.float64)}},
+        {"s": {"w": torch.zeros(2, 3)}},
+        {"s": {"w": torch.ones(2, 3), "v": torch.ones(0)}},
+    ]
+    assert len({digest(one) for one in [base, *others]}) == len(others) + 1
+    assert digest(base) == digest({"s": {"w": torch.ones(3, 2).T.contiguous()}})
+    assert difference("s", form_of(base["s"]), form_of(base["s"])) == ""
+
+
+def test_a_line_keeps_numbers_and_short_texts_only(tmp_path):
+    recorder = Recorder(tmp_path / "run", "test", say=print)
+    recorder.upload(
+        1, "a", {}, facts={"n": 3, "loss": 0.5, "nan": float("nan"), "long": "x" * 999, "list": [1], "ok": True}
+    )
+    recorder.close()
+    (seen,) = RecordedRun.open(tmp_path / "run").messages(1)
+    assert seen == Seen(round=1, phase="train", direction="up", clients=("a",), facts={"n": 3, "loss": 0.5, "ok": True})
