@@ -102,8 +102,13 @@ _PLACES = {
 
 __all__ = list(_PLACES)
 
+_ADAPTERS = ("flower",)
+"""Modules of other frameworks' apps, imported when they are first used."""
+
 
 def __getattr__(name: str) -> Any:
+    if name in _ADAPTERS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module(_PLACES[name]), name)
@@ -112,4 +117,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ADAPTERS})

@@ -28,6 +28,14 @@ STORED: Final = frozenset(
 )
 """Types of numbers that a file keeps as they are."""
 
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Stands for an array that an adapter could not read, with the reason in one line."""
+
+    reason: str
+
+
 Form = tuple[tuple[str, tuple[int, ...], str], ...]
 """(name, shape, type) of every array of a set, in its own order."""
 
@@ -76,6 +84,8 @@ def plain_array(array: Any) -> Tensor:
     Raises:
         UserError: for what no file of tensors can hold.
     """
+    if isinstance(array, Unreadable):
+        raise UserError(array.reason)
     if isinstance(array, np.ndarray):
         if array.dtype.kind not in "fiub":
             raise UserError(f"an array of {shown(str(array.dtype))}; expected floats, whole numbers or booleans")
@@ -134,5 +144,5 @@ def digest(sets: Mapping[str, Mapping[str, Tensor]]) -> str:
     for name, arrays in sets.items():
         found.update(repr((name, form_of(arrays))).encode())
         for value in arrays.values():
-            found.update(memoryview(value.flatten().view(torch.uint8).numpy()))
+            found.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

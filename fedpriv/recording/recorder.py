@@ -289,6 +289,8 @@ class Recorder:
         self._said |= {code, key}
 
     def _stop(self, error: Exception) -> None:
+        if self.stopped:
+            return
         told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         run, self._run, self.stopped = self._run, None, True
         with contextlib.suppress(Exception):

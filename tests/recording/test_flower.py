@@ -1,0 +1,227 @@
+"""The Flower recorder: untouched apps are seen as their server sees them, and not one byte of theirs changes."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from flower_cases import (
+    Array,
+    ArrayRecord,
+    ClientApp,
+    ConfigRecord,
+    LocalGrid,
+    Message,
+    MetricRecord,
+    RecordDict,
+    adding_client,
+)
+from flwr.app import Context
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+import fedpriv
+from fedpriv.recording.partitions import read_partitions
+from fedpriv.recording.run import RecordedRun
+from fedpriv.util.errors import UserError
+
+NODES = {8123: 0, 77: 1, 51: 2}
+
+
+def initial():
+    return ArrayRecord({"w": Array(np.zeros((2, 3), np.float32)), "b": Array(np.zeros(3, np.float32))})
+
+
+def strategy_main(grid, context):
+    FedAvg(min_train_nodes=3, min_available_nodes=3, min_evaluate_nodes=3).start(
+        grid=grid, initial_arrays=initial(), num_rounds=2, train_config=ConfigRecord({"lr": 0.25})
+    )
+
+
+def own_loop(grid, context):
+    assert isinstance(grid, Grid)
+    arrays = initial()
+    for _ in range(2):
+        messages = [Message(RecordDict({"arrays": arrays}), node, "train") for node in grid.get_node_ids()]
+        names = grid.push_messages(iter(messages))
+        first = grid.pull_messages(names[:1])
+        replies = [*first, *grid.pull_messages(names[1:])]
+        sent = [reply.content["arrays"].to_numpy_ndarrays() for reply in replies]
+        mean = [np.mean(parts, axis=0) for parts in zip(*sent, strict=True)]
+        arrays = ArrayRecord(dict(zip(arrays, map(Array, mean), strict=True)))
+
+
+def played(main, client=None, **grid):
+    random.seed(5)  # Flower's strategies sample nodes by it
+    app, used = ServerApp(), LocalGrid(client or adding_client(), NODES, **grid)
+    app.main()(main)
+    app(used, Context(1, 0, {}, RecordDict(), {}))
+    return used
+
+
+def recorded(main, path, client=None, **grid):
+    return played(fedpriv.flower.record(path)(main), client, **grid)
+
+
+@pytest.mark.parametrize("main", [strategy_main, own_loop])
+def test_not_one_byte_that_crosses_changes(tmp_path, main):
+    assert recorded(main, tmp_path / "run").wire == played(main).wire
+    assert len(RecordedRun.open(tmp_path / "run").rounds()) == 2
+
+
+def test_a_strategys_rounds_are_recorded(tmp_path):
+    recorded(strategy_main, tmp_path / "run")
+    run = RecordedRun.open(tmp_path / "run")
+    assert run.rounds() == (1, 2)
+    assert run.framework.startswith("flwr 1.")
+    assert not run.notes()
+    for number, start in ((1, 0.0), (2, (10 + 22 + 36) / 33)):  # 0 + 1, 2, 3 with the weights 10, 11, 12
+        seen = run.messages(number)
+        train = [one for one in seen if one.phase == "train"]
+        assert [one.direction for one in train] == ["down", "up", "up", "up"]
+        assert set(train[0].clients) == {"8123", "77", "51"}
+        assert train[0].facts == {"lr": 0.25, "server-round": number}
+        before = run.arrays(train[0])["arrays"]
+        assert before["w"].flatten()[0].item() == pytest.approx(start)
+        for one in train[1:]:
+            partition = NODES[int(one.clients[0])]
+            assert bool((run.arrays(one)["arrays"]["w"] == before["w"] + (partition + 1)).all())
+            assert one.facts == {"num-examples": 10 + partition}
+        evaluated = [one for one in seen if one.phase == "evaluate"]
+        assert [one.file for one in evaluated] == [""] * 4  # numbers alone
+        assert evaluated[1].facts["acc"] == 0.5
+    assert len(list(run.path.rglob("*.safetensors"))) == 8
+
+
+def test_rounds_of_a_loop_that_names_none_are_counted(tmp_path):
+    recorded(own_loop, tmp_path / "run")
+    run = RecordedRun.open(tmp_path / "run")
+    assert run.rounds() == (1, 2)
+    assert [len(run.messages(number)) for number in (1, 2)] == [4, 4]
+    assert run.notes() == ()
+
+
+def test_errors_and_silence_are_recorded_and_the_rest_goes_on(tmp_path, capsys):
+    def main(grid, context):
+        for number in (1, 2):
+            record = RecordDict({"arrays": initial(), "config": ConfigRecord({"server-round": number})})
+            grid.send_and_receive([Message(record, node, "train") for node in NODES], timeout=1)
+
+    recorded(main, tmp_path / "run", failing=(77,), silent=(51,))
+    run = RecordedRun.open(tmp_path / "run")
+    assert [one.error for one in run.messages(1)] == ["", "", "code 1: out of memory"]
+    assert [(note.code, note.round) for note in run.notes()] == [
+        ("error", 1),
+        ("silent", 1),
+        ("error", 2),
+        ("silent", 2),
+    ]
+    recorded(main, tmp_path / "none", silent=NODES)
+    assert "nobody of 3 answered" in RecordedRun.open(tmp_path / "none").notes()[0].told
+    assert capsys.readouterr().err.count("nobody of 3") == 1
+
+
+def test_arrays_that_cannot_be_read_are_left_out_and_said(tmp_path):
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        odd = {
+            "pickled": Array("object", (1,), "numpy.ndarray", b"\x80\x04K\x01."),
+            "torch": Array("bfloat16", (1,), "torch.save", b"abc"),
+            "good": Array(np.ones(2, np.float32)),
+        }
+        return Message(RecordDict({"arrays": ArrayRecord(odd)}), reply_to=message)
+
+    def main(grid, context):
+        grid.send_and_receive([Message(RecordDict({"arrays": initial()}), 77, "train")])
+
+    recorded(main, tmp_path / "run", app)
+    run = RecordedRun.open(tmp_path / "run")
+    assert list(run.arrays(run.messages(1)[1])["arrays"]) == ["good"]
+    assert [note.code for note in run.notes()] == ["unreadable", "unreadable"]
+
+
+def test_a_fault_of_the_recorder_leaves_the_federation_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        RecordedRun, "add", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    assert recorded(strategy_main, tmp_path / "run").wire == played(strategy_main).wire
+    assert capsys.readouterr().err.count("recording stops") == 1
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").write_text("x")
+    assert recorded(strategy_main, tmp_path / "theirs").wire == played(strategy_main).wire
+    assert capsys.readouterr().err.count("no recorded run") == 1
+
+
+def test_the_apps_own_fault_is_the_apps(tmp_path):
+    def main(grid, context):
+        strategy_main(grid, context)
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        recorded(main, tmp_path / "run")
+    assert RecordedRun.open(tmp_path / "run").rounds() == (1, 2)
+
+
+def test_uploads_are_seen_as_they_leave_noised(tmp_path):
+    recorded(strategy_main, tmp_path / "run", adding_client(LocalDpMod(1.0, 1.0, 10.0, 1e-5)))
+    run = RecordedRun.open(tmp_path / "run")
+    sent = [run.arrays(one)["arrays"]["w"] for one in run.messages(1) if one.direction == "up" and one.file]
+    assert len(sent) == 3
+    assert all(not bool((one == one[0, 0]).all()) for one in sent)  # unlike what the client computed
+
+
+def test_masked_answers_are_recorded_as_such(tmp_path):
+    """The messages of Flower's secure aggregation, as its workflow and its mod make them."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        stage = message.content["secaggplus_configs"]["stage"]
+        reply = {
+            "secaggplus_configs": ConfigRecord({"masked_params": [b"\x01\x02"] if stage.startswith("collect") else []})
+        }
+        return Message(RecordDict(reply | {"metrics": MetricRecord({"num-examples": 3})}), reply_to=message)
+
+    def main(grid, context):
+        for number in (1, 2):
+            for stage in ("setup", "share_keys", "collect_masked_vectors", "unmask"):
+                content = RecordDict({"secaggplus_configs": ConfigRecord({"stage": stage})})
+                if stage == "collect_masked_vectors":
+                    content["fitins.parameters"] = initial()
+                grid.send_and_receive([Message(content, node, "train", group_id=str(number)) for node in NODES])
+
+    recorded(main, tmp_path / "run", app)
+    run = RecordedRun.open(tmp_path / "run")
+    assert run.rounds() == (1, 2)
+    train_phase = [one for one in run.messages(1) if one.phase == "train"]
+    assert [one.direction for one in train_phase] == ["down", "up", "up", "up"]
+    assert all(one.facts["masked"] is True and not one.file for one in train_phase[1:])
+    assert [note.told[:18] for note in run.notes()] == ["secure aggregation"]
+
+
+def test_truth_is_written_on_the_clients_side_and_nothing_is_sent(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_TRUTH", str(tmp_path / "truth"))
+    wire = recorded(strategy_main, tmp_path / "run", adding_client(fedpriv.flower.truth)).wire
+    assert wire == played(strategy_main).wire
+    assert read_partitions(tmp_path / "truth") == {"8123": 0, "77": 1, "51": 2}
+    assert read_partitions(tmp_path / "nowhere") == {}
+    place = tmp_path / "truth" / "node-77" / "partition.json"
+    place.write_text(json.dumps({"format": 1, "client": "77", "partition": 5}))
+    with pytest.raises(UserError, match="altered"):
+        read_partitions(tmp_path / "truth")
+
+
+def test_a_node_without_a_partition_is_told_and_trains(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDPRIV_TRUTH", str(tmp_path / "truth"))
+
+    def main(grid, context):
+        for own in grid.contexts.values():
+            del own.node_config["partition-id"]
+        grid.send_and_receive([Message(RecordDict({}), node, "evaluate") for node in NODES])
+
+    assert len(recorded(main, tmp_path / "run", adding_client(fedpriv.flower.truth)).wire) == 6
+    assert capsys.readouterr().err.count("no truth of node") == 1
+    assert not (tmp_path / "truth").exists()
