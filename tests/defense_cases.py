@@ -75,11 +75,13 @@ OPTIONS = {
     "noise": ("scale=0.5", "kind=laplace,unit=absolute"),
     "count-floor": ("least=2", "least=7"),
     "upload-interval": ("k=2",),
+    "local-dp": ("epsilon=0.5", "clipping_norm=0.1,sensitivity=0.2"),
+    "percentile-privacy": ("percentile=30,gamma=0.5", "percentile=90,gamma=2,steps=3"),
 }
 
 UPLOAD_DEFENSES = (
     *("clip", "noise", "dp-noise", "prune", "quantise", "sign", "entangle", "diagonal", "count-floor", "hide-labels"),
-    *("upload-interval", "secure-aggregation"),
+    *("upload-interval", "secure-aggregation", "local-dp", "percentile-privacy"),
 )
 
 

@@ -17,6 +17,8 @@ DEFENSES = Registry(
         "clip": "fedpriv.defenses.clip:Clip",
         "noise": "fedpriv.defenses.noise:Noise",
         "dp-noise": "fedpriv.defenses.dp_noise:DPNoise",
+        "local-dp": "fedpriv.defenses.local_dp:LocalDp",
+        "percentile-privacy": "fedpriv.defenses.percentile_privacy:PercentilePrivacy",
         "prune": "fedpriv.defenses.prune:Prune",
         "quantise": "fedpriv.defenses.quantise:Quantise",
         "sign": "fedpriv.defenses.sign:Sign",

@@ -13,8 +13,9 @@ from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.count_floor import drop_small_classes
 from fedpriv.defenses.noise import standard_noise
 from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
-from fedpriv.defenses.shared.adapted import AVERAGED
-from fedpriv.defenses.shared.signals import changed, in_clear, norm, refuse_false_labels, require, signal
+from fedpriv.defenses.shared.adapted import AVERAGED, MOST_LIKELY
+from fedpriv.defenses.shared.gaussian import clipped_and_noisy
+from fedpriv.defenses.shared.signals import changed, in_clear, refuse_false_labels, require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.models.split import Blueprint
@@ -71,7 +72,7 @@ class DPNoise(Defense):
     guarantee: ClassVar[str] = (
         "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
     )
-    answers: ClassVar[tuple[Answer, ...]] = AVERAGED
+    answers: ClassVar[tuple[Answer, ...]] = (*AVERAGED, MOST_LIKELY)
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):
@@ -116,7 +117,7 @@ class DPNoise(Defense):
         """Return the message with clipped and noisy signals; empty where no class has enough images."""
         z = self.multiplier(context.rounds)
         if self.unit == "client":
-            return self._whole(message, context, z)
+            return clipped_and_noisy(message, context, self.bound, z * 2 * self.bound)
         kept = drop_small_classes(message, context.class_counts, self.floor)
         return tuple(self._of_images(payload, context, z) for payload in kept)
 
@@ -126,16 +127,6 @@ class DPNoise(Defense):
             return self.noise_multiplier
         assert self.epsilon is not None
         return noise_multiplier_for(self.epsilon, self.delta, rounds)
-
-    def _whole(self, message: Message, context: UploadContext, z: float) -> Message:
-        signals = [signal(payload, context.broadcast) for payload in message]
-        length = norm({f"{place}.{name}": value for place, own in enumerate(signals) for name, value in own.items()})
-        share = min(1.0, self.bound / max(length, 1e-12))
-
-        def change(_: str, value: Tensor) -> Tensor:
-            return value * share + z * 2 * self.bound * standard_noise(value, "gaussian", context.rng)
-
-        return tuple(changed(payload, context.broadcast, change) for payload in message)
 
     def _of_images(self, payload: Payload, context: UploadContext, z: float) -> Payload:
         moves = self.sensitivity(payload, context.class_counts)

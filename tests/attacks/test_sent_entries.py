@@ -15,6 +15,7 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard
 from fedpriv.attacks.read.sent_entries import SentEntries, sent_entries, stacked_entries
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.read.updates import Tangent, stacked_projection
+from fedpriv.defenses.percentile_privacy import truncated
 from fedpriv.defenses.prune import pruned
 from fedpriv.defenses.sign import scaled_sign
 from fedpriv.util.errors import UserError
@@ -63,6 +64,40 @@ def test_inverting_gradients_gains_by_matching_what_was_sent(match, change, gain
     assert permuted.mean() < adapted.mean() - 5
 
 
+def test_dlg_gets_truncated_images_back_only_if_it_knows_what_was_truncated():
+    """NVFlare's usual percentile, and its usual bound, which two thirds of the entries of this update exceed."""
+
+    def thin(update):
+        return truncated(update, 0.002, 0.01)
+
+    fooled, _ = attacked(DeepLeakage(outer_steps=5, redraws=0), thin, 2)
+    sent, _ = attacked(DeepLeakage(outer_steps=5, redraws=0, match="sent"), thin, 2)
+    adapted, permuted = attacked(DeepLeakage(outer_steps=20, match="censored"), thin, 2)
+    assert max(fooled.median(), sent.median()) < 15
+    assert adapted.median() > 30
+    assert permuted.median() < 15
+
+
+def test_a_censored_update_is_matched_where_it_says_something():
+    wanted = {"w": torch.tensor([4.0, -4.0, 0.0, 0.0, 1.5]), "b": torch.tensor([1.0, -4.0])}
+    projection = sent_entries(wanted, "censored")
+    assert projection.limits.tolist() == [[1.0, 4.0]]
+    candidate = {"w": torch.tensor([[9.0, 2.0, 0.5, -3.0, 7.0]]), "b": torch.tensor([[-6.0, -5.0]])}
+    found = projection(candidate)
+    assert found["w"].tolist() == [[4.0, 2.0, 0.0, -2.0, 7.0]]
+    assert found["b"].tolist() == [[-6.0, -4.0]]
+
+
+def test_the_gradient_behind_a_censored_update_fits_it_exactly():
+    clean = {"w": torch.randn(40, 5, generator=torch.Generator().manual_seed(1)), "b": torch.randn(3)}
+    wanted = {name: truncated(value, 0.3, 1.2) for name, value in clean.items()}
+    found = sent_entries(wanted, "censored")({name: value[None] for name, value in clean.items()})
+    for name, value in wanted.items():
+        expect_same(found[name][0], value)
+    nothing = {"w": torch.zeros(3)}
+    assert sent_entries(nothing, "censored")({"w": torch.ones(1, 3)})["w"].tolist() == [[1.0, 1.0, 1.0]]
+
+
 def test_the_length_of_an_update_does_not_matter_to_inverting_gradients():
     """Clipping a whole update is no defense against a comparison of directions."""
     attack = InvertingGradients(iterations=60)
@@ -104,6 +139,8 @@ def test_projections_of_several_updates_are_stacked_row_by_row():
     assert isinstance(both, SentEntries)
     assert both.wanted["w"].tolist() == [[1.0, 0.0], [2.0, 0.0]]
     expect_same(stacked_entries(ones).wanted["w"], both.wanted["w"])
+    limited = [sent_entries({"w": torch.tensor([value, 0.0])}, "censored") for value in (1.0, 2.0)]
+    assert stacked_projection(limited).limits.tolist() == [[1.0, 1.0], [2.0, 2.0]]
     with pytest.raises(TypeError):
         stacked_projection([ones[0], None])
 

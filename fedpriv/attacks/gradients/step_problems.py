@@ -99,8 +99,9 @@ class GradientMatching(Attack):
             as much as the weights moved on the way.
         ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
             names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
-        match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), or
-            their ``signs`` (the answer to ``sign``); see :mod:`fedpriv.attacks.read.sent_entries`.
+        match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), their
+            ``signs`` (the answer to ``sign``), or all as far as a ``censored`` update tells of them (the answer to
+            ``percentile-privacy``); see :mod:`fedpriv.attacks.read.sent_entries`.
     """
 
     restarts: Annotated[int, Ge(1)] = 1

@@ -1,0 +1,102 @@
+"""Epsilon of Gaussian noise against its definition, a second library and cases by hand; claims beside implications."""
+
+import math
+from statistics import NormalDist
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.algebra.gaussian_mechanism import classical_deviation, gaussian_epsilon, implied_epsilon
+
+PHI = NormalDist().cdf
+
+
+def spent(moved, epsilon):
+    return PHI(moved / 2 - epsilon / moved) - math.exp(epsilon) * PHI(-moved / 2 - epsilon / moved)
+
+
+@given(st.floats(0.2, 20), st.floats(1e-6, 0.1), st.integers(1, 50))
+def test_the_least_epsilon_spends_delta_and_no_less(z, delta, releases):
+    found = gaussian_epsilon(z, delta, releases)
+    moved = math.sqrt(releases) / z
+    if found == 0:
+        assert 2 * PHI(moved / 2) - 1 <= delta * (1 + 1e-9)
+    elif found < 30:  # beyond, the textbook form loses the digits that the logarithms keep
+        assert spent(moved, found) == pytest.approx(delta, rel=1e-4)
+        assert spent(moved, found * 0.99) > delta
+
+
+@pytest.mark.parametrize(("z", "releases"), [(0.5, 1), (1, 1), (4.84, 1), (10, 100), (1, 30)])
+def test_epsilon_equals_a_second_library(z, releases):
+    accounting = pytest.importorskip("dp_accounting", reason="the second accountant is not installed")
+    exact = accounting.get_epsilon_gaussian(z / math.sqrt(releases), 1e-5)
+    assert gaussian_epsilon(z, 1e-5, releases) == pytest.approx(exact, rel=1e-6)
+
+
+def test_epsilon_never_exceeds_that_of_renyi_accounting():
+    pytest.importorskip("opacus", reason="the accountant is not installed")
+    from fedpriv.defenses.shared.accounting import epsilon
+
+    for z, releases in ((0.7, 1), (2, 10), (20, 100)):
+        exact, bound = gaussian_epsilon(z, 1e-5, releases), epsilon(z, releases, 1e-5)
+        assert exact < bound < 1.25 * exact
+
+
+def test_noise_at_its_extremes():
+    assert gaussian_epsilon(0.0, 1e-5) == math.inf
+    assert gaussian_epsilon(1e-200, 1e-5) == math.inf
+    assert gaussian_epsilon(1e9, 1e-5) == 0.0
+    weak = gaussian_epsilon(1e-3, 1e-5)  # m^2 / 2 + m Phi^-1(1 - delta), where the second term of the condition is gone
+    assert weak == pytest.approx(1e6 / 2 + 1e3 * NormalDist().inv_cdf(1 - 1e-5), rel=1e-3)
+
+
+def test_a_claim_by_hand():
+    """C = 1, D = 1, epsilon = 0.5, delta = 1e-5: s = sqrt(2 ln 125000) / 0.5 = 9.6896, moved by 2 / s = 0.20641."""
+    found = implied_epsilon(clipping_norm=1, sensitivity=1, epsilon=0.5, delta=1e-5)
+    assert found.deviation == pytest.approx(9.68962, rel=1e-5)
+    assert (found.sensitivity, found.assumed_sensitivity) == (2, 1)
+    assert spent(2 / 9.689622, found.once) == pytest.approx(1e-5, rel=1e-4)
+    assert found.once == pytest.approx(0.751, abs=0.001)
+    assert not found.follows
+    assert found.beside_absence < 0.5 < found.once
+
+
+@pytest.mark.parametrize(
+    ("clip", "sensitivity", "epsilon", "follows"),
+    [
+        (1.0, 2.0, 0.5, True),  # noise for what a clip to 1 lets through
+        (0.5, 1.0, 0.9, True),
+        (1.0, 1.0, 0.5, False),  # half of it
+        (100.0, 1.0, 0.5, False),  # the clip was loosened, and nothing else
+        (1.0, 0.0, 0.5, False),  # no noise
+        (1.0, 2.0, 200.0, False),  # the old formula says nothing of claims this large
+    ],
+)
+def test_claims_follow_only_where_noise_fits_the_clip(clip, sensitivity, epsilon, follows):
+    found = implied_epsilon(clip, sensitivity, epsilon, 1e-5)
+    assert found.follows is follows
+    assert f"epsilon {epsilon:.4g} is claimed of each upload" in found.words
+
+
+@given(st.floats(0.01, 10), st.floats(0.01, 0.99), st.floats(1e-8, 1e-2))
+def test_the_old_formula_keeps_its_word_below_one(clip, epsilon, delta):
+    assert implied_epsilon(clip, 2 * clip, epsilon, delta).follows
+
+
+def test_releases_add_up_to_more():
+    found = implied_epsilon(1, 2, 1, 1e-5, releases=30)
+    once = implied_epsilon(1, 2 / math.sqrt(30), 1, 1e-5)
+    assert found.overall == pytest.approx(once.once, rel=1e-9)
+    assert found.overall > 5 * found.once
+    assert found.words.endswith(f"and {found.overall:.4g} over 30 uploads of one client")
+    assert "none at all" in implied_epsilon(1, 0, 1, 1e-5).words
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clipping_norm": 0}, {"sensitivity": -1}, {"epsilon": 0}, {"delta": 1}, {"delta": 0}]
+)
+def test_numbers_without_a_meaning_are_refused(wrong):
+    with pytest.raises(ValueError, match="expected clipping_norm > 0"):
+        implied_epsilon(**{"clipping_norm": 1, "sensitivity": 1, "epsilon": 1, "delta": 1e-5} | wrong)
+    assert classical_deviation(2, 1, 1e-5) == 2 * classical_deviation(1, 1, 1e-5)

@@ -1,0 +1,159 @@
+"""Defenses of other packages: equal to NVFlare's filter and Flower's mod where installed, and by hand everywhere."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from compare import expect_close, expect_same
+from defense_cases import LABELS, C, build, plan_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedpriv.defenses.local_dp import LocalDp
+from fedpriv.defenses.noise import standard_noise
+from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Classifier, Model, SampleCount, get_payload
+
+
+def sent(text, update, before=None):
+    """Return the update that arrives of one tensor, or of several by name, behind a defense."""
+    update = update if isinstance(update, dict) else {"w": update}
+    before = before or {name: torch.zeros_like(value) for name, value in update.items()}
+    after = {name: before[name] + value for name, value in update.items()}
+    pipeline = DefensePipeline(build(text))
+    found = pipeline.upload((Model(after),), Sender(1, 0, C, LABELS, (Model(before),)), 0)
+    return {name: value - before[name] for name, value in get_payload(found, Model).state.items()}
+
+
+# ---------------------------------------------------------------- PercentilePrivacy
+
+
+def test_percentile_by_hand():
+    """Of magnitudes 1..5 the 50th percentile is 3; what is equal to it is sent."""
+    update = {"w": torch.tensor([1.0, -2.0, 3.0, -4.0]), "b": torch.tensor([5.0])}
+    found = sent("percentile-privacy:percentile=50,gamma=3.5", update)
+    assert found["w"].tolist() == [0, 0, 3, -3.5]
+    assert found["b"].tolist() == [3.5]
+
+
+def test_gamma_is_per_step():
+    found = sent("percentile-privacy:percentile=0,gamma=0.5,steps=4", torch.tensor([1.0, -9.0, 3.0]))
+    assert found["w"].tolist() == [1, -2, 2]
+
+
+def test_one_percentile_is_taken_over_all_payloads_and_counts_pass():
+    before = (Model({"w": torch.zeros(4)}), Classifier({"weight": torch.zeros(2, 2), "bias": torch.zeros(2)}))
+    after = (
+        Model({"w": torch.tensor([1.0, 2.0, 3.0, 4.0])}),
+        Classifier({"weight": torch.full((2, 2), 5.0), "bias": torch.full((2,), 6.0)}),
+        SampleCount(torch.tensor([9])),
+    )
+    pipeline = DefensePipeline(build("percentile-privacy:percentile=30,gamma=9"))
+    found = pipeline.upload(after, Sender(1, 0, C, LABELS, before), 0)
+    assert get_payload(found, Model).state["w"].tolist() == [0, 0, 0, 4]  # 0.7 of the way from 3 to 4, of ten
+    assert int(get_payload(found, SampleCount).count) == 9
+
+
+def filtered(update, percentile, gamma, steps):
+    pytest.importorskip("nvflare", reason="NVFlare, whose filter this is held against, is not installed")
+    from nvflare.apis.dxo import DXO, DataKind, MetaKey
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.shareable import Shareable
+    from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
+
+    data = DXO(DataKind.WEIGHT_DIFF, {name: value.numpy().copy() for name, value in update.items()})
+    data.set_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND, steps)
+    out = PercentilePrivacy(percentile, gamma).process_dxo(data, Shareable(), FLContext())
+    return {name: torch.from_numpy(np.asarray(value)) for name, value in out.data.items()}
+
+
+VALUES = st.floats(-0.0625, 0.0625, width=32) | st.sampled_from(
+    [float(np.float32(value)) for value in (0, 0.01, -0.01, 0.02)]
+)
+ARRAYS = st.dictionaries(
+    st.sampled_from("abc"), arrays(np.float32, st.sampled_from([(), (1,), (7,), (3, 4)]), elements=VALUES), min_size=1
+)
+
+
+@settings(max_examples=150)
+@given(ARRAYS, st.sampled_from([0, 10, 33.3, 50, 90, 100]), st.sampled_from([0.01, 0.005, 1.0]), st.integers(1, 5))
+def test_updates_are_those_of_nvflares_filter_bit_for_bit(own, percentile, gamma, steps):
+    update = {name: torch.from_numpy(np.array(value)) for name, value in own.items()}
+    wanted = filtered(update, percentile, gamma, steps)
+    found = sent(f"percentile-privacy:percentile={percentile},gamma={gamma},steps={steps}", update)
+    for name, value in wanted.items():
+        expect_same(found[name], value.to(found[name]))
+
+
+def test_percentile_privacy_accounts_for_nothing():
+    (defense,) = build("percentile-privacy")
+    assert (defense.percentile, defense.gamma) == (10, 0.01)
+    assert defense.privacy(plan_for("model")) is None
+    assert "no differential privacy" in defense.guarantee
+
+
+# ---------------------------------------------------------------- LocalDpMod
+
+
+def test_without_noise_an_update_is_clipped_as_a_whole():
+    found = sent("local-dp:clipping_norm=2,sensitivity=0", {"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])})
+    expect_close(torch.cat([found["w"], found["b"]]), torch.tensor([1.2, 0.0, 1.6]))
+    short = sent("local-dp:clipping_norm=9,sensitivity=0", torch.tensor([3.0, 4.0]))
+    assert short["w"].tolist() == [3, 4]
+
+
+def test_noise_has_the_deviation_of_the_old_formula():
+    noise = sent("local-dp:clipping_norm=1,sensitivity=0.5,epsilon=2,delta=0.001", torch.zeros(400, 400))["w"]
+    assert float(noise.std()) == pytest.approx(0.5 * np.sqrt(2 * np.log(1250)) / 2, rel=0.01)
+
+
+def modified(before, after, clipping_norm, sensitivity, epsilon, delta, draws, monkeypatch):
+    pytest.importorskip("flwr", reason="Flower, whose mod this is held against, is not installed")
+    from flwr.app import Array, ArrayRecord, RecordDict
+    from flwr.clientapp.mod import LocalDpMod
+
+    def message(state):  # all that the mod asks of a message; a real one wants a task of a running federation
+        arrays = ArrayRecord({name: Array(value.numpy().copy()) for name, value in state.items()})
+        return SimpleNamespace(content=RecordDict({"arrays": arrays}), has_error=lambda: False)
+
+    monkeypatch.setattr("numpy.random.normal", lambda mean, scale, shape: mean + scale * next(draws).reshape(shape))
+    mod = LocalDpMod(clipping_norm, sensitivity, epsilon, delta)
+    out = mod(message(before), None, lambda asked, context: message(after))
+    found = next(iter(out.content.array_records.values()))
+    return {name: torch.from_numpy(found[name].numpy()) for name in after}
+
+
+@pytest.mark.parametrize(
+    "strength", [(1.0, 1.0, 1.0, 1e-5), (0.3, 2.0, 8.0, 1e-3), (100.0, 0.01, 0.5, 1e-6), (1.0, 0.0, 1.0, 1e-5)]
+)
+def test_updates_are_those_of_flowers_mod(strength, monkeypatch):
+    rng = torch.Generator().manual_seed(3)
+    before = {"w": torch.randn(5, 7, generator=rng), "b": torch.randn(5, generator=rng)}
+    after = {name: value + torch.randn(value.shape, generator=rng) for name, value in before.items()}
+    ours = generator(0, "defense", 0, 1, 0)
+    drawn = {name: standard_noise(before[name], "gaussian", ours).double().numpy() for name in sorted(before)}
+    draws = [drawn[name] for name in before]
+    wanted = modified(before, after, *strength, iter(draws), monkeypatch)
+    clip, sensitivity, epsilon, delta = strength
+    defense = LocalDp(clip, sensitivity, epsilon, delta)
+    upload = DefensePipeline((defense,)).upload((Model(after),), Sender(1, 0, C, LABELS, (Model(before),)), 0)
+    for name, value in wanted.items():
+        expect_close(get_payload(upload, Model).state[name], value, rtol=2e-6, atol=2e-6)
+
+
+def test_a_run_states_what_is_claimed_beside_what_follows():
+    plan = plan_for("model")
+    (line,) = DefensePipeline((LocalDp(clipping_norm=1, sensitivity=1, epsilon=0.5),)).privacy(plan)
+    assert line["epsilon_claimed_of_each_upload"] == 0.5
+    assert line["epsilon_implied_of_each_upload"] == pytest.approx(0.751, abs=1e-3)
+    assert line["claim"].startswith("does not follow: epsilon 0.5 is claimed of each upload")
+    assert line["epsilon"] > line["epsilon_implied_of_each_upload"]
+    assert line["releases"] == plan.rounds
+    (fitting,) = DefensePipeline((LocalDp(clipping_norm=1, sensitivity=2, epsilon=0.5),)).privacy(plan)
+    assert fitting["claim"] == "follows"
+    (silent,) = DefensePipeline((LocalDp(sensitivity=0),)).privacy(plan)
+    assert silent["epsilon"] is None
+    assert "no noise" in silent["claim"]
