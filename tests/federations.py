@@ -11,7 +11,8 @@ from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
-from fedpriv.federation.rounds import Federation, run
+from fedpriv.federation.prepared import Federation
+from fedpriv.federation.rounds import run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.util import manifest, ownership
 

@@ -60,7 +60,7 @@ LARGER: dict[str, str] = {
     "fedpriv.experiment.verbs.training.train": _VERB,
     "fedpriv.experiment.verbs.uploading.attack_uploads": _VERB,
     "fedpriv.experiment.plan.options_by_attack": "one rule after the other",
-    "fedpriv.federation.rounds.prepare": "one part of a federation after the other",
+    "fedpriv.federation.prepared.prepare": "one part of a federation after the other",
     "fedpriv.scoring.score.score": "one part of the record after the other",
 }
 """Files and functions that may be larger -> why. The list only ever shrinks."""

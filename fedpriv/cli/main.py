@@ -20,7 +20,7 @@ import rich_click as click
 
 from fedpriv import __version__
 from fedpriv.util.arguments import spelled
-from fedpriv.util.errors import UserError, short_line
+from fedpriv.util.errors import UserError, WorkError, short_line
 from fedpriv.util.memory import asked_for, ran_out
 
 COMMANDS: dict[str, str] = {
@@ -96,12 +96,14 @@ def run(arguments: list[str]) -> int:
         return _fail(f"{error.format_message()}{usage}", error.exit_code)
     except UserError as error:
         return _fail(str(error), 2)
+    except WorkError as error:
+        return _fail(f"{error}{_go_on()}", 1)
     except OSError as error:
         if os.environ.get("FEDPRIV_DEBUG"):
             raise
         return _fail(*_refusal(error))
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted" + (f"; go on with: {common.hint['resume']}" if "resume" in common.hint else ""), 130)
+        return _fail(f"interrupted{_go_on()}", 130)
     except Exception as error:
         if os.environ.get("FEDPRIV_DEBUG"):
             raise
@@ -177,6 +179,12 @@ _LESS = {
 def _less(arguments: Sequence[str]) -> str:
     command = next((one for one in arguments if one in COMMANDS), "train")
     return "reduce " + _LESS.get(command, "--image-size, --per-class, --batch-size, --clients, or the size of --models")
+
+
+def _go_on() -> str:
+    from fedpriv.cli import common
+
+    return f"; go on with: {common.hint['resume']}" if "resume" in common.hint else ""
 
 
 def _fail(line: str, code: int) -> int:

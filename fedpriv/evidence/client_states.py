@@ -8,7 +8,7 @@ from dataclasses import replace
 from fedpriv.attacks.observation import Observation
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm
 from fedpriv.federation.method import Method, State, own_architecture
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -49,7 +49,7 @@ def _start(run: RunDirectory, federation: Federation, seen: Observation) -> Mess
     sent = NETWORKS.first(seen.upload)
     if not isinstance(sent, Model) or NETWORKS.first(seen.broadcast) is not None:
         return ()
-    before = [number for number in range(1, seen.round) if seen.client in federation.participants(number)]
+    before = [line.round for line in run.rounds() if line.round < seen.round and seen.client in line.participants]
     if not before:
         state = federation.initial_state(seen.client)
         return (Model({name: state[f"model.{name}"] for name in sent.state}),)

@@ -20,7 +20,7 @@ from fedpriv.evidence.targets import choose_classes, choose_targets, classes_wit
 from fedpriv.evidence.traces import round_classes, used_images
 from fedpriv.evidence.truths import truths as truths
 from fedpriv.federation.method import GuardedTraining
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError

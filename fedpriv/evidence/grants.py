@@ -18,7 +18,7 @@ from fedpriv.evidence.foreign import foreign_images, refuse_foreign
 from fedpriv.evidence.norm_statistics import batch_norms, running_statistics
 from fedpriv.evidence.traces import Granted, granted
 from fedpriv.federation.method import State
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.traces import used_images
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.wire.kinds import TRAINED
 

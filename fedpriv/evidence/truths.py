@@ -17,7 +17,7 @@ from fedpriv.evidence.pool import ENOUGH_DECOYS, MOST_VALUES, Pool
 from fedpriv.evidence.traces import mixing_weights, round_members, used_images
 from fedpriv.evidence.truth import Truth
 from fedpriv.federation.local_training import represent
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import put
 from fedpriv.models.build import build_model

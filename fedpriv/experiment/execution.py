@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.trained import Trained
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.stages import Stage
-    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
     from fedpriv.scoring.records.made import Stage as StageFacts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunConfig
 
 
@@ -23,8 +23,8 @@ def prepare(config: RunConfig, device: torch.device, *, download: bool = False) 
         UserError: for anything in the configuration that cannot run, before anything is trained.
     """
     from fedpriv.defenses import build_defenses
-    from fedpriv.federation import rounds
+    from fedpriv.federation import prepared
     from fedpriv.methods import METHODS
 
     method = METHODS.load(config.method)
-    return rounds.prepare(config, method, device, download=download, defenses=build_defenses(config.defenses))
+    return prepared.prepare(config, method, device, download=download, defenses=build_defenses(config.defenses))

@@ -12,6 +12,7 @@ from fedpriv.federation.convergence import overall
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
 from fedpriv.federation.summary import (
+    ClientFailure,
     Communication,
     Counts,
     DefenseFacts,
@@ -109,6 +110,7 @@ def round_line(
     *,
     left_out: tuple[int, ...],
     validation: Mapping[str, RoundAccuracy],
+    failures: tuple[ClientFailure, ...],
 ) -> RoundLine:
     """Return the line of a round.
 
@@ -119,6 +121,7 @@ def round_line(
         wire: entries of the ledger.
         left_out: clients that count in no accuracy.
         validation: accuracy on validation images, by when it was taken.
+        failures: clients that left the round.
     """
     return RoundLine(
         round=round_,
@@ -128,6 +131,7 @@ def round_line(
         communication=plain(count(wire)),
         left_out=left_out,
         validation=validation,
+        failures=failures,
     )
 
 
@@ -165,6 +169,8 @@ def summarise(
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
         validation=_validated(lines),
+        engine=config.engine.name,
+        failures=sum(len(line.failures) for line in lines),
     )
 
 

@@ -12,7 +12,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.method import ClientSetup, LocalTraining, Method, ServerSetup
 from fedpriv.federation.operations import client_operations, random_images
 from fedpriv.federation.plans import check_plan
-from fedpriv.federation.rounds import ModelCache
+from fedpriv.federation.prepared import ModelCache
 from fedpriv.models.split import Blueprint
 from fedpriv.util.config import parse
 from fedpriv.util.errors import UserError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.federation.local_training import class_means, represent
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.prepared import Federation
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.states import put
 

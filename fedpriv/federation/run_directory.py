@@ -23,19 +23,17 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import torch
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from fedpriv.datasets.federated import PartitionOptions
 from fedpriv.federation.method import LocalTraining, State
+from fedpriv.federation.state_files import load_state, save_state
 from fedpriv.federation.summary import ConvergenceLine, Counts, RoundLine, RunSummary
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
@@ -43,7 +41,6 @@ from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import (
     append_lines,
-    checked_tensors,
     link,
     read_json,
     read_lines,
@@ -69,6 +66,26 @@ class DefenseChoice:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine that runs the clients of a run. Results do not depend on it, but for clients that fail.
+
+    Attributes:
+        name: ``local``, one after another in this process, or ``flower``.
+        min_clients: a round goes on without the clients that fail while at least so many of its clients answered.
+        client_timeout: seconds after which a client that has not answered leaves the round.
+        nodes: simulated nodes (default: as many as a round has clients), or, with ``superlink``, nodes to wait for
+            (default 1). Each runs one client after another, of any number.
+        superlink: name of a SuperLink in Flower's configuration; None to simulate.
+    """
+
+    name: Literal["local", "flower"] = "local"
+    min_clients: Annotated[int, Ge(1)] = 1
+    client_timeout: Annotated[float, Gt(0)] = 600.0
+    nodes: Annotated[int, Ge(1)] | None = None
+    superlink: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,7 @@ class RunConfig:
             (:mod:`fedpriv.federation.convergence`).
         keep: rounds whose checkpoints stay for good, beside the newest, so that they can be attacked later.
         defenses: what clients do to their uploads before they leave, in this order.
+        engine: what runs the clients.
     """
 
     method: str = "fedre"
@@ -129,6 +147,7 @@ class RunConfig:
     convergence: Annotated[int, Ge(0)] = 0
     keep: tuple[int, ...] = ()
     defenses: tuple[DefenseChoice, ...] = ()
+    engine: EngineChoice = field(default_factory=EngineChoice)
 
 
 def dataset_title(config: RunConfig) -> str:
@@ -140,11 +159,17 @@ def dataset_title(config: RunConfig) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The standing of a federation after a round: states, the next round's broadcast, and every client's newest accuracy."""
+    """The standing of a federation after a round, but for its clients' states: these stay in their files.
+
+    Attributes:
+        round: from 1.
+        server: its state.
+        broadcast: the next round's.
+        evaluation: every client's newest accuracy.
+    """
 
     round: int
     server: State
-    clients: tuple[State, ...]
     broadcast: Message
     evaluation: Counts
 
@@ -315,18 +340,23 @@ class RunDirectory:
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         return tuple(sorted(int(name.removeprefix("round-")) for name in names if name.startswith("round-")))
 
-    def save_checkpoint(self, checkpoint: Checkpoint, changed: set[int], keep: tuple[int, ...]) -> None:
-        """Write a checkpoint, linking files of clients that did not change, then drop older ones except those to keep."""
-        final, previous = self.checkpoint_path(checkpoint.round), self.newest_checkpoint()
+    def state_path(self, round_: int, client: int) -> Path:
+        """Return the file of a client's state after a round."""
+        return self.checkpoint_path(round_) / f"client-{client:03d}.safetensors"
+
+    def save_checkpoint(
+        self, checkpoint: Checkpoint, states: Sequence[State], files: Mapping[int, Path], keep: tuple[int, ...]
+    ) -> None:
+        """Write a checkpoint, linking clients' states that lie in files, then drop older ones except those to keep."""
+        final = self.checkpoint_path(checkpoint.round)
         if final.exists():
             ownership.remove(final)
         with whole_folder(final) as building:
-            _save_state(building / "server.safetensors", checkpoint.server)
-            for client, client_state in enumerate(checkpoint.clients):
-                name = f"client-{client:03d}.safetensors"
-                old = None if previous is None or client in changed else self.checkpoint_path(previous) / name
-                if old is None or not link(old, building / name):
-                    _save_state(building / name, client_state)
+            save_state(building / "server.safetensors", checkpoint.server)
+            for client in range(len(states)):
+                new = building / self.state_path(checkpoint.round, client).name
+                if client not in files or not link(files[client], new):
+                    save_state(new, states[client])
             save_message(building / "broadcast.safetensors", checkpoint.broadcast, {"round": checkpoint.round + 1})
             write_json(building / "evaluation.json", checkpoint.evaluation)
         self.drop_checkpoints(keep)
@@ -338,24 +368,24 @@ class RunDirectory:
                 ownership.remove(self.checkpoint_path(round_))
 
     def load_checkpoint(self, round_: int) -> Checkpoint:
-        """Read a checkpoint back."""
+        """Read a checkpoint back, and every client's state once, one after another: a damaged one is found now."""
         folder = self.checkpoint_path(round_)
         if not folder.is_dir():
             there = ", ".join(str(number) for number in self.checkpointed_rounds()) or "none"
             raise UserError(f"{folder}: no checkpoint of round {round_}; there are: {there}")
-        states = [self.client_state(round_, client) for client in range(self.config.clients)]
+        for client in range(self.config.clients):
+            self.client_state(round_, client)
         broadcast, _ = load_message(folder / "broadcast.safetensors")
         return Checkpoint(
             round_,
-            _load_state(folder / "server.safetensors"),
-            tuple(states),
+            load_state(folder / "server.safetensors"),
             broadcast,
             read_json(folder / "evaluation.json"),
         )
 
     def client_state(self, round_: int, client: int) -> State:
         """Read one client's state after a round."""
-        return _load_state(self.checkpoint_path(round_) / f"client-{client:03d}.safetensors")
+        return load_state(self.state_path(round_, client))
 
 
 def _checked(kind: type[R], found: object, where: str) -> R:
@@ -363,16 +393,3 @@ def _checked(kind: type[R], found: object, where: str) -> R:
         return kind.model_validate_json(json.dumps(found), strict=True)
     except ValidationError as error:
         raise UserError(f"{where}: {first_fault(error)}; train the run again") from error
-
-
-def _save_state(path: Path, state: State) -> None:
-    save_file({name: value.detach().cpu().contiguous() for name, value in state.items()}, path)
-
-
-def _load_state(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        return dict(load_file(checked_tensors(path)))
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: missing; the checkpoint is incomplete") from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: damaged checkpoint ({error})") from error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.federation.method import State
+from fedpriv.wire.payload import Message
 
 
 def take(module: nn.Module, prefix: str) -> State:
@@ -54,3 +57,22 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Iterable[floa
         .to(states[0][name].dtype)
         for name in states[0]
     }
+
+
+def on_device(device: torch.device, state: State) -> State:
+    """Return a state on a device."""
+    return {name: value.to(device) for name, value in state.items()}
+
+
+def message_on(device: torch.device, message: Message) -> Message:
+    """Return a message on a device."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: entry.to(device) for name, entry in value.items()}
+        return value if value is None else value.to(device)
+
+    return tuple(
+        type(payload)(**{spec.name: move(getattr(payload, spec.name)) for spec in fields(payload)})
+        for payload in message
+    )

@@ -167,8 +167,22 @@ class Unsampled(Record):
     treatment: Literal["counted", "left_out", "own_statistics"]
 
 
+class ClientFailure(Record):
+    """A client that was asked in a round and gave no answer that counts: it left the round, its state as it was before.
+
+    Attributes:
+        client: its number.
+        why: ``failed``, or ``timed out``.
+        told: what was said of it, in a line.
+    """
+
+    client: int
+    why: Literal["failed", "timed out"]
+    told: str
+
+
 class RoundLine(Record):
-    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone.
+    """A line of ``metrics.jsonl``: a round, as a function of the configuration alone, unless clients failed.
 
     Attributes:
         round: from 1.
@@ -178,6 +192,7 @@ class RoundLine(Record):
         communication: of the round.
         validation: on validation images, by when it was taken; empty without any.
         left_out: clients that count in no accuracy, because no round has sampled them yet and the run leaves these out.
+        failures: clients that were sampled and left the round.
     """
 
     round: int
@@ -187,6 +202,7 @@ class RoundLine(Record):
     communication: RoundCommunication
     validation: Mapping[str, RoundAccuracy] = {}
     left_out: tuple[int, ...] = ()
+    failures: tuple[ClientFailure, ...] = ()
 
 
 class ClientConvergence(Record):
@@ -252,6 +268,8 @@ class RunSummary(Record):
         convergence: estimates of the constants of a convergence proof; None where no round was measured.
         seconds: wall-clock time of all rounds.
         validation: on validation images, by when it was taken; empty without any.
+        engine: what ran the clients.
+        failures: how often a sampled client left its round.
     """
 
     format: Literal[2] = 2
@@ -268,3 +286,5 @@ class RunSummary(Record):
     seconds: float
     seed: int
     validation: Mapping[str, ValidationAccuracy] = {}
+    engine: str = "local"
+    failures: int = 0

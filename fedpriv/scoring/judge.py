@@ -24,7 +24,7 @@ from torch.nn import functional
 from fedpriv.attacks.observation import TargetId
 from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.truth import Truth
-from fedpriv.federation.rounds import Federation
+from fedpriv.federation.prepared import Federation
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.scoring.floors import NEAREST

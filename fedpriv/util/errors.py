@@ -32,6 +32,16 @@ class UserError(Exception):
         self.keys = keys
 
 
+class WorkError(Exception):
+    """Work that failed through nobody's mistake, where one line says all: a federation whose clients went away, say.
+
+    The command line prints it without a traceback and exits with code 1.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(short_line(message))
+
+
 def short_line(text: str) -> str:
     r"""Return a text as one line that a terminal can show, whatever was echoed into it.
 

@@ -80,6 +80,21 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder for files that outlive a moment and not the process: it goes when the block ends, whatever is in it.
+
+    It bears a temporary name, so what a crash leaves of it is cleared away by whoever holds the folder around it next.
+    """
+    folder = _unfinished(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file of bytes, whole or not at all."""
     with whole(path) as temporary:

@@ -6,7 +6,7 @@ import pytest
 
 from fedpriv.cli.main import run
 from fedpriv.datasets.federated import PartitionOptions
-from fedpriv.federation.rounds import load_data
+from fedpriv.federation.prepared import load_data
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.methods import METHODS
 

@@ -61,9 +61,9 @@ def test_initial_weights_are_those_that_the_server_drew(stored):
     found = gather(directory, federation, "model", CARD, n_targets=2, seed=0, round_=1)
     drawn = directory.message(directory.broadcast_path(1))
     assert find_payload(drawn, Model) is None
-    from fedpriv.federation.rounds import _init_rng
+    from fedpriv.federation.prepared import init_rng
 
-    server, _ = federation.method.start(federation.server, _init_rng(directory.config))
+    server, _ = federation.method.start(federation.server, init_rng(directory.config))
     for seen in found.observations:
         own = inner(server, prefix(seen.client))
         for name, value in get_payload(seen.broadcast, Model).state.items():

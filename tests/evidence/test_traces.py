@@ -99,8 +99,8 @@ def test_a_changed_or_damaged_trace_is_refused(finished, tmp_path):
 
 
 def test_a_method_that_notes_nothing_is_found_out(tmp_path):
-    def forgetful(method, setups, jobs):
-        return (replace(result, trace=Trace()) for result in run_clients(method, setups, jobs))
+    def forgetful(federation, jobs):
+        return (replace(result, trace=Trace()) for result in run_clients(federation, jobs))
 
     directory, _ = trained(tmp_path / "run", forgetful, rounds=1)
     with pytest.raises(UserError, match=r"'fedavg' noted no local steps.*setup.trace"):

@@ -162,7 +162,7 @@ def _data_of(setting: Mapping[str, Any]) -> tuple[tuple[str, str | None], ...]:
 
 def _missing(data: Mapping[str, str | None], asked: Asked) -> str:
     """Return why a data set is not there, or nothing."""
-    from fedpriv.federation.rounds import load_division
+    from fedpriv.federation.prepared import load_division
 
     try:
         config = run_config(

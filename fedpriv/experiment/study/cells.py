@@ -19,7 +19,7 @@ from fedpriv.util.config import plain
 
 if TYPE_CHECKING:
     from fedpriv.evidence.stages import Stage
-    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunConfig
 
 MOST_LETTERS = 90

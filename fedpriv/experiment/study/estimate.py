@@ -29,7 +29,7 @@ from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.prepared import Federation
 
 SMALL_BUDGETS = (2, 10)
 REHEARSED_CLIENTS = 2
@@ -172,7 +172,7 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
 
 def _with_few_clients(federation: Federation) -> Federation:
     """Return a federation of which only the clients nearest the median size ever take part."""
-    from fedpriv.federation.rounds import Federation
+    from fedpriv.federation.prepared import Federation
 
     sizes = [len(setup.train) for setup in federation.clients]
     order = sorted(range(len(sizes)), key=sizes.__getitem__)

@@ -20,7 +20,7 @@ from fedpriv.experiment.saving import Tabular
 from fedpriv.federation.method import Method
 from fedpriv.federation.planned_operations import PlannedClients, planned_operations
 from fedpriv.federation.planned_traffic import communication, held, with_models
-from fedpriv.federation.rounds import load_division
+from fedpriv.federation.prepared import load_division
 from fedpriv.methods import METHODS
 from fedpriv.models import default_width, family
 from fedpriv.util.arguments import argument

@@ -11,7 +11,7 @@ from fedpriv.datasets.holdings import draw_holdings, holdings_table
 from fedpriv.experiment.federation_settings import FederationSettings, named_config
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
-from fedpriv.federation.rounds import load_division
+from fedpriv.federation.prepared import load_division
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.files import write_json
