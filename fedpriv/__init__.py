@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.reproducing import reproduce as reproduce
     from fedpriv.experiment.verbs.result import AttackResult as AttackResult
     from fedpriv.experiment.verbs.scoring import score as score
+    from fedpriv.experiment.verbs.submitting import Submission as Submission
+    from fedpriv.experiment.verbs.submitting import submit as submit
     from fedpriv.experiment.verbs.training import Run as Run
     from fedpriv.experiment.verbs.training import train as train
     from fedpriv.experiment.verbs.uploading import attack_uploads as attack_uploads
@@ -65,6 +67,7 @@ _PLACES = {
     "score": _VERBS + "scoring",
     "report": _VERBS + "reporting",
     "audit": _VERBS + "auditing",
+    "submit": _VERBS + "submitting",
     "estimate": _VERBS + "estimating",
     "catalogue": _VERBS + "cataloguing",
     "cost": _VERBS + "counting",
@@ -80,6 +83,7 @@ _PLACES = {
     "Catalogue": _VERBS + "cataloguing",
     "Traffic": _VERBS + "counting",
     "Reproduction": _VERBS + "reproducing",
+    "Submission": _VERBS + "submitting",
     "Holdings": _VERBS + "dividing",
     "Diagnosis": _VERBS + "diagnosing",
     "Calibration": "fedpriv.calibration.own",

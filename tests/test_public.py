@@ -18,6 +18,7 @@ VERBS = (
     "calibrate",
     "doctor",
     "reproduce",
+    "submit",
 )
 PAYLOADS = (
     *("AngleMatrix", "ClassLogits", "Classifier", "Entangled", "Extractor", "Kernel", "LabelCounts", "LowRankModel"),
@@ -25,7 +26,8 @@ PAYLOADS = (
 )
 OTHERS = (
     *("AttackResult", "BatchFacts", "Calibration", "Catalogue", "Diagnosis", "Gradient", "Holdings", "KnowledgeCard"),
-    *("Listener", "Report", "Reproduction", "Run", "StudyEstimate", "StudyResult", "Traffic", "Update", "UserError"),
+    *("Listener", "Report", "Reproduction", "Run", "StudyEstimate", "StudyResult", "Submission"),
+    *("Traffic", "Update", "UserError"),
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}
 

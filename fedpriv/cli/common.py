@@ -154,9 +154,19 @@ def _typed(value: Any) -> str:
     return ",".join(map(_typed, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+_HOW = ("--shard", "--submit", "--shards", "--job")
+"""Flags with a value that say which part of the work a process does, and nothing of what results."""
+
+
 def anew() -> list[str]:
     """Return the arguments of whoever makes the same anew: there is nothing to go on with then, and nothing to replace."""
-    return [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume")]
+    given = [argument for argument in sys.argv[1:] if argument not in ("--force", "--resume")]
+    before = ["", *given]
+    return [
+        argument
+        for argument, last in zip(given, before, strict=False)
+        if argument not in _HOW and last not in _HOW and not argument.startswith(tuple(f"{flag}=" for flag in _HOW))
+    ]
 
 
 def command_line(*parts: str | Path) -> str:

@@ -1,8 +1,16 @@
-"""The two files of a study's folder that say what it is and how far it has come: read, and checked field by field."""
+"""The files of a study's folder that say what it is and how far it has come: read, and checked field by field.
+
+::
+
+    study.json                      what the study is
+    cells.jsonl                     how far each cell has come
+    shards/I-of-N/cells.jsonl       how far the cells of a shard have come, until the shards are merged
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -11,7 +19,10 @@ from pydantic import BaseModel, ConfigDict, JsonValue, Strict, ValidationError
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json, read_lines
 
-STUDY, CELLS = "study.json", "cells.jsonl"
+STUDY, CELLS, SHARDS = "study.json", "cells.jsonl", "shards"
+PATIENCE = 3.0
+"""Seconds for which a list that another process replaces meanwhile is read again."""
+_FAR = {"done": 2, "failed": 1}
 _MADE_BY = ("format", "source", "command", "written")
 _CELL_KEYS = ("cell", "method", "target", "seed", "run", "attacks", "status")
 
@@ -144,8 +155,47 @@ def read_study(folder: Path) -> StudyFile:
     return _check(StudyFile, read_json(folder / STUDY), str(folder / STUDY))
 
 
-def read_cells(folder: Path) -> list[Cell]:
-    """Return the lines of ``cells.jsonl``; none where there is no such file.
+def accounts(folder: Path) -> list[Path]:
+    """Return the folders in which shards of a study say how far they have come, until they are merged."""
+    return sorted(place.parent for place in (folder / SHARDS).glob(f"*/{CELLS}"))
+
+
+def read_cells(folder: Path, besides: Collection[Path] = ()) -> list[Cell]:
+    """Return a line for each cell of a study, also of those that its shards are at; none where it has no list.
+
+    Args:
+        folder: of the study.
+        besides: accounts of shards that are not asked.
+
+    Raises:
+        UserError: when a list is damaged, naming the line and the field.
+    """
+    rows = {row.cell: row for row in read_list(folder)}
+    for account in accounts(folder):
+        for row in () if account in besides else _settled(account):
+            if row.cell in rows and _how_far(row) >= _how_far(rows[row.cell]):
+                rows[row.cell] = row
+    return list(rows.values())
+
+
+def _how_far(row: Cell) -> tuple[int, int]:
+    return _FAR.get(row.status, 0), sum(entry.status in ("done", "left out") for entry in row.attacks)
+
+
+def _settled(account: Path) -> list[Cell]:
+    """Return the list of a shard that may be at work: what it replaces while it is read is read once more."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return read_list(account)
+        except UserError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def read_list(folder: Path) -> list[Cell]:
+    """Return the lines of the ``cells.jsonl`` of a study, or of one of its shards; none where there is no such file.
 
     Raises:
         UserError: when it is damaged, naming the line and the field.

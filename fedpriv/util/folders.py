@@ -46,6 +46,12 @@ def held(path: Path, listener: Listener) -> Iterator[None]:
         yield
 
 
+def part(path: Path, kind: str) -> None:
+    """Make a folder within one of ours that lists its own files, unless it is there already."""
+    if not occupied(path):
+        manifest.mark(path, kind)
+
+
 def refuse_unmarked(path: Path) -> None:
     """Check that a folder to go on with says which files are ours, and what they held."""
     if manifest.identity(path) is None:

@@ -24,6 +24,10 @@ from fedpriv.util.manifest import MARKER, PARTIAL, home_of, homes_of, identity, 
 LOCK = ".fedpriv.lock"
 
 
+class Busy(UserError):
+    """Another process is at work in a folder."""
+
+
 def strangers(folder: Path) -> list[Path]:
     """Return the files and links at any depth below a folder that we did not write, and empty folders, sorted."""
     found: list[Path] = []
@@ -103,7 +107,8 @@ def held(folder: Path) -> Iterator[int | None]:
     """
     # Opened for appending: whoever fails to get the lock must not wipe out who has it.
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        _lock(folder, file, shared=False)
+        with _known_locks(folder):
+            _lock(folder, file, shared=False)
         file.seek(0)
         before = file.read().strip()
         file.truncate(0)
@@ -142,6 +147,43 @@ def read(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def shared(folder: Path) -> Iterator[None]:
+    """Hold a folder of ours together with others, each at work on its own part; nobody holds it alone meanwhile.
+
+    Raises:
+        Busy: while another process holds it alone.
+    """
+    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+        with _known_locks(folder):
+            _lock(folder, file, shared=True)
+        yield
+
+
+def busy(folder: Path) -> bool:
+    """True while another process writes a folder."""
+    try:
+        with (folder / LOCK).open("r", encoding="utf-8") as file:
+            _lock(folder, file, shared=True)
+    except Busy:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+@contextlib.contextmanager
+def _known_locks(folder: Path) -> Iterator[None]:
+    """Say in one line that a file system has no locks, so that nothing keeps two commands apart there."""
+    try:
+        yield
+    except OSError as error:
+        told = error.strerror or str(error)
+        raise UserError(
+            f"{folder}: its file system does not lock files ({told}); choose a folder on another"
+        ) from error
+
+
 def _lock(folder: Path, file: IO[str], *, shared: bool) -> None:
     try:
         import fcntl
@@ -152,7 +194,7 @@ def _lock(folder: Path, file: IO[str], *, shared: bool) -> None:
     except BlockingIOError:
         file.seek(0)
         who = _holder(file) or file.read().strip()
-        raise UserError(
+        raise Busy(
             f"{folder}: another fedpriv{f' (process {who})' if who else ''} is at work in this folder; "
             "wait for it, or choose another folder"
         ) from None

@@ -17,7 +17,7 @@ from fedpriv.pages.study_files import Cell as Row
 WORKER = "fedpriv.experiment.study.worker"
 
 
-def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch) -> None:
+def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, account: Path | None = None) -> None:
     """Work off what is pending, a process a run, so many at a time; one that dies fails the cell that it was at.
 
     Args:
@@ -25,8 +25,9 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch) -
         rows: a line a cell; brought up to date here and saved with every change.
         execution: how.
         watch: told of every change.
+        account: folder of the shard whose rows these are; None for the whole study, which keeps its own list.
     """
-    board = _Board(path, rows, watch)
+    board = _Board(path, path if account is None else account, rows, watch)
     runs = dict.fromkeys(row.run for row in rows if row.status == "pending")
     if not execution.apart:
         for run in runs:
@@ -45,8 +46,8 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch) -
 class _Board:
     """Rows of all cells, and the processes that are at work; each thread attends to one of them."""
 
-    def __init__(self, path: Path, rows: list[Row], watch: Watch) -> None:
-        self._path, self._rows, self._watch = path, rows, watch
+    def __init__(self, path: Path, account: Path, rows: list[Row], watch: Watch) -> None:
+        self._path, self._account, self._rows, self._watch = path, account, rows, watch
         self._doing: dict[str, str] = {}
         self._processes: set[Process] = set()
         self._stopped = threading.Event()
@@ -59,7 +60,7 @@ class _Board:
             with self._lock:
                 if self._stopped.is_set():
                     return
-                process = _start(self._path, cells, execution)
+                process = _start(self._path, self._account, cells, execution)
                 self._processes.add(process)
             assert process.stdin is not None
             assert process.stdout is not None
@@ -87,6 +88,7 @@ class _Board:
             [row.cell for row in self._rows if row.run == run and row.status == "pending"],
             execution,
             self._enter,
+            self._account,
         )
 
     def stop(self) -> None:
@@ -108,12 +110,13 @@ class _Board:
             self._changed()
 
     def _changed(self) -> None:
-        save_rows(self._path, self._rows)
+        save_rows(self._account, self._rows)
         self._watch(self._rows, self._doing)
 
 
-def _start(path: Path, cells: Sequence[str], execution: Execution) -> Process:
+def _start(path: Path, account: Path, cells: Sequence[str], execution: Execution) -> Process:
     flags = ["--device", execution.device, "--attended"]
+    flags += [] if account == path else ["--account", str(account)]
     flags += ["--download"] if execution.download else []
     flags += [] if execution.chunk_rows is None else ["--chunk-rows", str(execution.chunk_rows)]
     return start(WORKER, [str(path), *cells, *flags])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,24 +115,29 @@ def saved_cells(path: Path, execution: Execution) -> tuple[Cell, ...]:
     Raises:
         UserError: when there is no such study.
     """
-    rows = study_files.read_cells(path)
+    rows = study_files.read_list(path)
     targets = {(str(row.method_label), str(row.defense_label)): row.target for row in rows if row.target is not None}
     return cells_of(saved_study(path), targets, execution)
 
 
 def save_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Replace the lines of all cells at once."""
+    """Replace all lines of a study, or of a shard's account, at once."""
     write_text(path / CELLS, "".join(row.model_dump_json() + "\n" for row in rows))
 
 
-def standing(path: Path, cells: Sequence[Cell]) -> list[Row]:
+def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) -> list[Row]:
     """Return a line for each cell: what is on disk is done, everything else is pending, also what failed before.
+
+    Args:
+        path: the study's folder.
+        cells: some of the study, or all.
+        besides: accounts of shards that have none of them, and may be at work.
 
     Raises:
         UserError: when cells.jsonl is damaged, or what is on disk is of another study.
     """
     refuse_stale(path, cells)
-    before = {row.cell: row for row in study_files.read_cells(path)}
+    before = {row.cell: row for row in study_files.read_cells(path, besides)}
     return [_row(path, cell, before.get(cell.name)) for cell in cells]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch
-from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.cells import Cell, Execution, lay_out
 from fedpriv.experiment.study.definition import read_file
 from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.execution import carry_out
@@ -18,14 +18,19 @@ from fedpriv.experiment.study.folder import claim, saved_study, standing
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.progress import following, outcome
+from fedpriv.experiment.study.shards import Shard, at_work, join, merge, others, over, patiently
+from fedpriv.pages.study_files import SHARDS, read_cells
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.ownership import Busy
 
 __all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
 
 STUDY_PAGE = "report.html"
+MERGING = 10.0
+"""Seconds for which the last shard waits for others that are just letting go of the folder."""
 MANY = 200
 """Seeds whose cells take so long to lay out that it is told of."""
 
@@ -38,12 +43,16 @@ class StudyResult(Tabular):
         folder: of the study.
         rows: a line a cell, as ``cells.jsonl`` has them.
         report: the page over what is done, or None where nothing is.
+        shard: which part of the study was done, as ``1/4``, whose cells alone are in ``rows``; None for all of it.
+        pending: cells of the whole study that no shard has brought to an end.
         lifetime: what keeps a temporary folder; None for a folder that stays.
     """
 
     folder: Path
     rows: tuple[Row, ...]
     report: Path | None
+    shard: str | None = None
+    pending: int = 0
     lifetime: Scratch | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -85,6 +94,7 @@ def run_study(
     out: Path,
     execution: Execution | None = None,
     *,
+    shard: Shard | None = None,
     force: bool = False,
     command: str = "",
     listener: Listener = SILENT,
@@ -97,6 +107,7 @@ def run_study(
         study: what to do.
         out: the folder; where it holds the same study, what is done there is not done again.
         execution: how; none of it changes a result beyond the last digits.
+        shard: the part of the study that this process does; None for all of it.
         force: replace the folder if it holds another study.
         command: that does the same again; goes into the records.
         listener: hears of attacks that are left out, of every cell that ends, and of the progress.
@@ -111,14 +122,50 @@ def run_study(
         cells, notes = lay_out(study, execution)
     for note in notes:
         listener.say(f"left out: {note}")
+    if shard is not None:
+        join(out, study, cells, command=command)
+        return _run_shard(out, cells, execution, shard, listener)
     claim(out, study, command=command, force=force)
     with folders.held(out, listener):
+        (out / "runs").mkdir(exist_ok=True)
+        if (out / SHARDS).is_dir():
+            merge(out, cells)
         rows = standing(out, cells)
         listener.resumable()
         with following(listener, execution.workers) as watch:
             carry_out(out, rows, execution, watch)
         report = _reported(out, rows)
     return StudyResult(out, tuple(rows), report)
+
+
+def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Shard, listener: Listener) -> StudyResult:
+    """Work off the cells of one shard, and where that was the last of all, merge the shards and report."""
+    mine = shard.own(cells)
+    with at_work(out, shard, mine, listener) as account:
+        rows = standing(out, mine, others(out, shard))
+        listener.resumable()
+        with following(listener, execution.workers) as watch:
+            carry_out(out, rows, execution, watch, account)
+        every = read_cells(out)  # while nobody can merge them
+    report = _merged(out, cells, listener) if over(every) else None
+    return StudyResult(
+        out, tuple(rows), report, shard=str(shard), pending=sum(row.status == "pending" for row in every)
+    )
+
+
+def _merged(out: Path, cells: Sequence[Cell], listener: Listener) -> Path | None:
+    """Merge shards that are all over and report on the study; None where another process does."""
+
+    def attempt() -> Path | None:
+        with folders.held(out, listener):
+            if not (out / SHARDS).is_dir():  # another process was faster
+                return None
+            return _reported(out, merge(out, cells))
+
+    try:
+        return patiently(attempt, MERGING)
+    except Busy:  # the last of those that hold it merges
+        return None
 
 
 def _reported(out: Path, rows: Sequence[Row]) -> Path | None:

@@ -21,8 +21,8 @@ from fedpriv.experiment.processes import own_output
 from fedpriv.experiment.study.cells import Cell, Execution
 from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, saved_cells, standing
 from fedpriv.pages.study_files import Cell as Row
-from fedpriv.pages.study_files import CellAttack
-from fedpriv.util import ownership
+from fedpriv.pages.study_files import CellAttack, accounts
+from fedpriv.util import folders, ownership
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import log, missing
 from fedpriv.util.folders import occupied
@@ -32,7 +32,7 @@ Tell = Callable[[Row, str | None], None]
 """Called with a cell's line and what is being done with it; None when it has come to its end."""
 
 
-def perform(folder: Path, names: Sequence[str], execution: Execution, tell: Tell) -> None:
+def perform(folder: Path, names: Sequence[str], execution: Execution, tell: Tell, account: Path | None = None) -> None:
     """Train the run of some cells where that is not done yet, and attack it; what goes wrong is told in the cell's line.
 
     Args:
@@ -40,38 +40,41 @@ def perform(folder: Path, names: Sequence[str], execution: Execution, tell: Tell
         names: of the cells; they share a run.
         execution: how.
         tell: told of every change.
+        account: of the shard that has these cells, where no other shard writes; None for the study's folder.
 
     Raises:
         UserError: when the folder holds no such cells.
     """
+    account = folder if account is None else account
     cells = {cell.name: cell for cell in saved_cells(folder, execution)}
     unknown = [name for name in names if name not in cells]
     if unknown:
         raise UserError(f"{folder}: no cell {unknown[0]!r} in this study; there are: {', '.join(cells)}")
     command = str(read_study(folder).command)
     chosen = [cells[name] for name in names]
-    for cell, row in zip(chosen, standing(folder, chosen), strict=True):
+    others = [one for one in accounts(folder) if one != account]
+    for cell, row in zip(chosen, standing(folder, chosen, others), strict=True):
         errors: list[str] = []
         tell(row, "training")
-        with _noting(folder, cell, errors):
+        with _noting(account, cell, errors):
             seconds = _train(folder / "runs" / cell.run, cell, execution)
             row = row.model_copy(update={"seconds": row.seconds.model_copy(update={"train": seconds})})
         if not errors:
-            row = _attack_all(folder, cell, row, command, tell)
+            row = _attack_all(folder, account, cell, row, command, tell)
             errors = [str(entry.error) for entry in row.attacks if entry.status == "failed"]
         ended = {"status": "failed", "error": errors[0]} if errors else {"status": "done", "error": None}
         tell(row.model_copy(update=ended), None)
 
 
 @contextlib.contextmanager
-def _noting(folder: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
+def _noting(account: Path, cell: Cell, errors: list[str]) -> Iterator[None]:
     """Note what goes wrong in one line; what is not the user's to mend leaves its traceback in ``logs/``."""
     try:
         yield
     except UserError as error:
         errors.append(" ".join(str(error).split()))
     except Exception as error:
-        log(folder / "logs" / f"{cell.name}.txt", traceback.format_exc() + "\n")
+        log(account / "logs" / f"{cell.name}.txt", traceback.format_exc() + "\n")
         errors.append(f"{type(error).__name__}: {' '.join(str(error).split())} (logs/{cell.name}.txt)")
 
 
@@ -87,8 +90,10 @@ def _train(run: Path, cell: Cell, execution: Execution) -> float:
     return summary.seconds
 
 
-def _attack_all(folder: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:
+def _attack_all(folder: Path, account: Path, cell: Cell, row: Row, command: str, tell: Tell) -> Row:
     """Carry out a cell's plans one by one, and return its line with what became of each."""
+    if cell.plans:  # with a list of its own, so that whoever is at another cell never writes the same list
+        folders.part(folder / "attacks" / cell.name, "cell")
     made_by = {one.path: one.plan for one in results(cell)}
     for number in range(len(cell.plans)):
         entries = [entry for entry in row.attacks if made_by[entry.path] == number]
@@ -98,7 +103,7 @@ def _attack_all(folder: Path, cell: Cell, row: Row, command: str, tell: Tell) ->
         began = time.perf_counter()
         errors: list[str] = []
         # The run is held, so that no other process attacks it for the same cell.
-        with _noting(folder, cell, errors), ownership.held(folder / "runs" / cell.run):
+        with _noting(account, cell, errors), ownership.held(folder / "runs" / cell.run):
             _attack(folder, cell, number, command)
         seconds, spent = time.perf_counter() - began, row.seconds
         if not errors:
@@ -138,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--download", action="store_true")
     parser.add_argument("--chunk-rows", type=int)
+    parser.add_argument("--account", type=Path, help="folder of the shard that has the cells")
     parser.add_argument("--attended", action="store_true", help="end when standard input does")
     given = parser.parse_args(arguments)
     if given.attended:
@@ -148,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps({"row": row.model_dump(mode="json"), "doing": doing}), file=said, flush=True)
 
     try:
-        perform(given.folder, given.cells, Execution(given.device, given.download, given.chunk_rows), tell)
+        execution = Execution(given.device, given.download, given.chunk_rows)
+        perform(given.folder, given.cells, execution, tell, given.account)
     except UserError as error:
         sys.exit(f"fedpriv: {error}")
 

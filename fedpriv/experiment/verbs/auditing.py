@@ -15,6 +15,7 @@ from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
+from fedpriv.experiment.study.shards import Shard
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
@@ -74,6 +75,7 @@ def audit(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    shard: str | None = None,
     force: bool = False,
     listener: Listener = SILENT,
     **settings: Unpack[StudySettings],
@@ -86,6 +88,8 @@ def audit(
         study: a TOML file (docs/audit.md), the mapping that such a file holds, or None for settings alone.
         out: folder of the study; None for a temporary one, which is gone with the returned object.
         resume: go on with the study in ``out`` as it is.
+        shard: do the part ``"I/N"`` of the study alone, beside other processes that do the others in the same ``out``
+            (docs/shards.md); the last one merges and reports.
         force: replace ``out`` if it holds another study.
         listener: hears of every cell that ends, and of the progress.
         settings: see :class:`StudySettings`; they win over ``study``.
@@ -94,10 +98,20 @@ def audit(
         UserError: naming the key that is wrong, before anything runs.
     """
     described, execution = read_asked(study, out, settings, resume=resume, force=force)
+    part = None if shard is None else _shard(shard, out, force=force)
     folder, scratch = place(out)
     command = listener.command or call("audit", "...")
-    result = run_study(described, folder, execution, force=force, command=command, listener=listener)
+    result = run_study(described, folder, execution, shard=part, force=force, command=command, listener=listener)
     return replace(result, lifetime=scratch)
+
+
+def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
+    shard = Shard.read(text)
+    if out is None:
+        raise UserError(f"{argument('shard')} needs {argument('out')}, the folder that all shards share")
+    if force:
+        raise UserError(f"{argument('shard')} and {argument('force')} exclude each other: the folder is others' too")
+    return shard
 
 
 def read_asked(

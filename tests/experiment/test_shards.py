@@ -1,0 +1,307 @@
+"""Shards of a study: every cell once, in one folder, whoever is killed, refused or started again."""
+
+import errno
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from command_line import call
+from comparing import litter
+from hypothesis import given
+from hypothesis import strategies as st
+from study_cases import TINY
+
+import fedpriv
+from fedpriv.experiment.study import run as running
+from fedpriv.experiment.study import shards
+from fedpriv.experiment.study.cells import Execution, lay_out
+from fedpriv.experiment.study.run import load_study, run_study
+from fedpriv.experiment.study.shards import Shard
+from fedpriv.pages import study_files
+from fedpriv.pages.study_files import accounts, read_cells
+from fedpriv.util import ownership
+from fedpriv.util.errors import UserError
+
+HERE = Execution(apart=False)
+VALUES = {"methods": ["fedproto"], "attacks": "none", "seeds": [3, 4], **tomllib.loads(TINY)}
+VALUES["federation"] = {**VALUES["federation"], "rounds": 1, "per-class": 12, "models": "small-mlp"}
+FLAGS = ("--methods", "fedproto", "--attacks", "none", "--dataset", "digits")
+
+
+@dataclass
+class Stub:
+    """A cell by its run."""
+
+    name: int
+    run: str
+
+
+@given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 9))
+def test_every_run_is_of_one_shard_with_all_its_cells(runs, n):
+    cells = [Stub(number, f"r{run}") for number, run in enumerate(runs)]
+    parts = [Shard(number, n).own(cells) for number in range(1, n + 1)]
+    assert sorted(cell.name for part in parts for cell in part) == list(range(len(runs)))
+    held = [{cell.run for cell in part} for part in parts]
+    assert sum(map(len, held)) == len(set(runs))
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "0/2", "3/2", "1/2/3", "-1/2", "a/b", "1/1000001", "٣/٤", " 1/2", 1, None, "1/"]
+)
+def test_other_names_of_shards_are_refused(text):
+    with pytest.raises(UserError, match="expected I/N, shard I of N, as 1/4 to 4/4"):
+        Shard.read(text)
+
+
+def essence(folder):
+    """Lists and training of a study, without times and identities."""
+    found = {}
+    for path in sorted(Path(folder).rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.name == "cells.jsonl":
+            lines = [json.loads(line) | {"seconds": None} for line in path.read_text().splitlines()]
+            found[name] = lines
+        elif path.suffix == ".safetensors":
+            found[name] = path.read_bytes()
+        elif not path.name.startswith(".fedpriv"):
+            found[name] = None
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    out = tmp_path_factory.mktemp("alone") / "out"
+    assert not run_study(load_study(VALUES), out, HERE).failed
+    return out
+
+
+def test_shards_one_after_the_other_make_what_one_command_makes(alone, tmp_path):
+    study, out = load_study(VALUES), tmp_path / "out"
+    first = run_study(study, out, HERE, shard=Shard(1, 2))
+    assert (len(first.rows), first.pending, first.report, first.shard) == (2, 2, None, "1/2")
+    assert [row.status for row in read_cells(out)].count("done") == 2
+    assert [row.status for row in study_files.read_list(out)] == ["pending"] * 4  # nobody writes the study's own list
+    told = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/summary.json")}
+    again = fedpriv.audit(VALUES, out=out, shard="1/2")  # nothing is left to do
+    assert [row.cell for row in again.rows] == [row.cell for row in first.rows]
+    second = run_study(study, out, HERE, shard=Shard(2, 2))
+    assert (len(second.rows), second.pending) == (2, 0)
+    assert {path: path.stat().st_mtime_ns for path in told} == told
+    assert second.report is not None
+    assert not {row.cell for row in first.rows} & {row.cell for row in second.rows}
+    assert essence(out) == essence(alone)
+    assert litter(out) == []
+
+
+def test_more_shards_than_runs_end_well(tmp_path):
+    values = VALUES | {"methods": ["fedproto"], "seeds": [3], "local": False}
+    empty = run_study(load_study(values), tmp_path / "out", HERE, shard=Shard(2, 2))
+    assert (empty.rows, empty.pending, empty.report) == ((), 1, None)
+    assert run_study(load_study(values), tmp_path / "out", HERE, shard=Shard(1, 2)).report is not None
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A study that is made, with nothing done, and its cells."""
+    study = load_study(VALUES)
+    cells, _ = lay_out(study, HERE)
+    shards.join(tmp_path / "out", study, cells, command="")
+    return study, cells, tmp_path / "out"
+
+
+def test_who_may_be_at_work_beside_whom(made, monkeypatch):
+    study, _, out = made
+    monkeypatch.setattr(shards, "PATIENCE", 0.0)
+    with shards.at_work(out, Shard(1, 2), [], fedpriv.Listener()):
+        with shards.at_work(out, Shard(2, 2), [], fedpriv.Listener()):
+            assert not ownership.busy(out)  # held together, not alone
+        with pytest.raises(UserError, match=rf"1-of-2: another fedpriv \(process {os.getpid()}\) is at work"):
+            run_study(study, out, HERE, shard=Shard(1, 2))
+        with pytest.raises(UserError, match=r"shard 1/2 is at work, of another division than shard='1/3'"):
+            run_study(study, out, HERE, shard=Shard(1, 3))
+        for force in (False, True):
+            with pytest.raises(UserError, match="is at work in this folder"):
+                run_study(study, out, HERE, force=force)
+    with ownership.held(out), pytest.raises(UserError, match="is at work in this folder"):
+        run_study(study, out, HERE, shard=Shard(1, 2))
+    assert not list(out.glob("runs/*"))
+
+
+def test_a_file_system_without_locks_is_told_of_in_one_line(made, monkeypatch):
+    import fcntl
+
+    def refused(file, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    study, _, out = made
+    monkeypatch.setattr(fcntl, "flock", refused)
+    for shard in (None, Shard(1, 2)):
+        with pytest.raises(UserError, match=r"out: its file system does not lock files \(No locks available\)"):
+            run_study(study, out, HERE, shard=shard)
+    assert not list(out.glob("runs/*"))
+
+
+def test_another_division_and_one_command_go_on_with_what_is_there(made, alone):
+    study, _, out = made
+    run_study(study, out, HERE, shard=Shard(1, 2))
+    three = run_study(study, out, HERE, shard=Shard(2, 3))
+    assert three.pending == 1  # runs 1 and 3 are done, and 2 is of this shard
+    told = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/summary.json")}
+    assert len(told) == 3
+    assert not run_study(study, out, HERE).failed
+    assert {path: path.stat().st_mtime_ns for path in told} == told
+    assert essence(out) == essence(alone)
+
+
+def test_a_list_that_is_replaced_while_it_is_read_is_read_again(made, monkeypatch):
+    study, _, out = made
+    run_study(study, out, HERE, shard=Shard(1, 2))
+    (account,) = accounts(out)
+    good = (account / "cells.jsonl").read_bytes()
+    (account / "cells.jsonl").write_bytes(good[:-3] + b"\n")
+    calls, read = [], study_files.read_list
+
+    def later(folder):
+        if folder == account:
+            calls.append(folder)
+            if len(calls) == 3:
+                (account / "cells.jsonl").write_bytes(good)
+        return read(folder)
+
+    monkeypatch.setattr(study_files, "read_list", later)
+    assert [row.status for row in read_cells(out)].count("done") == 2
+    assert len(calls) == 3
+    (account / "cells.jsonl").write_bytes(good[:-3] + b"\n")
+    monkeypatch.setattr(study_files, "PATIENCE", 0.1)
+    with pytest.raises(UserError, match=r"1-of-2/cells.jsonl: its content was altered"):
+        read_cells(out)
+    # A damaged list is its own shard's matter: another shard does not ask it.
+    assert not running.others(out, Shard(1, 2))
+    assert running.others(out, Shard(2, 2)) == [account]
+
+
+def test_what_went_wrong_is_told_once_merged(tmp_path, monkeypatch):
+    from fedpriv.experiment.study import worker
+
+    def broken(run, cell, execution):
+        raise RuntimeError(f"broken {cell.name}")
+
+    monkeypatch.setattr(worker, "_train", broken)
+    study, out = load_study(VALUES), tmp_path / "out"
+    first = run_study(study, out, HERE, shard=Shard(1, 2))
+    assert {row.status for row in first.rows} == {"failed"}
+    assert (out / "shards" / "1-of-2" / "logs" / f"{first.rows[0].cell}.txt").is_file()
+    run_study(study, out, HERE, shard=Shard(2, 2))
+    assert not (out / "shards").exists()
+    assert len(list((out / "logs").iterdir())) == 4
+    assert {row.status for row in read_cells(out)} == {"failed"}
+    monkeypatch.undo()
+    again = run_study(study, out, HERE, shard=Shard(1, 2))
+    assert ({row.status for row in again.rows}, again.report is None) == ({"done"}, False)  # failed is over, too
+
+
+def test_flags_of_shards_that_do_not_fit_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for flags, complaint in (
+        (("--shard", "3/2"), "--shard 3/2: expected I/N"),
+        (("--shard", "1/2", "--force"), "--shard and --force exclude each other"),
+        (("--shard", "1/2", "--dry-run"), "--shard and --dry-run exclude each other"),
+        (("--submit", "slurm", "--dry-run"), "--submit and --dry-run exclude each other"),
+        (("--submit", "slurm"), "--submit needs --shards N"),
+        (("--submit", "slurm", "--shards", "2", "--shard", "1/2"), "--submit and --shard exclude each other"),
+        (("--submit", "slurm", "--shards", "2", "--force"), "--submit and --force exclude each other"),
+        (("--submit", "pbs", "--shards", "2"), "unknown cluster 'pbs'"),
+        (("--shards", "2"), "--shards goes with --submit"),
+        (("--job", "name=x"), "--job goes with --submit"),
+    ):
+        code, _, err = call(capsys, "audit", *FLAGS, "--out", "out", *flags)
+        assert (code, len(err.splitlines())) == (2, 1), err
+        assert complaint in err
+        assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="shard needs out, the folder that all shards share"):
+        fedpriv.audit(VALUES, shard="1/2")
+
+
+def test_the_command_of_a_study_does_not_say_which_shard(monkeypatch):
+    from fedpriv.cli.common import anew
+
+    monkeypatch.setattr(
+        sys, "argv", ["fedpriv", *shlex.split("audit s.toml --shard 1/4 --shard=2/4 --out o --job a=1")]
+    )
+    assert anew() == ["audit", "s.toml", "--out", "o"]
+
+
+# ---------------------------------------------------------------- a queue
+
+
+def test_without_submitit_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r'pip install "fedpriv\[slurm\]"'):
+        fedpriv.submit(VALUES, out=tmp_path / "out", shards=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_queue_does_not_take_is_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="needs the extra slurm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for how, complaint in (
+        ({"cluster": "slurm"}, "slurm: "),
+        ({"cluster": "local", "job": {"gpus": 1}}, "local: .*gpus"),
+        ({"cluster": "local", "job": {"timeout_min": "long"}}, "local: .*timeout_min"),
+        ({"cluster": "local", "shards": 0}, "shards=0: expected a number from 1"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            fedpriv.submit(VALUES, **{"out": tmp_path / "out", "shards": 2} | how)
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_jobs_of_a_queue_do_a_study(tmp_path, monkeypatch, capsys, alone):
+    pytest.importorskip("submitit", reason="needs the extra slurm")
+    from submitit.helpers import DelayedSubmission
+
+    from fedpriv.experiment.verbs.submitting import ShardJob
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(place or os.getcwd() for place in sys.path))
+    sent = fedpriv.submit(VALUES, out="out", shards=2, cluster="local", job=["timeout_min=9"])
+    assert (sent.shards, len(set(sent.jobs))) == (("1/2", "2/2"), 2)
+    until = time.monotonic() + 240
+    while not (tmp_path / "out" / "runs.html").is_file() and time.monotonic() < until:
+        time.sleep(0.5)
+    told = "".join(path.read_text() for path in sent.logs.rglob("*_log.*"))
+    assert (tmp_path / "out" / "runs.html").is_file(), told
+    while (tmp_path / "out" / "shards").exists() or ownership.busy(tmp_path / "out"):
+        time.sleep(0.1)
+    assert essence(tmp_path / "out") == essence(alone)
+    job = ShardJob(str(tmp_path / "out"), Execution())
+    put_off = job.checkpoint("1/2")
+    assert isinstance(put_off, DelayedSubmission)
+    assert "2 of 2 cells of shard 1/2 done" in put_off.result()
+
+
+FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "shards.py"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not FAULTS.is_file() or not Path("/proc/self/fd").is_dir(), reason="needs the benchmarks, and Linux"
+)
+def test_shards_that_are_killed_come_to_the_bytes_of_one_command():
+    ended = subprocess.run(
+        [sys.executable, FAULTS, *shlex.split("--cells 6 --trials 1 --kills 2")],
+        env={**os.environ, "PYTHONPATH": str(Path(fedpriv.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "| a shard killed and started again | 1 |" in ended.stdout
