@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 
 from comparing import contents, differences, litter
-from trials import Command, mixed, must, orphans, prepare, run, workplace
+from trials import Command, mixed, must, orphans, prepare, workplace
 
-STUDY = """methods = ["fedproto"]
+STUDY = """methods = ["fedproto", {{ name = "fedgh", attacks = "none" }}]
 defenses = ["none", {{ name = "noise", scale = 0.5 }}]
 attacks = [{{ name = "pixels", iterations = 1, restarts = 1 }}]
 seeds = [{seeds}]
@@ -41,6 +41,8 @@ rounds = 1
 models = "small-mlp"
 """
 OUT = ["--out", "made/out", "--quiet"]
+LIMIT = 3600.0
+"""Seconds after which a command hangs."""
 
 
 @dataclass
@@ -63,24 +65,24 @@ class Tally:
 
 
 class Trials:
-    """Trials of a study of so many cells (rounded up to threes) in a folder."""
+    """Trials of a study of so many cells (rounded up to fives) in a folder."""
 
     def __init__(self, home: Path, cells: int, shards: int, seed: int) -> None:
         self.home, self.work, self.made = home, home / "work", home / "work" / "made"
         self.seed, self.shards, self.log = seed, shards, home / "ended.log"
-        self.seeds = range((cells + 2) // 3)  # two defenses, and the run without exchange
+        self.seeds = range((cells + 4) // 5)  # two methods under two defenses, and the run without exchange
         self.tallies: dict[str, Tally] = {}
         self.work.mkdir()
         (home / "study.toml").write_text(STUDY.format(seeds=", ".join(map(str, self.seeds))))
         self._clear()
-        ended = must(run(["audit", "../study.toml", *OUT], self.work))
+        ended = must(Command(["audit", "../study.toml", *OUT], self.work).end(LIMIT))
         self.seconds = ended.ended - ended.began
         self.expected = contents(self.made)
 
     @property
     def cells(self) -> int:
         """Cells of the study."""
-        return 3 * len(self.seeds)
+        return 5 * len(self.seeds)
 
     def _clear(self) -> None:
         for place in (self.made, self.work / "tmp"):
@@ -95,7 +97,8 @@ class Trials:
     def undisturbed(self) -> None:
         """Let all shards do their cells at once."""
         self._clear()
-        faults = [e.told for e in [one.end() for one in [self._shard(n + 1) for n in range(self.shards)]] if e.code]
+        at_work = [self._shard(number + 1) for number in range(self.shards)]
+        faults = [ended.told for ended in [one.end(LIMIT) for one in at_work] if ended.code != 0]
         self._settle("undisturbed", 0, faults)
 
     def killed(self, trial: int, kills: int) -> None:
@@ -109,11 +112,11 @@ class Trials:
             number = draw.randint(1, self.shards)
             sent = at_work[number].send(draw.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (6, 2, 2))[0])
             done += sent
-            ended = at_work[number].end()
+            ended = at_work[number].end(LIMIT)
             if not sent and ended.code != 0:
                 faults.append(ended.told)
             at_work[number] = self._shard(number)
-        faults += [ended.told for ended in [one.end() for one in at_work.values()] if ended.code != 0]
+        faults += [ended.told for ended in [one.end(LIMIT) for one in at_work.values()] if ended.code != 0]
         self._settle("a shard killed and started again", done, faults)
 
     def _settle(self, kind: str, kills: int, faults: list[str]) -> None:

@@ -297,7 +297,7 @@ FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "shards.py"
 )
 def test_shards_that_are_killed_come_to_the_bytes_of_one_command():
     ended = subprocess.run(
-        [sys.executable, FAULTS, *shlex.split("--cells 6 --trials 1 --kills 2")],
+        [sys.executable, FAULTS, *shlex.split("--cells 5 --trials 1 --kills 2")],
         env={**os.environ, "PYTHONPATH": str(Path(fedpriv.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
