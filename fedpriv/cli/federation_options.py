@@ -44,6 +44,7 @@ DATA_OPTIONS = (
         help="Share of clients that lose half of their training images.",
     ),
     click.option("--train-fraction", type=float, default=0.75, show_default=True, help="Share of a client's images."),
+    click.option("--division-seed", type=int, help="Of who holds which images (default: --seed)."),
     click.option("--clients", type=int, default=10, show_default=True, help="Number of clients."),
     click.option("--public", type=int, default=0, show_default=True, help="Images set aside as public data."),
     click.option(

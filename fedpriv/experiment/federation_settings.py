@@ -33,6 +33,7 @@ class FederationSettings(TypedDict, total=False):
         least_per_client: least number of images of a client (default: the reference library's, 40 of CIFAR-10).
         halved_clients: share of clients that lose half of their training images, in [0, 1] (default 0).
         train_fraction: share of a client's images that it trains on, in (0, 1) (default 0.75).
+        division_seed: of who holds which images, and of those set aside (default: the run's seed).
         clients: number of clients K (default 10).
         public: images set aside as public data (default 0).
         validation: images set aside to choose hyperparameters by: nobody trains or is tested on them (default 0).
@@ -74,6 +75,7 @@ class FederationSettings(TypedDict, total=False):
     least_per_client: int | None
     halved_clients: float
     train_fraction: float
+    division_seed: int | None
     clients: int
     public: int
     validation: int
@@ -163,7 +165,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     refuse_unknown(flags, FLAG_NAMES)
     direct = (
         *("dataset", "per_class", "image_size", "clients", "public", "validation", "strangers", "rounds"),
-        *("participation", "unsampled", "models", "width", "mapping", "capture"),
+        *("participation", "unsampled", "models", "width", "mapping", "capture", "division_seed"),
     )
     values: dict[str, Any] = {name: flags[name] for name in direct if name in flags}
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}

@@ -105,19 +105,20 @@ class Federation:
 def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedData, Samples | None]:
     """Load a run's data set, set public (None for none), validation and strangers' images aside, and divide the rest."""
     data_dir = None if config.data_dir is None else Path(config.data_dir)
-    source = SourceOptions(data_dir, download, config.image_size, config.per_class, seed=config.seed)
+    seed = config.seed if config.division_seed is None else config.division_seed
+    source = SourceOptions(data_dir, download, config.image_size, config.per_class, seed=seed)
     with blaming("dataset"):
         dataset = load_dataset(config.dataset, source)
     refuse_images(dataset)
     public = None
     if config.public:
-        dataset, public = public_split(dataset, config.public, config.seed)
+        dataset, public = public_split(dataset, config.public, seed)
     validation = None
     if config.validation:
-        dataset, validation = validation_split(dataset, config.validation, config.seed)
-    dataset, strangers = set_strangers_aside(dataset, config.strangers, config.seed)
+        dataset, validation = validation_split(dataset, config.validation, seed)
+    dataset, strangers = set_strangers_aside(dataset, config.strangers, seed)
     with blaming("partition"):
-        divided = federate(dataset, config.partition, config.clients, config.seed)
+        divided = federate(dataset, config.partition, config.clients, seed)
     return replace(divided, strangers=strangers, validation=validation), public
 
 

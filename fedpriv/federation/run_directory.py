@@ -113,6 +113,7 @@ class RunConfig:
         validation: images set aside next, to choose hyperparameters by.
         strangers: share of every class of the rest that no client holds, in [0, 1); half of it is the attacker's own.
         seed: of every random draw.
+        division_seed: of who holds which images, and of those set aside; None for ``seed``.
         capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
             a round is at most 1 MiB, else the last. ``last`` and ``auto`` store those of ``keep`` too.
         checkpoint_every: rounds between checkpoints.
@@ -142,6 +143,7 @@ class RunConfig:
     validation: Annotated[int, Ge(0)] = 0
     strangers: Annotated[float, Ge(0), Lt(1)] = 0.5
     seed: Annotated[int, Ge(0)] = 0
+    division_seed: Annotated[int, Ge(0)] | None = None
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1
     convergence: Annotated[int, Ge(0)] = 0

@@ -57,7 +57,7 @@ class OrderView:
     within: str
     claimed: str
     measured: str
-    n: int
+    units: str
 
 
 def write_claim_card(folder: Path, card: ClaimCard) -> None:
@@ -141,7 +141,7 @@ def _order(own: ClaimedOrder) -> OrderView:
         within=own.within,
         claimed="–" if own.claimed is None else f"{own.claimed:+,.2f}",
         measured="–" if own.difference is None else f"{own.difference:+,.2f}{ends}",
-        n=own.n,
+        units=f"{own.n} {own.over}" if own.n and own.ci95 is not None else "–",
     )
 
 

@@ -235,6 +235,7 @@ def settings(config: RunConfig) -> dict[str, str]:
         if partition.halved_clients
         else None,
         "share for training": f"{partition.train_fraction:g}",
+        "seed of the division": config.division_seed,
         "clients": config.clients,
         "clients in a round": None if config.participation == 1 else f"{100 * config.participation:g} %",
         "clients of no round yet": None if config.unsampled == "counted" else config.unsampled.replace("_", " "),

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fedpriv.scoring.intervals import TAIL
 from fedpriv.scoring.records import Comparison, Estimate
 from fedpriv.scoring.records.claim import ClaimedOrder, ClaimWord
 
-FEW = 5
-"""Clients below which nothing is said beyond them."""
+FEW = {"clients": 5, "seeds": 3}
+"""Units below which nothing is said beyond them."""
 
 SETTING = "the paper's setting was not run"
 
@@ -86,7 +87,14 @@ def judge_value(
     return "cannot be told", "the interval reaches across the tolerance: more seeds would tell"
 
 
-def order(within: str, better: str, than: str, found: Comparison, claimed: float | None) -> ClaimedOrder:
+def order(
+    within: str,
+    better: str,
+    than: str,
+    found: Comparison,
+    claimed: float | None,
+    over: Literal["clients", "seeds"] = "clients",
+) -> ClaimedOrder:
     """Return a comparison as a card holds it."""
     return ClaimedOrder(
         within=within,
@@ -95,6 +103,7 @@ def order(within: str, better: str, than: str, found: Comparison, claimed: float
         difference=found.mean,
         ci95=found.ci95,
         n=found.n_clients,
+        over=over,
         claimed=claimed,
     )
 
@@ -112,9 +121,10 @@ def judge_order(
     known = [one for one in found if one is not None and one.mean is not None]
     if not known:
         return "cannot be told", "nothing of it was measured"
-    units = min(one.n_clients for one in known)
-    if units < FEW:
-        return "cannot be told", f"{units} clients say too little"
+    few = [told for told, one in zip(orders, found, strict=True) if one is not None and one.n_clients < FEW[told.over]]
+    if few:
+        least_units = min(few, key=lambda told: told.n)
+        return "cannot be told", f"{least_units.n} {least_units.over} say too little"
     if any(one.ci95 is None or one.degrees is None for one in known):
         return "cannot be told", "some difference has no interval"
     refuted = [

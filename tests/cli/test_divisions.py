@@ -92,3 +92,9 @@ def test_a_study_varies_them(capsys, tmp_path):
     assert code == 0, err
     trained = {cell["method"] for cell in json.loads(out)["cells"] if cell["method"].startswith("fedproto")}
     assert len(trained) == 4
+
+
+def test_runs_of_several_seeds_may_share_a_division(capsys, tmp_path):
+    kept = [clients(capsys, tmp_path, "--seed", seed, "--division-seed", 0) for seed in (0, 1)]
+    assert kept[0] == kept[1] == clients(capsys, tmp_path, "--seed", 0)
+    assert kept[0] != clients(capsys, tmp_path, "--seed", 1)

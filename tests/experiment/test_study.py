@@ -168,6 +168,12 @@ def test_axes_over_who_holds_what_divide_anew_and_are_not_paired():
     assert len({cell.division for cell in cells}) == 2
 
 
+@pytest.mark.parametrize("setting", ["validation = [0, 40]", "division_seed = [0, 1]"])
+def test_images_set_aside_and_a_division_of_its_own_seed_divide_anew(setting):
+    cells = cells_of(f'methods = ["fedproto"]\naxes.{setting}')
+    assert len({cell.division for cell in cells}) == 2
+
+
 def test_lists_in_an_entry_and_axes_and_flags_are_the_same_grid():
     by_axis = load_study(
         {"methods": ["fedgh"], "axes": {"methods": {"fedgh": {"server.epochs": [1, 2]}}}, "seeds": [0, 1]}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.experiment.reproduction.measured import PerUnit, difference
+from fedpriv.experiment.reproduction.measured import PerUnit, difference, units
 from fedpriv.scoring.claims import Printed, judge_claim, judge_counts, judge_order, judge_value, order
 from fedpriv.scoring.records import Estimate
 from fedpriv.scoring.records.claim import ClaimedOrder
@@ -92,31 +92,48 @@ def drawn(rng, gain, others, clients=10, seeds=3):
     return [difference(own, cell(0.0), 0.5, below=False) for _ in range(others)]
 
 
-def judged(found, least=0.5):
-    orders = [order("x", "a", str(n), one, 1.0) for n, one in enumerate(found)]
+def judged(found, least=0.5, over="seeds"):
+    orders = [order("x", "a", str(n), one, 1.0, over) for n, one in enumerate(found)]
     return judge_order(orders, found, least)[0]
 
 
-@pytest.mark.parametrize(("others", "seeds"), [(1, 3), (4, 3), (4, 5)])
-def test_sentences_on_orders_are_seldom_wrong(others, seeds):
+@pytest.mark.parametrize(("others", "seeds", "clients"), [(1, 3, 10), (4, 3, 10), (4, 5, 10), (1, 10, 2)])
+def test_sentences_on_orders_are_seldom_wrong(others, seeds, clients):
     """Where nothing is ahead "holds", and where all is ahead by the least effect "does not hold": at most 1 in 20."""
     rng = np.random.default_rng(others + seeds)
-    null = [judged(drawn(rng, 0.0, others, seeds=seeds)) for _ in range(300)]
+    null = [judged(drawn(rng, 0.0, others, seeds=seeds, clients=clients)) for _ in range(300)]
     assert null.count("holds") <= 15
-    ahead = [judged(drawn(rng, 0.5, others, seeds=seeds)) for _ in range(300)]
+    ahead = [judged(drawn(rng, 0.5, others, seeds=seeds, clients=clients)) for _ in range(300)]
     assert ahead.count("does not hold") <= 15
-    assert [judged(drawn(rng, 6.0, others, seeds=seeds)) for _ in range(50)].count("holds") >= 45
-    assert [judged(drawn(rng, -6.0, others, seeds=seeds)) for _ in range(50)].count("does not hold") >= 45
+    assert [judged(drawn(rng, 6.0, others, seeds=seeds, clients=clients)) for _ in range(50)].count("holds") >= 45
+    assert [judged(drawn(rng, -6.0, others, seeds=seeds, clients=clients)) for _ in range(50)].count(
+        "does not hold"
+    ) >= 45
 
 
 def test_few_clients_and_missing_comparisons_tell_nothing():
     rng = np.random.default_rng(1)
-    assert judged(drawn(rng, 5.0, 1, clients=4)) == "cannot be told"
+    assert judged(drawn(rng, 5.0, 1, clients=4, seeds=1), over="clients") == "cannot be told"
+    assert judged(drawn(rng, 5.0, 1, clients=4, seeds=2), over="clients") == "cannot be told"
+    assert judged(drawn(rng, 9.0, 1, clients=5, seeds=1), over="clients") == "holds"
     sure = drawn(rng, 9.0, 2)
-    orders = [order("x", "a", str(n), one, 1.0) for n, one in enumerate(sure)]
+    orders = [order("x", "a", str(n), one, 1.0, "seeds") for n, one in enumerate(sure)]
     assert judge_order(orders, sure, 0.5) == ("holds", "")
     assert judge_order(orders, [sure[0], None], 0.5)[0] == "cannot be told"
     assert judge_order(orders, [None, None], 0.5)[0] == "cannot be told"
     behind = drawn(rng, -9.0, 1)
     assert judge_order(orders, [behind[0], None], 0.5)[0] == "does not hold"
     assert judged(drawn(rng, 5.0, 1), least=20.0) == "does not hold"  # ahead, but surely by less than that
+
+
+def test_three_seeds_are_units_and_fewer_are_not():
+    one = PerUnit(np.ones(4), np.arange(4))
+    assert [units(dict.fromkeys(range(n), one), dict.fromkeys(range(4), one)) for n in (1, 2, 3, 4)] == [
+        *["clients"] * 2,
+        *["seeds"] * 2,
+    ]
+    apart = {seed: PerUnit(np.full(2, 1.0 + seed), np.arange(2)) for seed in range(10)}
+    assert (
+        difference(apart, dict.fromkeys(range(10), PerUnit(np.zeros(2), np.arange(2))), 0.0, below=False).n_clients
+        == 10
+    )

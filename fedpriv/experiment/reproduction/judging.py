@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedpriv.experiment.reproduction.counted import counted
-from fedpriv.experiment.reproduction.measured import PerUnit, StudyOutcome, difference, mean_of, over_clients
+from fedpriv.experiment.reproduction.measured import PerUnit, StudyOutcome, difference, mean_of, over_clients, units
 from fedpriv.experiment.reproduction.plan import Asked, Plan
 from fedpriv.experiment.reproduction.settings import (
     PAPER,
@@ -71,16 +71,19 @@ def found_by_counting(claim: Claim, plan: Plan) -> dict[str, Found]:
     return found
 
 
-def found_by_study(claim: Claim, plan: Plan, outcome: StudyOutcome) -> dict[str, Found]:
+def found_by_study(claim: Claim, plan: Plan, outcome: StudyOutcome, scale: str) -> dict[str, Found]:
     """Return the values of a claim's study, cell by cell."""
     found = {}
     inverted = claim.quantity == "inversion"
     for place in plan.tried:
-        measure = measure_of(claim, place)
+        measure = measure_of(claim, place, scale)
         seeds = outcome.of(place, measure)
         guesses, name = outcome.floors(place, measure) if inverted else (outcome.alone(place, measure), "local")
         summed = over_clients if inverted else mean_of
-        why = "" if seeds else "its run or attack did not come to its end"
+        unreached = measure.what == "rounds" and outcome.ended(place)
+        why = (
+            "" if seeds else "not reached in these rounds" if unreached else "its run or attack did not come to its end"
+        )
         found[place.name] = Found(summed(seeds), summed(guesses), name if guesses else "", why, seeds, guesses)
     return found
 
@@ -197,7 +200,8 @@ def _statement(claim: Claim, own: Statement, plan: Plan, found: Mapping[str, Fou
         empty = ClaimedOrder(
             within=within, better=names[0], than=names[1], difference=None, ci95=None, n=0, claimed=printed
         )
-        orders.append(empty if difference_ is None else order(within, *names, difference_, printed))
+        over = units(here.seeds, there.seeds)
+        orders.append(empty if difference_ is None else order(within, *names, difference_, printed, over))
     verdict, why = judge_counts(orders, own.least) if claim.counted else judge_order(orders, compared, own.least)
     if verdict == "holds" and claim.quantity == "inversion" and not all(_beyond_guesses(one, own) for one in ahead):
         verdict, why = "below the floor", f"so it is, but {own.better} is no nearer than a guess without the upload"

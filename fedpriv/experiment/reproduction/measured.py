@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,10 @@ class StudyOutcome:
         found = self.rows.get(self.labels.get(place.name, ""), {})
         each = {seed: self._values(row, measure) for seed, row in found.items()}
         return {seed: values for seed, values in each.items() if values is not None}
+
+    def ended(self, place: Place) -> bool:
+        """Tell whether some run of a cell came to its end."""
+        return bool(self.rows.get(self.labels.get(place.name, "")))
 
     def alone(self, place: Place, measure: Measure) -> dict[int, PerUnit]:
         """Return the accuracies of the same clients without any exchange, by seed; empty where they were not trained."""
@@ -205,8 +210,12 @@ def difference(
     if len(known) < ENOUGH_SEEDS:
         return combine(known)
     means = [one.mean for one in known if one.mean is not None]
-    over_seeds = compare(means, range(len(means)), measure="images", against="", least=least)
-    return over_seeds.model_copy(update={"n_clients": min(one.n_clients for one in known)})
+    return compare(means, range(len(means)), measure="images", against="", least=least)
+
+
+def units(better: Mapping[int, PerUnit], than: Mapping[int, PerUnit]) -> Literal["clients", "seeds"]:
+    """Name the units over which the interval of :func:`difference` goes."""
+    return "seeds" if len(set(better) & set(than)) >= ENOUGH_SEEDS else "clients"
 
 
 def _paired(better: PerUnit, than: PerUnit, least: float, sign: float) -> Comparison | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.pages.claims import Claim, Column, Measure, Row, ScaledDown
@@ -89,9 +89,10 @@ def places(claim: Claim) -> tuple[Place, ...]:
     return tuple(Place(row, column, number) for row in claim.rows for number, column in enumerate(claim.columns))
 
 
-def measure_of(claim: Claim, place: Place) -> Measure:
-    """Return the measure of a cell."""
-    return place.column.measure or claim.measure
+def measure_of(claim: Claim, place: Place, scale: str = PAPER) -> Measure:
+    """Return the measure of a cell at a scale."""
+    found = place.column.measure or claim.measure
+    return replace(found, reach=place.column.reach[scale]) if scale in place.column.reach else found
 
 
 def paper_setting(claim: Claim, place: Place) -> dict[str, Any]:
@@ -157,6 +158,11 @@ def changed(claim: Claim, tried: Sequence[Place], scale: str) -> dict[str, tuple
     pairs: dict[str, dict[tuple[str, str], None]] = {}
     for place in tried:
         before, now = paper_setting(claim, place), setting_at(claim, place, scale)
+        if place.column.reach:
+            before, now = (
+                {**told, "accuracy to reach": measure_of(claim, place, at).reach}
+                for told, at in ((before, PAPER), (now, scale))
+            )
         for name in dict.fromkeys((*before, *now)):
             if before.get(name) != now.get(name):
                 pair = (_words(before.get(name)), _words(now.get(name)))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clients", "public", "strangers")
 """Fields of a run's configuration that, with the seed, say which client holds which images."""
 
+_DIVIDING_IF_SET = ("validation", "division_seed")
+"""Likewise, where they are set at all."""
+
 _STORING = ("capture", "keep", "checkpoint_every")
 """Settings that say what is stored of a run, and nothing of its clients."""
 
@@ -77,6 +80,9 @@ def config_of(study: Study, method: MethodEntry, defense: DefenseEntry, seed: in
 def division_of(config: RunConfig) -> str:
     """Return the key of runs that, with one seed, have the same clients with the same images."""
     values = {name: plain(getattr(config, name)) for name in DIVIDING}
+    values |= {
+        name: value for name in _DIVIDING_IF_SET if (value := getattr(config, name)) != getattr(type(config), name)
+    }
     return digest(json.dumps(values, sort_keys=True))[:12]
 
 

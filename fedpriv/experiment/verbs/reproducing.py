@@ -177,7 +177,7 @@ def _put_to_the_test(
         parse_study(Origin(dict(plan.study))), folder / STUDY, execution, command=command, listener=listener
     )
     outcome = StudyOutcome(folder / STUDY, plan.labels)
-    found: dict[str, Found] = found_by_study(claim, plan, outcome)
+    found: dict[str, Found] = found_by_study(claim, plan, outcome, asked.scale)
     spent = [row.seconds for row in study.rows]
     grids = tuple(dict.fromkeys((Path(STUDY) / path).as_posix() for one in plan.tried for path in outcome.grids(one)))
     made = Made(command, outcome.failures(), sum((one.train or 0) + (one.attack or 0) for one in spent), grids)

@@ -87,6 +87,7 @@ class Column:
         setting: of training, beyond the claim's.
         sizes: for counting, beyond the claim's.
         scales: scale -> settings of training that differ there.
+        reach: of rounds: scale -> the accuracy to reach there, in [0, 1], where fewer rounds do not reach the paper's.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Column:
     setting: Table = field(default_factory=dict)
     sizes: Table = field(default_factory=dict)
     scales: Mapping[str, Table] = field(default_factory=dict)
+    reach: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -327,7 +329,7 @@ def _refuse_unknown(claim: Claim, where: str) -> None:
     named = [
         *claim.scales,
         *(n for row in claim.rows for n in row.scales),
-        *(n for col in claim.columns for n in col.scales),
+        *(n for col in claim.columns for n in (*col.scales, *col.reach)),
     ]
     for scale in named:
         if scale not in SCALES[:-1]:

@@ -55,7 +55,8 @@ class ClaimedOrder(Record):
         better, than: who is said to be ahead of whom.
         difference: by how much it was, positive as the paper says; None where either was not measured.
         ci95: its interval; None where there is none, or values are exact.
-        n: clients of a seed, at least; of counts, the two values.
+        n: units over which the interval goes; of counts, the two values.
+        over: those units: clients, or seeds, each of which draws clients anew.
         claimed: by how much the paper's values are; None where it gives none.
     """
 
@@ -65,6 +66,7 @@ class ClaimedOrder(Record):
     difference: FiniteFloat | None
     ci95: Interval | None
     n: int
+    over: Literal["clients", "seeds"] = "clients"
     claimed: FiniteFloat | None
 
 
