@@ -106,7 +106,7 @@ _PLACES = {
 
 __all__ = list(_PLACES)
 
-_ADAPTERS = ("flower",)
+_ADAPTERS = ("flower", "nvflare")
 """Modules of other frameworks' apps, imported when they are first used."""
 
 

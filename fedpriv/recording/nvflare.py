@@ -1,0 +1,217 @@
+"""NVFlare's side of the recorder: a filter that shows messages of a job's server to a recorder, and passes them on.
+
+NVFlare makes filters where the job runs, from their class and arguments, one for each direction; those of one folder share
+a recorder there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from torch import Tensor
+
+from fedpriv.recording.arrays import Unreadable
+from fedpriv.recording.recorder import Recorder, to_stderr
+from fedpriv.util.errors import UserError
+
+ROUND: Final = "current_round"
+"""Header, property of contexts and of data by which NVFlare's workflows tell the round; counted from 0."""
+TASK: Final = "__task_name__"
+DIRECTION: Final = "__filter_dir__"
+PROCESS: Final = "__process_type__"
+GONE: Final = "_end_run"
+"""The event that ends a job."""
+HISTORY: Final = "filter_history"
+"""Property of data: names of the filters that changed it."""
+ALGORITHM: Final = "PROCESSED_ALGORITHM"
+"""Property of data: what it was encrypted by."""
+NESTED: Final = 8
+"""Collections within collections that are followed."""
+
+
+@dataclass
+class Shared:
+    """A recorder and what it has seen, for all filters of one folder in this process.
+
+    Attributes:
+        recorder: of the folder.
+        rounds: (phase, client) -> round of the last broadcast.
+        open: (round, phase) that may still be answered.
+    """
+
+    recorder: Recorder
+    rounds: dict[tuple[str, str], int] = field(default_factory=dict)
+    open: dict[tuple[int, str], None] = field(default_factory=dict)
+
+    def settle(self, phase: str | None = None, before: int | None = None) -> None:
+        """Tell the recorder which rounds get no more answers: those of a phase before another, or all."""
+        for round_, own in list(self.open):
+            if (phase is None or own == phase) and (before is None or round_ < before):
+                del self.open[round_, own]
+                self.recorder.settled(round_, phase=own)
+
+
+_shared: dict[str, Shared] = {}
+_lock = threading.RLock()
+
+
+def shared(path: str) -> Shared:
+    """Return the recorder that all filters of a folder, named absolutely, share; made at its first use."""
+    with _lock:
+        if path not in _shared:
+            recorder = Recorder(path, f"nvflare {metadata.version('nvflare')}", named_by_data=True)
+            if not recorder.stopped:
+                to_stderr(f"recording what the server sees: {path}")
+            _shared[path] = Shared(recorder)
+        return _shared[path]
+
+
+class RecordingFilter:
+    """A filter of a server, for results and for task data alike: records what passes, and passes it on unchanged.
+
+    Add one to each: ``add_server_input_filter`` for uploads, ``add_server_output_filter`` for broadcasts, both with the same
+    folder. Filters are applied in the order they are given: a recorder before others sees what crossed the wire. A fault of
+    the recorder is told in one line on standard error, recording stops, and the job goes on.
+
+    Args:
+        path: folder of the recorded run, on the server's machine; one that is not absolute is below the working directory of
+            the script that makes the job.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = str(Path(path).absolute())  # a simulated server has another working directory
+
+    def process(self, shareable: Any, fl_ctx: Any) -> Any:
+        """Show a message to the recorder and return it."""
+        try:
+            own = shared(self.path)
+            with own.recorder.guarded(), _lock:
+                if not own.recorder.stopped:
+                    _show(own, shareable, fl_ctx)
+        except Exception as error:  # whatever it is, the job is not ours to break
+            to_stderr(f"not recorded: {type(error).__name__}: {error}")
+        return shareable
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Let go of the recorded run where the job ends."""
+        if event_type != GONE:
+            return
+        with _lock:
+            own = _shared.pop(self.path, None)
+            if own is not None:
+                own.settle()
+                own.recorder.close()
+
+
+def filter_class(module: str, name: str) -> type:
+    """Return :class:`RecordingFilter` as a filter of NVFlare, which jobs find under a name in a module.
+
+    Raises:
+        UserError: where NVFlare is not installed.
+    """
+    try:
+        from nvflare.apis.filter import Filter
+    except ImportError as error:
+        raise UserError(
+            f"recording NVFlare jobs needs NVFlare ({error}); install it with: pip install 'fedpriv[nvflare]'"
+        ) from error
+    return type(name, (RecordingFilter, Filter), {"__module__": module, "__doc__": RecordingFilter.__doc__})
+
+
+# ---------------------------------------------------------------- one message
+
+
+def _show(own: Shared, shareable: Any, fl_ctx: Any) -> None:
+    if str(fl_ctx.get_prop(PROCESS, "")).startswith("C"):
+        raise UserError(
+            "fedpriv.nvflare.Record belongs on the server: add_server_input_filter, add_server_output_filter"
+        )
+    direction = fl_ctx.get_prop(DIRECTION)
+    if direction not in ("in", "out"):
+        raise UserError(f"NVFlare names no direction of a message, but {direction!r}; expected 'in' or 'out'")
+    peer = fl_ctx.get_peer_context()
+    client = str(peer.get_identity_name()) if peer is not None else ""
+    phase = str(fl_ctx.get_prop(TASK) or shareable.get_header(TASK) or "train")
+    sets, properties = _data(shareable)
+    round_ = _round(own, shareable, fl_ctx, properties, (phase, client), asked=direction == "out")
+    if direction == "out":
+        own.settle(phase, round_)
+        own.rounds[phase, client] = round_
+        own.open[round_, phase] = None
+        own.recorder.broadcast(round_, [client], sets, phase=phase, facts=properties)
+        return
+    code = str(shareable.get_return_code("OK"))
+    if code != "OK":
+        own.recorder.failed(round_, client, f"return code {code}", phase=phase)
+        return
+    if properties.get(ALGORITHM):
+        own.recorder.note("told", f"uploads are encrypted by {properties[ALGORITHM]}: nothing of them can be attacked")
+    own.recorder.upload(round_, client, sets, phase=phase, facts=properties)
+
+
+def _round(
+    own: Shared, shareable: Any, fl_ctx: Any, properties: Mapping[str, Any], who: tuple[str, str], *, asked: bool
+) -> int:
+    """Return the round that a message names; an answer that names none is to the last that its client was sent.
+
+    Raises:
+        UserError: where nothing tells the round.
+    """
+    told = (
+        shareable.get_header(ROUND),
+        properties.get(ROUND),
+        None if asked else own.rounds.get(who),
+        fl_ctx.get_prop(ROUND),
+    )
+    for value in told:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int(value)
+    raise UserError(f"a message of task {who[0]!r} names no round: no header {ROUND!r}, and no property of that name")
+
+
+def _data(shareable: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the sets of arrays of a message by their kind of data, and numbers and texts beside them."""
+    from nvflare.apis.dxo import from_shareable
+
+    if not shareable.get("DXO"):
+        return {}, {}
+    sets: dict[str, dict[str, Any]] = {}
+    properties: dict[str, Any] = {}
+    _collect(from_shareable(shareable), "", sets, properties)
+    return sets, properties
+
+
+def _collect(
+    data: Any, under: str, sets: dict[str, dict[str, Any]], properties: dict[str, Any], depth: int = 0
+) -> None:
+    kind = str(getattr(data.data_kind, "value", data.data_kind))
+    for name, value in (data.meta or {}).items():
+        properties.setdefault(str(name), " ".join(map(str, value)) if name == HISTORY else value)
+    if not isinstance(data.data, Mapping):
+        return
+    if kind == "COLLECTION" and depth < NESTED:
+        for name, part in data.data.items():
+            if hasattr(part, "data_kind"):
+                _collect(part, f"{under}{name}/", sets, properties, depth + 1)
+        return
+    properties.setdefault("data_kind", kind)
+    if kind in ("WEIGHTS", "WEIGHT_DIFF"):
+        sets[f"{under}{kind}"] = {str(name): _array(value) for name, value in data.data.items()}
+        return
+    for name, value in data.data.items():
+        properties.setdefault(f"{under}{name}", value)
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, Tensor)):
+        return value
+    if isinstance(value, (np.generic, float, int)):
+        return np.asarray(value)
+    return Unreadable(f"a {type(value).__name__}, not an array")
