@@ -24,7 +24,15 @@ from fedpriv.util.folders import numbered
     help="Only this attack (repeat for more); default: all that fit.",
 )
 @click.option(
-    "--run", type=click.Path(path_type=Path), help="A finished run of fedpriv train; default: train one first."
+    "--run",
+    type=click.Path(path_type=Path),
+    help="A finished run of fedpriv train, or a recorded one; default: train one first.",
+)
+@click.option(
+    "--facts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Of a recorded run: what only its owner knows, in TOML (default: RUN.toml beside it).",
 )
 @click.option("--method", help="Method to train when there is no --run (default: the usual one for the target).")
 @click.option("--targets", type=int, help="How many targets at most (default: 48, or 6 where each is a long search).")

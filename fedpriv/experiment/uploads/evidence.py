@@ -35,7 +35,7 @@ class Handed:
 
     Attributes:
         target: kind of upload.
-        observations: one for each round, counted from 1, and client that took part in it.
+        observations: one for each round and client that took part in it.
         own: each client's private images; for scorers, and for labels where the card gives them.
         image_shape: (channels, height, width).
         n_classes: C.
@@ -46,6 +46,7 @@ class Handed:
         statistics: client -> running statistics of the uploaded network's batch norms.
         public: the attacker's own images with their classes, or None.
         groups: client -> number of its independent unit; empty where each client is one.
+        summed: the server sees the sum over a round's clients, which stands in the place of every upload.
         device: where to compute.
     """
 
@@ -61,11 +62,17 @@ class Handed:
     statistics: Mapping[int, Statistics] = field(default_factory=dict)
     public: Samples | None = None
     groups: Mapping[int, int] = field(default_factory=dict)
+    summed: bool = False
     device: torch.device = torch.device("cpu")
 
     @property
     def rounds(self) -> int:
         """The number of rounds; the last one is attacked."""
+        return len({seen.round for seen in self.observations})
+
+    @property
+    def last(self) -> int:
+        """The last round's own number."""
         return max(seen.round for seen in self.observations)
 
     @property
@@ -75,7 +82,8 @@ class Handed:
 
     def seen(self, number: int) -> tuple[Observation, ...]:
         """Return the observations of the last so many rounds."""
-        return tuple(one for one in self.observations if one.round > self.rounds - number)
+        rounds = sorted({seen.round for seen in self.observations})[-number:]
+        return tuple(one for one in self.observations if one.round in rounds)
 
 
 def derive_card(handed: Handed, wanted: Mapping[str, Any]) -> KnowledgeCard:
@@ -137,7 +145,7 @@ def make_evidence(
     if not targets:
         raise UserError(f"{argument('uploads')}: hold nothing that attack {attack.name!r} could recover")
     knowledge = _grant(handed, card, sorted({target.client for target in targets}), seed, trained)
-    return Evidence(seen, permute(seen), knowledge, targets)
+    return Evidence(seen, None if handed.summed else permute(seen), knowledge, targets)
 
 
 def _classes(handed: Handed, seen: Observation, card: KnowledgeCard) -> list[TargetId]:
@@ -166,11 +174,11 @@ def _grant(handed: Handed, card: KnowledgeCard, clients: Sequence[int], seed: in
         batch=_protocol(list(batches.values())),
         batches=batches,
         statistics={
-            (handed.rounds, client): handed.statistics[client] for client in clients if client in handed.statistics
+            (handed.last, client): handed.statistics[client] for client in clients if client in handed.statistics
         }
         if card.batch_norm == "running"
         else {},
-        labels={(handed.rounds, client): handed.own[client].labels for client in clients}
+        labels={(handed.last, client): handed.own[client].labels for client in clients}
         if card.labels == "given" and trained
         else {},
         public_images=None if public is None else public.images,
@@ -183,7 +191,7 @@ def _extractor(
 ) -> Callable[[Tensor], Tensor]:
     if card.extractor == "shadow":
         assert handed.public is not None
-        seen, samples, n_classes, last = handed.observations, handed.public, handed.n_classes, handed.rounds
+        seen, samples, n_classes, last = handed.observations, handed.public, handed.n_classes, handed.last
         return kept.get(
             ("shadow extractor", client, seed),
             lambda: shadow_extractor(seen, client, last, samples, n_classes, seed),

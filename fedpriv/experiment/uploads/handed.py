@@ -37,9 +37,29 @@ from fedpriv.wire.plain_tensor import check_plain
 
 
 def read_handed(
-    uploads: Any, target: str, images: Any, labels: Any, extractor: Any, settings: Mapping[str, Any]
+    uploads: Any,
+    target: str,
+    images: Any,
+    labels: Any,
+    extractor: Any,
+    settings: Mapping[str, Any],
+    *,
+    numbers: Sequence[int] = (),
 ) -> Handed:
-    """Check everything at the door and return it."""
+    """Check everything at the door and return it.
+
+    Args:
+        uploads: and what follows it, as :func:`fedpriv.attack_uploads` takes them.
+        target: kind of upload.
+        images: of each client.
+        labels: of each client's images.
+        extractor: one or one a client.
+        settings: the rest of what was handed in.
+        numbers: the rounds' own, ascending; default 1, 2, ...
+
+    Raises:
+        UserError: naming the argument, what was given and what would be right.
+    """
     device = pick_device(settings.get("device", "auto"))
     rounds = by_round(uploads)
     clients = sorted({k for given in rounds for k in given})
@@ -73,7 +93,7 @@ def read_handed(
                 one, broadcast, known = exchange(one, target, model, known)
             if known is not None:
                 batches[k] = known
-            observations.append(Observation(place + 1, k, one, broadcast))
+            observations.append(Observation(numbers[place] if numbers else place + 1, k, one, broadcast))
     n_classes = _n_classes(number, [payload for o in observations for payload in o.upload], own, model)
     handed = Handed(
         target=target,

@@ -34,6 +34,7 @@ from fedpriv.experiment.plan import (
     refuse_rounds,
     target_name,
 )
+from fedpriv.experiment.recorded.attacking import attack_recorded
 from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.shares import Suite, workers_for
@@ -44,6 +45,7 @@ from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
+from fedpriv.recording.run import is_recorded
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
@@ -78,6 +80,8 @@ class AttackSettings(FederationSettings, total=False):
         chunk_rows: rows (targets x restarts) at a time; bounds memory, and moves results in the last digits at most.
         control: also attack permuted uploads, the negative control (default True).
         control_every_budget: with ``budget``: at every budget, not at the largest only.
+        facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
+            beside the run).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, once the work has taken ten seconds, and on a GPU one. Results do not depend on it.
@@ -98,6 +102,7 @@ class AttackSettings(FederationSettings, total=False):
     chunk_rows: int | None
     control: bool
     control_every_budget: bool
+    facts: Mapping[str, Any] | str | Path
     device: str
     workers: int | str
     download: bool
@@ -125,7 +130,7 @@ def attack(
     Without a run a federation is trained first, with quick settings of the target where none are given.
 
     Args:
-        run: a finished run or its folder; None trains one first.
+        run: a finished run or its folder, or the folder of a recorded one; None trains one first.
         target: kind of upload to attack: ``fedpriv list targets``.
         attacks: names of attacks; none for all that fit.
         knowledge: changes to the knowledge card: extractor, labels, batch, batch_norm, attacker_data, foreign. Where
@@ -159,6 +164,12 @@ def _attack(
     settings: AttackSettings,
 ) -> AttackResult:
     path = _path(run)
+    if path is not None and is_recorded(path):
+        return attack_recorded(path, target, named, knowledge, seed, out, listener, settings)
+    if "facts" in settings:
+        raise UserError(
+            f"{argument('facts')}: is about runs that were recorded elsewhere, and {argument('run')} is none"
+        )
     if path is not None:
         _refuse_training(path, settings)
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)

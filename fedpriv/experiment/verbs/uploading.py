@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
 
-from fedpriv.attacks.contract import AttackProblem, Declared
-from fedpriv.attacks.observation import KnowledgeCard
-from fedpriv.attacks.trained import Trained
-from fedpriv.datasets.types import Samples
-from fedpriv.evidence.guesses import with_guesses
-from fedpriv.experiment.asked import plan_of, with_settings
-from fedpriv.experiment.execution import upload_facts
 from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown, texts
-from fedpriv.experiment.inference import EVERYTHING, measure
-from fedpriv.experiment.plan import (
-    AttackPlan,
-    attack_names,
-    granted,
-    refuse_rounds,
-    target_name,
-)
-from fedpriv.experiment.scored import Answers, attack_and_score
-from fedpriv.experiment.scratch import place
-from fedpriv.experiment.suite import Execution
-from fedpriv.experiment.uploads.evidence import Handed, derive_card, make_evidence
-from fedpriv.experiment.uploads.handed import drawn, read_handed, read_strangers
-from fedpriv.experiment.uploads.truth import own_case, own_truths
+from fedpriv.experiment.plan import target_name
+from fedpriv.experiment.uploads.attacking import attack_handed
+from fedpriv.experiment.uploads.handed import read_handed, read_strangers
 from fedpriv.experiment.verbs.result import AttackResult
-from fedpriv.pages.report import write_report
-from fedpriv.scoring.inference import check
-from fedpriv.scoring.inference_case import InferenceCase
-from fedpriv.scoring.judge import JUDGED
-from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.scoring.records.made import Budget
-from fedpriv.util import folders
-from fedpriv.util.arguments import argument
-from fedpriv.util.config import plain
-from fedpriv.util.errors import UserError
-from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.pairs import mapping
+from fedpriv.util.listener import Listener
 
 
 class UploadSettings(TypedDict, total=False):
@@ -145,120 +114,11 @@ def attack_uploads(
         UserError: naming the argument, what was given and what would be right, before anything is attacked.
     """
     refuse_unknown(settings, UploadSettings.__optional_keys__)
-    target, listener, seed = target_name(target), settings.get("listener", SILENT), settings.get("seed", 0)
+    target = target_name(target)
     named = texts("attacks", attacks)
     refuse_small(settings, ("targets", "rounds_seen", "iterations", "restarts", "chunk_rows"))
     refuse_small(settings, ("n_classes",), 2)
     refuse_small(settings, ("seed",), 0)
     handed = read_handed(uploads, target, images, labels, extractor, settings)
     outside = read_strangers(strangers, settings.get("stranger_labels"), handed)
-    plan, notices = _plan(target, named, handed, settings)
-    trained = Trained()
-    cases, silent = _cases(plan, named, handed, outside, trained)
-    notices += silent
-    if not (plan.attacks or cases):
-        raise UserError(f"{argument('target', target)}: nothing can be attacked: {notices[0]}")
-    folder, scratch = place(settings.get("out"))
-    for line in notices:
-        listener.say(line)
-    records: dict[str, ReconstructionRecord] = {}
-    scores: dict[str, InferenceResult] = {}
-    pool, scorers = drawn(outside, seed), Trained()
-    with folders.output(folder, "attacks", force=settings.get("force", False)):
-        for job in plan.jobs():
-            card = plan.card_for(job, handed.rounds)
-            evidence = make_evidence(handed, card, job.attack, plan.n_targets or job.attack.most_targets, seed, trained)
-            asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
-            about = About(
-                **dict(_provenance(handed, job.attack, card, settings)),
-                caveat=job.attack.caveat(asked),
-                budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
-                device=str(handed.device),
-            )
-            unit = job.attack.unit
-            found = own_truths(handed, pool, evidence.targets, unit)
-            truths = with_guesses(found, evidence, target, unit, device=handed.device, kept=scorers)
-            execution = Execution(seed, handed.device, plan.chunk_rows, kind=target, trained=trained, say=listener.say)
-            records[job.folder] = attack_and_score(
-                folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
-            )
-        for name, case in cases.items():
-            inference = plan.inferences[name]
-            card = replace(inference.card(plan.card), rounds_seen=handed.rounds if inference.reads_every_round else 1)
-            with listener.progress(f"{name} on {target}"):
-                made = _provenance(handed, inference, card, settings)
-                record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)
-            scores |= {} if record is None else {name: record}
-        write_report([folder / name for name in records], folder, [folder / name for name in scores])
-    return AttackResult(folder, records, scores, tuple(notices), None, scratch)
-
-
-def _provenance(handed: Handed, made: Declared, card: KnowledgeCard, settings: Mapping[str, Any]) -> Provenance:
-    written = f"fedpriv.attack_uploads(..., target={handed.target!r}, attacks={made.name!r})"
-    return Provenance(
-        target=handed.target,
-        attack=made.name,
-        attack_version=made.version,
-        method=settings.get("method", "own uploads"),
-        dataset=settings.get("dataset", "own images"),
-        knowledge=card,
-        seed=settings.get("seed", 0),
-        groups=handed.groups,
-        upload=upload_facts(handed.target),
-        options=plain(made),
-        command=settings.get("listener", SILENT).command or written,
-    )
-
-
-def _cases(
-    plan: AttackPlan, named: Sequence[str], handed: Handed, strangers: Samples, trained: Trained
-) -> tuple[dict[str, InferenceCase], list[str]]:
-    """Return the case that each inference is tried on, and a line for each that has nothing to ask or to tell apart."""
-    found: dict[str, InferenceCase] = {}
-    lines: list[str] = []
-    for name, inference in plan.inferences.items():
-        try:
-            if inference.asks == "images" and bool((strangers.labels < 0).all()):
-                raise UserError(
-                    f"{argument('stranger_labels')}: missing; attack {name!r} tells members from strangers of their class"
-                )
-            evidence = make_evidence(handed, inference.card(plan.card), inference, EVERYTHING, plan.seed, trained)
-            case = own_case(handed, evidence, strangers, plan.seed)
-            check(inference, case)
-        except UserError as error:
-            if name in named:
-                raise
-            lines.append(f"left out: {error}")
-        else:
-            found[name] = case
-    return found, lines
-
-
-def _plan(
-    target: str, named: tuple[str, ...], handed: Handed, settings: Mapping[str, Any]
-) -> tuple[AttackPlan, list[str]]:
-    """Return the plan of attacks, and a line for each thing that is left out."""
-    card = derive_card(handed, mapping("knowledge", settings.get("knowledge", ())))
-    names = attack_names(target, named)
-    rounds_seen = settings.get("rounds_seen")
-    if rounds_seen is not None and rounds_seen > handed.rounds:
-        where = argument("rounds_seen", rounds_seen)
-        raise UserError(f"{where}: {handed.rounds} round(s) were handed in; expected no more")
-    built, budgets = with_settings(names, settings)
-    refuse_rounds(named, built, target, rounds_seen)
-    across = {name: made.needs.min_rounds for name, made in built.items() if made.needs.min_rounds > handed.rounds}
-    early = [
-        f"{argument('uploads')}: of {handed.rounds} round(s), but attack {name!r} uses {least}; expected a list of rounds, "
-        "each a list of uploads"
-        for name, least in across.items()
-    ]
-    if early and (named or len(across) == len(built)):
-        raise UserError(early[0])
-    there = {name: made for name, made in built.items() if name not in across}
-    chosen, refusals = granted(there, named, target, card, rounds_seen)
-    notices = [f"left out: {line}" for line in (*early, *refusals)]
-    if settings.get("control", True) and len(handed.newest) == 1:
-        notices.append("no negative control: permuting uploads takes two clients at least")
-    if any(name in JUDGED for name in chosen):
-        notices.append("no independent classifier judges class images: it is trained on a run's data")
-    return plan_of(target, chosen, card, budgets, settings, seed=settings.get("seed", 0)), notices
+    return attack_handed(handed, outside, named, settings)

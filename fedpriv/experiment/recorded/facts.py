@@ -1,0 +1,218 @@
+"""What only the owner of a recorded run knows: its model, whose data is whose, and what its arrays are."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+
+from fedpriv.attacks.observation import BatchFacts
+from fedpriv.util.config import parse
+from fedpriv.util.errors import UserError, shown
+from fedpriv.util.foreign import given_path, reason, toml_file
+from fedpriv.util.registry import Registry, is_reference
+
+_FUNCTIONS = Registry("function", {})
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Local steps of every client in a round, as the app is configured.
+
+    Attributes:
+        learning_rate: of plain SGD.
+        batch_size: images in a batch.
+        epochs: times that a client goes over its images; the last batch of each may be smaller.
+        steps: batches of full size instead, where the app counts those.
+    """
+
+    learning_rate: Annotated[float, Gt(0)]
+    batch_size: Annotated[int, Ge(1)]
+    epochs: Annotated[int, Ge(1)] = 1
+    steps: Annotated[int, Ge(1)] | None = None
+
+    def of(self, images: int) -> BatchFacts:
+        """Return the batch facts of a client with so many images."""
+        if self.steps is not None:
+            return BatchFacts(self.batch_size, self.learning_rate, self.steps)
+        whole, rest = divmod(images, self.batch_size)
+        sizes = ([self.batch_size] * whole + [rest] * (rest > 0)) * self.epochs
+        return BatchFacts(max(sizes), self.learning_rate, len(sizes), tuple(sizes) if rest and whole else ())
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Transform of images in [0, 1] that the app applies before its model: (image - mean) / std, channel by channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[Annotated[float, Gt(0)], ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a recorded run; whatever is left out costs the attacks that need it.
+
+    Functions are given as such, or as texts ``package.module:NAME``.
+
+    Attributes:
+        model: of no argument: the architecture of uploaded weights, a module from images to logits.
+        data: of a partition, and of the round too where it takes two arguments: the images ``(n, c, h, w)`` in [0, 1] that
+            were trained on, and their classes ``(n,)``. For scoring alone.
+        strangers: of no argument: images that no client has, and their classes; blind guesses are made of them.
+        public: of no argument: the attacker's own images and their classes.
+        extractor: of a partition: its extractor, a module from images to representations ``(n, d)``.
+        normalize: of the app, where its model takes other images than those in [0, 1].
+        kinds: name of a set of arrays -> kind of upload, or a table ``{kind, FIELD = "name of the array"}``. A set that is
+            not named is taken for a ``model``.
+        phase: what clients are asked for where they upload.
+        batch: local steps.
+        partitions: client -> partition, where no truth was written on the clients' side.
+        truth: folder that clients wrote theirs into (default: ``$FEDPRIV_TRUTH``, or ``fedpriv-truth``).
+        defense: what clients do to uploads before they leave: texts ``NAME[:KEY=VALUE,...]``.
+        n_classes: C.
+        method: what records call the training loop.
+        dataset: what they call the images.
+    """
+
+    model: Any = None
+    data: Any = None
+    strangers: Any = None
+    public: Any = None
+    extractor: Any = None
+    normalize: Normalize | None = None
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    phase: str = "train"
+    batch: Steps | None = None
+    partitions: Mapping[str, int | str] = field(default_factory=dict)
+    truth: str | None = None
+    defense: tuple[str, ...] = ()
+    n_classes: Annotated[int, Ge(2)] | None = None
+    method: str | None = None
+    dataset: str | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """Facts, and where they were told.
+
+    Attributes:
+        facts: as they were given.
+        where: begins errors about them: a file, or the argument.
+        folder: that relative paths, and modules that are found nowhere else, are below.
+    """
+
+    facts: Facts
+    where: str
+    folder: Path
+
+    def call(self, name: str, *given: Any) -> Any:
+        """Return what one of the functions returns; two arguments at most are passed, as many as it takes.
+
+        Raises:
+            UserError: when it is no function, or fails.
+        """
+        told = getattr(self.facts, name)
+        where = f"{self.where}: {name}"
+        made = self._function(where, told)
+        try:
+            takes = [
+                one for one in inspect.signature(made).parameters.values() if one.kind <= one.POSITIONAL_OR_KEYWORD
+            ]
+            needed = len(takes) if name == "data" else sum(one.default is one.empty for one in takes)
+        except (TypeError, ValueError):
+            needed = len(given)
+        with _found_below(self.folder):
+            try:
+                return made(*given[: max(needed, min(len(given), 1))])
+            except UserError:
+                raise
+            except Exception as error:  # somebody else's function raises anything
+                asked = ", ".join(shown(one) for one in given[:1])
+                raise UserError(f"{where}: {told}({asked}) failed: {type(error).__name__}: {reason(error)}") from error
+
+    def _function(self, where: str, told: Any) -> Callable[..., Any]:
+        if isinstance(told, str):
+            if not is_reference(told):
+                raise UserError(f"{where}: expected a function or package.module:NAME, got {shown(told)}")
+            with _found_below(self.folder):
+                try:
+                    told = _FUNCTIONS.load(told)
+                except UserError as error:
+                    raise UserError(f"{where}: {error}") from error
+        if not callable(told):
+            raise UserError(f"{where}: expected a function or package.module:NAME, got {shown(told)}")
+        found: Callable[..., Any] = told
+        return found
+
+    def images(self, name: str, *given: Any, labelled: bool = True) -> tuple[Any, Any]:
+        """Return images and classes that a function returns, unchecked but for their number.
+
+        Raises:
+            UserError: for anything but a pair, or images alone where classes may be missing.
+        """
+        found = self.call(name, *given)
+        if isinstance(found, Tensor) and not labelled:
+            return found, None
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise UserError(
+                f"{self.where}: {name}: returned {type(found).__name__}; expected (images, labels): images (n, c, h, w) in "
+                "[0, 1], classes (n,)"
+            )
+        return found[0], torch.as_tensor(found[1])
+
+
+def read_facts(run: Path, given: Any) -> Told:
+    """Return the facts of a recorded run.
+
+    Args:
+        run: its folder; the file beside it, ``RUN.toml``, is read where nothing is given.
+        given: a mapping, or the path of a TOML file; None for the file beside the run, if there is one.
+
+    Raises:
+        UserError: naming the key that is unknown or wrong.
+    """
+    if isinstance(given, Mapping):
+        return Told(parse(Facts, given, "facts"), "facts", Path.cwd())
+    beside = run.absolute().with_name(run.absolute().name + ".toml")
+    path = beside if given is None else given_path("facts", given)
+    if given is None and not path.exists():
+        return Told(Facts(), f"facts (no {path.name} beside the run)", path.parent)
+    values = toml_file(path, expected="facts about a recorded run, in TOML")
+    return Told(parse(Facts, values, str(path)), str(path), path.absolute().parent)
+
+
+@contextlib.contextmanager
+def _found_below(folder: Path) -> Iterator[None]:
+    """Let modules in a folder be found, after all others."""
+    place = str(folder)
+    sys.path.append(place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+
+
+class _Normalized:
+    """Normalises images on their way into a module; a class of its own, so that copies and pickles keep it."""
+
+    def __init__(self, normalize: Normalize) -> None:
+        self.mean, self.std = (torch.tensor(each)[:, None, None] for each in (normalize.mean, normalize.std))
+
+    def __call__(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        images, *others = given
+        return (images - self.mean.to(images)) / self.std.to(images), *others
+
+
+def normalized(module: Any, normalize: Normalize | None) -> Any:
+    """Return a module that takes images in [0, 1], with the same names of parameters."""
+    if normalize is not None and isinstance(module, nn.Module):
+        module.register_forward_pre_hook(_Normalized(normalize))
+    return module

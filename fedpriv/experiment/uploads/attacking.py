@@ -1,0 +1,194 @@
+"""Attacks on uploads that were made elsewhere, once everything is checked: evidence, attacks, control, scores, pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from fedpriv.attacks.contract import AttackProblem, Declared
+from fedpriv.attacks.observation import KnowledgeCard
+from fedpriv.attacks.trained import Trained
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.guesses import with_guesses
+from fedpriv.experiment.asked import plan_of, with_settings
+from fedpriv.experiment.execution import upload_facts
+from fedpriv.experiment.inference import EVERYTHING, measure
+from fedpriv.experiment.plan import AttackPlan, attack_names, granted, refuse_rounds
+from fedpriv.experiment.scored import Answers, attack_and_score
+from fedpriv.experiment.scratch import place
+from fedpriv.experiment.suite import Execution
+from fedpriv.experiment.uploads.evidence import Handed, derive_card, make_evidence
+from fedpriv.experiment.uploads.handed import drawn
+from fedpriv.experiment.uploads.truth import own_case, own_truths
+from fedpriv.experiment.verbs.result import AttackResult
+from fedpriv.federation.summary import DefenseFacts
+from fedpriv.pages.report import write_report
+from fedpriv.scoring.inference import check
+from fedpriv.scoring.inference_case import InferenceCase
+from fedpriv.scoring.judge import JUDGED
+from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
+from fedpriv.scoring.records.made import Budget
+from fedpriv.util import folders
+from fedpriv.util.arguments import argument
+from fedpriv.util.config import plain
+from fedpriv.util.errors import UserError
+from fedpriv.util.listener import SILENT
+from fedpriv.util.pairs import mapping
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where uploads come from, as records and messages call it.
+
+    Attributes:
+        method: the training loop.
+        dataset: the images.
+        command: a call that does the same again.
+        defenses: what clients do to uploads before they leave, as far as it is known.
+        notices: lines that are told beside those of the attacks.
+    """
+
+    method: str = "own uploads"
+    dataset: str = "own images"
+    command: str = "fedpriv.attack_uploads(...)"
+    defenses: tuple[DefenseFacts, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+def attack_handed(
+    handed: Handed, outside: Samples, named: tuple[str, ...], settings: Mapping[str, Any], origin: Origin | None = None
+) -> AttackResult:
+    """Attack what was handed in, score what comes out, and write records and pages.
+
+    Args:
+        handed: uploads, truth and what the attacker is granted, checked.
+        outside: strangers.
+        named: attacks that were asked for by name; none for all that fit and are granted.
+        settings: of :class:`fedpriv.experiment.verbs.uploading.UploadSettings`, as far as they are about attacking.
+        origin: where the uploads come from.
+
+    Raises:
+        UserError: when nothing can be attacked, before a folder is made.
+    """
+    target, listener, seed = handed.target, settings.get("listener", SILENT), settings.get("seed", 0)
+    origin = origin or Origin(
+        method=settings.get("method", Origin.method),
+        dataset=settings.get("dataset", Origin.dataset),
+        command=f"fedpriv.attack_uploads(..., target={target!r})",
+    )
+    plan, notices = _plan(target, named, handed, settings)
+    trained = Trained()
+    cases, silent = _cases(plan, named, handed, outside, trained)
+    notices = [*origin.notices, *notices, *silent]
+    if not (plan.attacks or cases):
+        raise UserError(f"{argument('target', target)}: nothing can be attacked: {notices[len(origin.notices)]}")
+    folder, scratch = place(settings.get("out"))
+    for line in notices:
+        listener.say(line)
+    records: dict[str, ReconstructionRecord] = {}
+    scores: dict[str, InferenceResult] = {}
+    pool, scorers = drawn(outside, seed), Trained()
+    with folders.output(folder, "attacks", force=settings.get("force", False)):
+        for job in plan.jobs():
+            card = plan.card_for(job, handed.rounds)
+            evidence = make_evidence(handed, card, job.attack, plan.n_targets or job.attack.most_targets, seed, trained)
+            asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+            about = About(
+                **dict(_provenance(handed, job.attack, card, settings, origin)),
+                caveat=job.attack.caveat(asked),
+                budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
+                device=str(handed.device),
+            )
+            unit = job.attack.unit
+            found = own_truths(handed, pool, evidence.targets, unit)
+            truths = with_guesses(found, evidence, target, unit, device=handed.device, kept=scorers)
+            execution = Execution(seed, handed.device, plan.chunk_rows, kind=target, trained=trained, say=listener.say)
+            records[job.folder] = attack_and_score(
+                folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
+            )
+        for name, case in cases.items():
+            inference = plan.inferences[name]
+            card = replace(inference.card(plan.card), rounds_seen=handed.rounds if inference.reads_every_round else 1)
+            with listener.progress(f"{name} on {target}"):
+                made = _provenance(handed, inference, card, settings, origin)
+                record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)
+            scores |= {} if record is None else {name: record}
+        write_report([folder / name for name in records], folder, [folder / name for name in scores])
+    return AttackResult(folder, records, scores, tuple(notices), None, scratch)
+
+
+def _provenance(
+    handed: Handed, made: Declared, card: KnowledgeCard, settings: Mapping[str, Any], origin: Origin
+) -> Provenance:
+    return Provenance(
+        target=handed.target,
+        attack=made.name,
+        attack_version=made.version,
+        method=origin.method,
+        dataset=origin.dataset,
+        knowledge=card,
+        seed=settings.get("seed", 0),
+        groups=handed.groups,
+        upload=upload_facts(handed.target, defended=bool(origin.defenses)),
+        options=plain(made),
+        defenses=origin.defenses,
+        command=settings.get("listener", SILENT).command or f"{origin.command[:-1]}, attacks={made.name!r})",
+    )
+
+
+def _cases(
+    plan: AttackPlan, named: Sequence[str], handed: Handed, strangers: Samples, trained: Trained
+) -> tuple[dict[str, InferenceCase], list[str]]:
+    """Return the case that each inference is tried on, and a line for each that has nothing to ask or to tell apart."""
+    found: dict[str, InferenceCase] = {}
+    lines: list[str] = []
+    for name, inference in plan.inferences.items():
+        try:
+            if inference.asks == "images" and bool((strangers.labels < 0).all()):
+                raise UserError(
+                    f"{argument('stranger_labels')}: missing; attack {name!r} tells members from strangers of their class"
+                )
+            evidence = make_evidence(handed, inference.card(plan.card), inference, EVERYTHING, plan.seed, trained)
+            case = own_case(handed, evidence, strangers, plan.seed)
+            check(inference, case)
+        except UserError as error:
+            if name in named:
+                raise
+            lines.append(f"left out: {error}")
+        else:
+            found[name] = case
+    return found, lines
+
+
+def _plan(
+    target: str, named: tuple[str, ...], handed: Handed, settings: Mapping[str, Any]
+) -> tuple[AttackPlan, list[str]]:
+    """Return the plan of attacks, and a line for each thing that is left out."""
+    card = derive_card(handed, mapping("knowledge", settings.get("knowledge", ())))
+    names = attack_names(target, named)
+    rounds_seen = settings.get("rounds_seen")
+    if rounds_seen is not None and rounds_seen > handed.rounds:
+        where = argument("rounds_seen", rounds_seen)
+        raise UserError(f"{where}: {handed.rounds} round(s) were handed in; expected no more")
+    built, budgets = with_settings(names, settings)
+    refuse_rounds(named, built, target, rounds_seen)
+    across = {name: made.needs.min_rounds for name, made in built.items() if made.needs.min_rounds > handed.rounds}
+    early = [
+        f"{argument('uploads')}: of {handed.rounds} round(s), but attack {name!r} uses {least}; expected a list of rounds, "
+        "each a list of uploads"
+        for name, least in across.items()
+    ]
+    if early and (named or len(across) == len(built)):
+        raise UserError(early[0])
+    there = {name: made for name, made in built.items() if name not in across}
+    chosen, refusals = granted(there, named, target, card, rounds_seen)
+    notices = [f"left out: {line}" for line in (*early, *refusals)]
+    if settings.get("control", True) and handed.summed:
+        notices.append("no negative control: the server sees one sum, in which every client's upload is")
+    elif settings.get("control", True) and len(handed.newest) == 1:
+        notices.append("no negative control: permuting uploads takes two clients at least")
+    if any(name in JUDGED for name in chosen):
+        notices.append("no independent classifier judges class images: it is trained on a run's data")
+    return plan_of(target, chosen, card, budgets, settings, seed=settings.get("seed", 0)), notices
