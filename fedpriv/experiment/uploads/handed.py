@@ -48,17 +48,7 @@ def read_handed(
 ) -> Handed:
     """Check everything at the door and return it.
 
-    Args:
-        uploads: and what follows it, as :func:`fedpriv.attack_uploads` takes them.
-        target: kind of upload.
-        images: of each client.
-        labels: of each client's images.
-        extractor: one or one a client.
-        settings: the rest of what was handed in.
-        numbers: the rounds' own, ascending; default 1, 2, ...
-
-    Raises:
-        UserError: naming the argument, what was given and what would be right.
+    Arguments are those of :func:`fedpriv.attack_uploads`; ``numbers`` are the rounds' own, ascending (default 1, 2, ...).
     """
     device = pick_device(settings.get("device", "auto"))
     rounds = by_round(uploads)
@@ -80,20 +70,8 @@ def read_handed(
     if model is None and target in NETWORKS:
         raise UserError(f"{argument('model')}: missing; weights of a network are attacked through its architecture")
     facts = _facts(settings.get("batch"), {k: len(own[k].images) for k in clients}, read)
-    observations, batches = [], {}
     before = _broadcasts(settings.get("broadcasts"), rounds, number)
-    for place, of_round in enumerate(messages):
-        for k, one in of_round.items():
-            broadcast, known = before[place][k], facts.get(k)
-            if isinstance(one, (Update, Gradient)):
-                if len(rounds) > 1:
-                    raise UserError(
-                        f"{argument('uploads')}: weights of {len(rounds)} rounds; expected those of one round"
-                    )
-                one, broadcast, known = exchange(one, target, model, known)
-            if known is not None:
-                batches[k] = known
-            observations.append(Observation(numbers[place] if numbers else place + 1, k, one, broadcast))
+    observations, batches = _observed(messages, before, target, model, facts, numbers or range(1, len(rounds) + 1))
     n_classes = _n_classes(number, [payload for o in observations for payload in o.upload], own, model)
     handed = Handed(
         target=target,
@@ -114,6 +92,31 @@ def read_handed(
     )
     _check_together(handed)
     return handed
+
+
+def _observed(
+    messages: Sequence[Mapping[int, Message | Update | Gradient]],
+    before: Sequence[Mapping[int, Message]],
+    target: str,
+    model: nn.Module | None,
+    facts: Mapping[int, BatchFacts],
+    numbers: Sequence[int],
+) -> tuple[list[Observation], dict[int, BatchFacts]]:
+    """Return what the server saw in each round of each client, and client -> facts of its local steps."""
+    observations, batches = [], {}
+    for number, of_round, sent in zip(numbers, messages, before, strict=True):
+        for k, one in of_round.items():
+            broadcast, known = sent[k], facts.get(k)
+            if isinstance(one, (Update, Gradient)):
+                if len(messages) > 1:
+                    raise UserError(
+                        f"{argument('uploads')}: weights of {len(messages)} rounds; expected those of one round"
+                    )
+                one, broadcast, known = exchange(one, target, model, known)
+            if known is not None:
+                batches[k] = known
+            observations.append(Observation(number, k, one, broadcast))
+    return observations, batches
 
 
 def _labels_by_client(labels: Any, clients: Sequence[int]) -> dict[int, Any]:

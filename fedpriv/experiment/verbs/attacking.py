@@ -146,7 +146,13 @@ def attack(
     refuse_unknown(settings, SETTINGS)
     target, path = target_name(target), _path(run)
     with contextlib.nullcontext() if path is None else ownership.read(path):  # from the first look at it on
-        return _attack(run, target, texts("attacks", attacks), knowledge, seed, out, listener, settings)
+        named = texts("attacks", attacks)
+        if path is not None and is_recorded(path):
+            return attack_recorded(path, target, named, knowledge, seed, out, listener, settings)
+        if "facts" in settings:
+            where = argument("facts")
+            raise UserError(f"{where}: is about runs that were recorded elsewhere, and {argument('run')} is none")
+        return _attack(run, target, named, knowledge, seed, out, listener, settings)
 
 
 def _path(run: Run | str | Path | None) -> Path | None:
@@ -164,12 +170,6 @@ def _attack(
     settings: AttackSettings,
 ) -> AttackResult:
     path = _path(run)
-    if path is not None and is_recorded(path):
-        return attack_recorded(path, target, named, knowledge, seed, out, listener, settings)
-    if "facts" in settings:
-        raise UserError(
-            f"{argument('facts')}: is about runs that were recorded elsewhere, and {argument('run')} is none"
-        )
     if path is not None:
         _refuse_training(path, settings)
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
