@@ -1,4 +1,4 @@
-"""What only the owner of a recorded run knows: its model, whose data is whose, and what its arrays are."""
+"""Facts that only the owner of a recorded run knows: its model, whose data is whose, and the kinds of its arrays."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Told:
     folder: Path
 
     def call(self, name: str, *given: Any) -> Any:
-        """Return what one of the functions returns; two arguments at most are passed, as many as it takes.
+        """Call one of the functions; two arguments at most are passed, as many as it takes.
 
         Raises:
             UserError: when it is no function, or fails.

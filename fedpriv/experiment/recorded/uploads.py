@@ -45,7 +45,7 @@ class Gathered:
 def gather_uploads(
     run: RecordedRun, told: Told, target: str, round_: int | None, model: nn.Module | None, *, summed: bool
 ) -> Gathered:
-    """Return what clients uploaded of a kind, up to a round.
+    """Return the uploads of a kind, up to a round.
 
     Args:
         run: the recorded run.

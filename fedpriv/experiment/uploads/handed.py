@@ -102,7 +102,7 @@ def _observed(
     facts: Mapping[int, BatchFacts],
     numbers: Sequence[int],
 ) -> tuple[list[Observation], dict[int, BatchFacts]]:
-    """Return what the server saw in each round of each client, and client -> facts of its local steps."""
+    """Return the server's sight of each client in each round, and client -> facts of its local steps."""
     observations, batches = [], {}
     for number, of_round, sent in zip(numbers, messages, before, strict=True):
         for k, one in of_round.items():
