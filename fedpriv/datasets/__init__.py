@@ -38,6 +38,7 @@ PARTITIONS = Registry(
         "iid": "fedpriv.datasets.federated:by_chance",
         "long_tail": "fedpriv.datasets.federated:by_long_tail",
     },
+    contract="fedpriv.util.registry:refuse_no_callable",
 )
 
 

@@ -122,6 +122,8 @@ def test_all_methods_at_once_with_what_is_missing(capsys):
         (["--classes", "10", "--model", "cnn4", "--model-scalars", "5"], "exclude each other"),
         (["--classes", "0"], "--classes"),
         (["--classes", "10", "--model", "cnn4", "--image-size", "8"], "cannot take images"),
+        (["--classes", "10", "--model", "cnn4", "--width", "1" + "0" * 21], "--width"),
+        (["--dataset", "digits", "--partition", "math:pi"], "expected a function, got 3.14"),
     ],
 )
 def test_what_cannot_be_counted_is_refused_with_the_remedy(capsys, arguments, says):

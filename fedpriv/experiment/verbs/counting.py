@@ -166,7 +166,8 @@ def _sizes(given: Mapping[str, Any]) -> tuple[FederationSizes, dict[str, Any], b
         train_sizes = tuple(class_counts(federated).sum(1).tolist())
         where = {"dataset": config.dataset, "partition": config.partition.name, "seed": config.seed}
     else:
-        stated = {name: given[name] for name in ("clients", "image_size") if given.get(name) is not None}
+        checked = ("clients", "image_size", *(("width",) if models is not None else ()))
+        stated = {name: given[name] for name in checked if given.get(name) is not None}
         side = named_config("local", stated, 0).image_size or 32
         image_shape = (given.get("channels") or 3, side, side)
         sizes = {name: given[name] for name in ("classes", "pairs", "samples") if given.get(name) is not None}
