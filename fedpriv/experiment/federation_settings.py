@@ -13,7 +13,7 @@ from fedpriv.util.foreign import given_path
 from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
-    from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.federation.run_directory import EngineChoice, RunConfig
 
 
 class FederationSettings(TypedDict, total=False):
@@ -218,3 +218,26 @@ def named_config(method: str, settings: Mapping[str, Any], seed: int) -> RunConf
         if name not in (*FLAG_NAMES, "seed"):
             raise
         raise UserError(f"{argument(name)}: {error}", keys=error.keys) from error
+
+
+def engine_choice(given: Mapping[str, Any]) -> EngineChoice:
+    """Return the choice of an engine that arguments of a verb describe.
+
+    Args:
+        given: ``engine`` and the other fields of :class:`~fedpriv.federation.run_directory.EngineChoice`.
+
+    Raises:
+        UserError: naming the argument that is out of range, or that the engine does not take.
+    """
+    from fedpriv.federation.run_directory import EngineChoice
+    from fedpriv.util.config import parse
+
+    extra = sorted(given.keys() - {"engine"})
+    if extra and given.get("engine", "local") == "local":
+        raise UserError(f"{argument(extra[0], given[extra[0]])}: goes with {argument('engine', 'flower')}")
+    values = {"name" if name == "engine" else name: value for name, value in given.items()}
+    try:
+        return parse(EngineChoice, values, "engine")
+    except UserError as error:
+        wrong = str(error.keys[0]) if error.keys else "name"
+        raise UserError(f"{argument('engine' if wrong == 'name' else wrong)}: {error}", keys=error.keys) from error

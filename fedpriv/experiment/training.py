@@ -11,6 +11,7 @@ from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
+    from fedpriv.federation.client_part import Engine
     from fedpriv.federation.run_directory import RunConfig
     from fedpriv.federation.summary import RunSummary
 
@@ -24,6 +25,7 @@ def train_run(
     resume: bool = False,
     force: bool = False,
     listener: Listener = SILENT,
+    engine: Engine | None = None,
 ) -> RunSummary:
     """Train a run in a directory, or finish the one that is there; return its summary.
 
@@ -37,17 +39,21 @@ def train_run(
         resume: finish the run that is there.
         force: replace the run that is there.
         listener: hears of the progress.
+        engine: what runs the clients; None for what the configuration names.
 
     Raises:
         UserError: for bad configurations and occupied directories, before anything is written or removed.
+        WorkError: where too few clients answered in a round; the run can be resumed.
     """
+    from fedpriv.experiment.engines import check_engine, deployed, opened
     from fedpriv.experiment.federation import prepare
-    from fedpriv.federation.engines.local import run_clients
     from fedpriv.federation.footprint import refuse_training
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.federation.unsampled import unsampled_facts, warning
 
+    if engine is None:
+        device = check_engine(config.engine, device)
     chosen = pick_device(device)
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     folders.refuse_overlap(out, {}, around={argument("data_dir"): data_dir})
@@ -63,5 +69,17 @@ def train_run(
         if absent is not None and config.unsampled != "left_out":
             listener.warn(warning(absent, config.clients))
         listener.resumable()
-        with listener.progress(f"training {config.method}") as report:
-            return run(federation, directory, run_clients, report)
+        if engine is not None or config.engine.superlink is None:
+            with opened(federation, engine) as clients, listener.progress(f"training {config.method}") as report:
+                summary = run(federation, directory, clients, report)
+            _tell_failures(summary, listener)
+            return summary
+    summary = deployed(directory, device, listener)  # by another process, which holds the directory
+    _tell_failures(summary, listener)
+    return summary
+
+
+def _tell_failures(summary: RunSummary, listener: Listener) -> None:
+    if summary.failures:
+        times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
+        listener.warn(f"{times} left its round (see failures in metrics.jsonl)")

@@ -30,9 +30,10 @@ class LocalTrace:
 class Trace:
     """A recorder for one client step and for the defenses of its upload."""
 
-    def __init__(self) -> None:
-        self._phases: list[tuple[Tensor, ...]] = []
-        self._mixture: Tensor | None = None
+    def __init__(self, noted: LocalTrace | None = None) -> None:
+        """Begin with nothing, or with what was noted elsewhere."""
+        self._phases: list[tuple[Tensor, ...]] = [] if noted is None else [*noted.phases]
+        self._mixture: Tensor | None = None if noted is None else noted.mixture
 
     def local_steps(self, batches: Sequence[Tensor]) -> None:
         """Note the batches of a phase of local training: int64 indices into the training set, one tensor a step."""

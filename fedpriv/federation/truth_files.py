@@ -10,6 +10,7 @@ Nothing that attacks reads it; :mod:`fedpriv.evidence.traces` does, for scorers 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -31,16 +32,32 @@ def trace_path(run: RunDirectory, round_: int, client: int) -> Path:
     return run.path / "truth" / f"round-{round_:04d}" / f"client-{client:03d}.safetensors"
 
 
-def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) -> None:
-    """Store what a client did in a round, and say so."""
+def trace_blocks(trace: LocalTrace) -> dict[str, Tensor]:
+    """Return a trace as tensors on the CPU: ``phase-0.images`` and ``phase-0.sizes``, ..., ``mixture``."""
     held: dict[str, Tensor] = {} if trace.mixture is None else {"mixture": trace.mixture.detach().cpu().contiguous()}
     for number, steps in enumerate(trace.phases):
         images = torch.cat([torch.empty(0, dtype=torch.int64), *(index.cpu() for index in steps)])
         held[f"phase-{number}.images"] = images.to(torch.int32)
         held[f"phase-{number}.sizes"] = torch.tensor([len(index) for index in steps], dtype=torch.int32)
+    return held
+
+
+def trace_of(held: Mapping[str, Tensor]) -> LocalTrace:
+    """Return the trace whose tensors these are.
+
+    Raises:
+        KeyError: where a phase lacks one.
+        RuntimeError: where its sizes do not add up.
+    """
+    phases = [_steps(held, number) for number in range(sum(name.endswith(".sizes") for name in held))]
+    return LocalTrace(tuple(phases), held.get("mixture"))
+
+
+def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) -> None:
+    """Store what a client did in a round, and say so."""
     path = trace_path(run, round_, client)
     with whole(path) as temporary:
-        save_file(held, temporary)
+        save_file(trace_blocks(trace), temporary)
     run.append(LINES, [{"round": round_, "file": path.relative_to(run.path).as_posix()}])
 
 
@@ -50,13 +67,11 @@ def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:
     if not path.is_file():
         raise UserError(f"{path}: missing; it says what the client trained on in that round: train the run again")
     try:
-        held = load_file(checked_tensors(path))
-        phases = [_steps(held, number) for number in range(sum(name.endswith(".sizes") for name in held))]
+        return trace_of(load_file(checked_tensors(path)))
     except (SafetensorError, KeyError, RuntimeError) as error:
         raise UserError(f"{path}: damaged ({error}); train the run again") from error
-    return LocalTrace(tuple(phases), held.get("mixture"))
 
 
-def _steps(held: dict[str, Tensor], number: int) -> tuple[Tensor, ...]:
+def _steps(held: Mapping[str, Tensor], number: int) -> tuple[Tensor, ...]:
     images, sizes = held[f"phase-{number}.images"].long(), held[f"phase-{number}.sizes"].tolist()
     return images.split(sizes) if sizes else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,35 @@ HEADER = "fedpriv"
 def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -> None:
     """Write a message atomically, with ``about`` (round, client, direction, ...) in the header."""
     header = {**about, "format": FORMAT, "kinds": [payload.kind for payload in message]}
-    blocks = {
+    with whole(path) as temporary:
+        # One entry, because the library writes several in no fixed order and equal messages should be equal files.
+        save_file(message_blocks(message), temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
+
+
+def message_blocks(message: Message) -> dict[str, Tensor]:
+    """Return copies of a message's tensors on the CPU, by the payload's place, field and entry: ``0/state/head.bias``."""
+    return {
         f"{position}/{name}": value.detach().cpu().contiguous().clone()
         for position, payload in enumerate(message)
         for name, value in payload.tensors().items()
     }
-    with whole(path) as temporary:
-        # One entry, because the library writes several in no fixed order and equal messages should be equal files.
-        save_file(blocks, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
+
+
+def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> Message:
+    """Return the message whose tensors these are.
+
+    Args:
+        where: how errors begin.
+        kinds: of its payloads, in their order.
+        blocks: as :func:`message_blocks` has them; emptied.
+
+    Raises:
+        UserError: for kinds that are unknown, and tensors that are missing, too many, of another shape or not finite.
+    """
+    message = tuple(_read_payload(where, position, kind, blocks) for position, kind in enumerate(kinds))
+    if blocks:
+        raise UserError(f"{where}: unexpected tensor {min(blocks)!r}; the header names only {', '.join(kinds)}")
+    return message
 
 
 def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
@@ -52,17 +73,14 @@ def load_message(path: Path) -> tuple[Message, dict[str, Any]]:
     kinds = header.get("kinds")
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise UserError(f"{path}: header field 'kinds' is missing or no list of names")
-    message = tuple(_read_payload(path, position, kind, blocks) for position, kind in enumerate(kinds))
-    if blocks:
-        raise UserError(f"{path}: unexpected tensor {min(blocks)!r}; the header names only {', '.join(kinds)}")
-    return message, header
+    return message_of(str(path), kinds, blocks), header
 
 
-def _read_payload(path: Path, position: int, kind: str, blocks: dict[str, Tensor]) -> Payload:
+def _read_payload(where: str, position: int, kind: str, blocks: dict[str, Tensor]) -> Payload:
     try:
         made = payload_kind(kind)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{where}: {error}") from error
     values: dict[str, Any] = {}
     for spec in fields(made):
         name = f"{position}/{spec.name}"
@@ -72,12 +90,12 @@ def _read_payload(path: Path, position: int, kind: str, blocks: dict[str, Tensor
         elif name in blocks:
             values[spec.name] = blocks.pop(name)
         elif not spec.metadata["optional"]:
-            raise UserError(f"{path}: tensor {name!r} of {kind} is missing")
+            raise UserError(f"{where}: tensor {name!r} of {kind} is missing")
     try:
         payload = made(**values)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{where}: {error}") from error
     wrong = payload.non_finite()
     if wrong is not None:
-        raise UserError(f"{path}: {kind}.{wrong} holds NaN or infinity; expected finite numbers")
+        raise UserError(f"{where}: {kind}.{wrong} holds NaN or infinity; expected finite numbers")
     return payload

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from fedpriv.experiment.federation_settings import FederationSettings, named_config
+from fedpriv.experiment.federation_settings import FederationSettings, engine_choice, named_config
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.training import train_run
@@ -80,6 +80,11 @@ def train(
     force: bool = False,
     device: str = "auto",
     download: bool = False,
+    engine: str | None = None,
+    min_clients: int | None = None,
+    client_timeout: float | None = None,
+    nodes: int | None = None,
+    superlink: str | None = None,
     listener: Listener = SILENT,
     **federation: Unpack[FederationSettings],
 ) -> Run:
@@ -98,18 +103,33 @@ def train(
         force: replace ``out`` if it exists.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
         download: fetch the data set if it is missing.
+        engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
+        min_clients: clients that fail leave their round while at least so many others answered (default 1). This and the
+            following are of engine ``flower`` alone.
+        client_timeout: seconds after which a client that has not answered leaves the round (default 600).
+        nodes: simulated nodes (default: one for each client of a round), or nodes of the SuperLink to wait for (default 1).
+        superlink: name of a SuperLink in Flower's configuration, in place of a simulation.
         listener: hears of the progress.
         federation: the settings of the federation; see :class:`FederationSettings`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything is written.
+        WorkError: where fewer clients answered than ``min_clients``; what is done is kept, and ``resume`` goes on with it.
     """
+    choices = {"engine": engine, "min_clients": min_clients, "client_timeout": client_timeout}
+    choices |= {"nodes": nodes, "superlink": superlink}
+    chosen = {name: value for name, value in choices.items() if value is not None}
     if resume:
-        given = [*(["method"] if method is not None else []), *(["seed"] if seed is not None else []), *federation]
+        given = [
+            *(["method"] if method is not None else []),
+            *(["seed"] if seed is not None else []),
+            *federation,
+            *chosen,
+        ]
         path, scratch = _to_resume(out, given, force=force), None
         config = RunDirectory.open(path).config
     else:
-        config = named_config(method or "fedre", federation, seed or 0)
+        config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(out)
     train_run(path, config, device=device, download=download, resume=resume, force=force, listener=listener)
     return Run(path, scratch)
