@@ -1,4 +1,4 @@
-"""A run handed to a SuperLink: ``flwr run`` submits an app without code, and the SuperLink's machine writes the directory."""
+"""A run handed to a SuperLink: ``flwr run`` submits an app without code, and the SuperLink writes the directory."""
 
 from __future__ import annotations
 

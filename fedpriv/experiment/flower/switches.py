@@ -34,5 +34,5 @@ def require_flower(*, simulation: bool) -> None:
     for name, wanted in (("flwr", True), ("ray", simulation)):
         if wanted and importlib.util.find_spec(name) is None:
             raise UserError(
-                f"{argument('engine', 'flower')}: needs {name}, which is not installed: pip install \"fedpriv[flower]\""
+                f'{argument("engine", "flower")}: needs {name}, which is not installed: pip install "fedpriv[flower]"'
             )
