@@ -12,6 +12,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.federation.client_part import Engine
+    from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunConfig
     from fedpriv.federation.summary import RunSummary
 
@@ -50,7 +51,6 @@ def train_run(
     from fedpriv.federation.footprint import refuse_training
     from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
-    from fedpriv.federation.unsampled import unsampled_facts, warning
 
     if engine is None:
         device = check_engine(config.engine, device)
@@ -65,21 +65,23 @@ def train_run(
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
             return directory.summary
-        absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
-        if absent is not None and config.unsampled != "left_out":
-            listener.warn(warning(absent, config.clients))
+        _tell_unsampled(federation, listener)
         listener.resumable()
-        if engine is not None or config.engine.superlink is None:
+        here = engine is not None or config.engine.superlink is None
+        if here:
             with opened(federation, engine) as clients, listener.progress(f"training {config.method}") as report:
-                summary = run(federation, directory, clients, report)
-            _tell_failures(summary, listener)
-            return summary
-    summary = deployed(directory, device, listener)  # by another process, which holds the directory
-    _tell_failures(summary, listener)
-    return summary
-
-
-def _tell_failures(summary: RunSummary, listener: Listener) -> None:
+                run(federation, directory, clients, report)
+    summary = directory.summary if here else deployed(directory, device, listener)  # another process holds it
     if summary.failures:
         times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
         listener.warn(f"{times} left its round (see failures in metrics.jsonl)")
+    return summary
+
+
+def _tell_unsampled(federation: Federation, listener: Listener) -> None:
+    from fedpriv.federation.unsampled import unsampled_facts, warning
+
+    config = federation.config
+    absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
+    if absent is not None and config.unsampled != "left_out":
+        listener.warn(warning(absent, config.clients))

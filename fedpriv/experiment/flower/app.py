@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-
 from fedpriv.experiment.flower.client import answer
 from fedpriv.experiment.flower.deployment import Outcome, write_outcome
 from fedpriv.experiment.flower.engine import FlowerEngine
@@ -39,8 +36,21 @@ def serve(grid: Any, context: Any) -> None:
         write_outcome(path, Outcome(0, ""))
 
 
-server_app = ServerApp()
-server_app.main()(serve)
+def _server() -> Any:
+    from flwr.serverapp import ServerApp
 
-client_app = ClientApp()
-client_app.train()(answer)
+    app = ServerApp()
+    app.main()(serve)
+    return app
+
+
+def _client() -> Any:
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+    app.train()(answer)
+    return app
+
+
+server_app = _server()
+client_app = _client()

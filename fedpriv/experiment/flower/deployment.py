@@ -51,7 +51,7 @@ device = {device}
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the SuperLink's side of a run ended.
+    """The end of the SuperLink's side of a run.
 
     Attributes:
         code: as the command line exits: 0, 1 for work that failed, 2 for what the user can mend; -1 before the end.

@@ -88,7 +88,7 @@ def pack_job(config: RunConfig, device: str, job: ClientJob, data: str) -> Any:
 
 
 def read_job(records: Any) -> Asked:
-    """Return what a node is asked.
+    """Return the job that a node is handed.
 
     Raises:
         UserError: for what is no job of this version.
