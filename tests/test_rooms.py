@@ -58,7 +58,6 @@ LARGER: dict[str, str] = {
     "fedpriv.experiment.verbs.reporting.report": _VERB,
     "fedpriv.experiment.verbs.reproducing.reproduce": _VERB,
     "fedpriv.experiment.verbs.training.train": _VERB,
-    "fedpriv.experiment.verbs.uploading.attack_uploads": _VERB,
     "fedpriv.experiment.plan.options_by_attack": "one rule after the other",
     "fedpriv.federation.prepared.prepare": "one part of a federation after the other",
     "fedpriv.scoring.score.score": "one part of the record after the other",

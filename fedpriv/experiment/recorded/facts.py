@@ -191,13 +191,13 @@ def read_facts(run: Path, given: Any) -> Told:
 
 @contextlib.contextmanager
 def _found_below(folder: Path) -> Iterator[None]:
-    """Let modules in a folder be found, after all others."""
-    place = str(folder)
-    sys.path.append(place)
+    """Let modules in a folder, and in the working directory, be found, after all others."""
+    before = list(sys.path)
+    sys.path += [str(folder), str(Path.cwd())]
     try:
         yield
     finally:
-        sys.path.remove(place)
+        sys.path[:] = before
 
 
 class _Normalized:

@@ -1,0 +1,1 @@
+"""my-app: a Flower app in the structure of Flower's own PyTorch template."""
