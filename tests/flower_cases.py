@@ -2,6 +2,7 @@
 
 import os
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ class LocalGrid(Grid):
 
     @property
     def run(self):
-        return "the run"
+        return SimpleNamespace(run_id=1)
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
         return Message(content, dst_node_id, message_type, group_id=group_id)

@@ -92,7 +92,7 @@ class RecordingGrid:
             replies = list(replies)
         if self._recorder.stopped:
             return replies
-        with self._recorder.guarded(), self._lock:
+        with self._recorder.together(), self._lock:
             by_node = {message.metadata.dst_node_id: place for message, place in zip(sent, places, strict=True)}
             for reply in replies:
                 self._show_reply(reply, by_node.get(reply.metadata.src_node_id))
@@ -123,7 +123,7 @@ class RecordingGrid:
             replies = list(replies)
         if self._recorder.stopped:
             return replies
-        with self._recorder.guarded(), self._lock:
+        with self._recorder.together(), self._lock:
             for reply in replies:
                 place, _ = self._pending.pop(reply.metadata.reply_to_message_id, (None, ""))
                 self._show_reply(reply, place)
@@ -145,7 +145,7 @@ class RecordingGrid:
         places: list[_Place] = []
         if self._recorder.stopped:
             return places
-        with self._recorder.guarded(), self._lock:
+        with self._recorder.together(), self._lock:
             groups: dict[tuple[Any, ...], list[int]] = {}
             for number, message in enumerate(messages):
                 place = self._place(message)

@@ -15,7 +15,7 @@ client's data is here: the truth is written on the clients' side (:mod:`fedpriv.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -163,19 +163,20 @@ class RecordedRun:
 
     # ------------------------------------------------------------ writing
 
-    def add(self, seen: Seen, sets: Mapping[str, Mapping[str, Tensor]], number: int) -> Seen:
-        """Write a message, then its line, which is the ``number``-th of its round; return the line."""
-        if any(sets.values()):
-            folder = "broadcasts" if seen.direction == "down" else "uploads"
-            name = f"{folder}/round-{seen.round:04d}/{number:04d}.safetensors"
-            write_sets(self.path / name, sets, {"round": seen.round, "phase": seen.phase, "direction": seen.direction})
-            seen = seen.model_copy(update={"file": name})
-        self.add_line(seen)
-        return seen
+    def store(self, seen: Seen, sets: Mapping[str, Mapping[str, Tensor]], number: int) -> Seen:
+        """Write the arrays of a message, whose line is the ``number``-th of its round; return the line with their file."""
+        if not any(sets.values()):
+            return seen
+        folder = "broadcasts" if seen.direction == "down" else "uploads"
+        name = f"{folder}/round-{seen.round:04d}/{number:04d}.safetensors"
+        write_sets(self.path / name, sets, {"round": seen.round, "phase": seen.phase, "direction": seen.direction})
+        return seen.model_copy(update={"file": name})
 
-    def add_line(self, seen: Seen) -> None:
-        """Write the line of a message whose arrays, if it had any, are on disk."""
-        append_lines(self._round_path(seen.round), [seen.model_dump(mode="json")])
+    def add_lines(self, messages: Sequence[Seen]) -> None:
+        """Write the lines of messages whose arrays, if they had any, are on disk."""
+        for number in dict.fromkeys(seen.round for seen in messages):
+            own = [seen.model_dump(mode="json") for seen in messages if seen.round == number]
+            append_lines(self._round_path(number), own)
 
     def add_note(self, note: Note) -> None:
         """Write down something unusual."""

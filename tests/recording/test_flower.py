@@ -145,7 +145,7 @@ def test_arrays_that_cannot_be_read_are_left_out_and_said(tmp_path):
 
 def test_a_fault_of_the_recorder_leaves_the_federation_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        RecordedRun, "add", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        RecordedRun, "store", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
     assert recorded(strategy_main, tmp_path / "run").wire == played(strategy_main).wire
     assert capsys.readouterr().err.count("recording stops") == 1

@@ -155,7 +155,7 @@ def test_a_fault_inside_stops_the_recording_and_raises_nothing(tmp_path, monkeyp
     said = []
     recorder = recorded(tmp_path / "run", said, rounds=(1,))
     monkeypatch.setattr(
-        RecordedRun, "add", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        RecordedRun, "store", lambda *given: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
     recorder.broadcast(2, ["7"], weights(2))
     assert recorder.stopped
@@ -280,3 +280,19 @@ def test_a_line_keeps_numbers_and_short_texts_only(tmp_path):
     recorder.close()
     (seen,) = RecordedRun.open(tmp_path / "run").messages(1)
     assert seen == Seen(round=1, phase="train", direction="up", clients=("a",), facts={"n": 3, "loss": 0.5, "ok": True})
+
+
+def test_messages_that_came_at_once_are_written_at_once_and_a_fault_among_them_keeps_the_others(tmp_path, monkeypatch):
+    recorder = Recorder(tmp_path / "run", "test 1.0", say=lambda line: None)
+    with recorder.together():
+        recorder.broadcast(1, ["7", "9"], weights())
+        recorder.upload(1, "7", weights(2))
+        assert not (tmp_path / "run" / "rounds").exists()
+    assert len(RecordedRun.open(tmp_path / "run").messages(1)) == 2
+    with recorder.together():
+        recorder.broadcast(2, ["7", "9"], weights())
+        monkeypatch.setattr(RecordedRun, "store", lambda *given: 1 / 0)
+        recorder.upload(2, "7", weights(2))
+        recorder.settled(2)
+    assert recorder.stopped
+    assert [one.direction for one in RecordedRun.open(tmp_path / "run").messages(2)] == ["down"]
