@@ -92,6 +92,7 @@ from fedpriv.util.folders import numbered
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: results/TARGET).")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted attack in --out; repeat the other flags.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.redact_option
 @common.common_options
 @click.pass_context
 def attack(ctx: click.Context, /, target: str, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:

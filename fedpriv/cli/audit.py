@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("study", required=False, type=click.Path(path_type=Path), metavar="[STUDY.toml]")
 @study_options
+@common.redact_option
 @common.device_option
 @click.option("--chunk-rows", type=click.IntRange(1), help="Rows of an attack at a time; bounds memory.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes, one thread each.")

@@ -114,6 +114,16 @@ def device_option(command: F) -> F:
     return option(command)
 
 
+def redact_option(command: F) -> F:
+    """Add ``--redact``."""
+    option = click.option(
+        "--redact",
+        metavar="blur|omit|none",
+        help="Blur or omit pictures of people, so that it can be passed on (docs/redaction.md).",
+    )
+    return option(command)
+
+
 _COMMANDS = {"catalogue": "list", "estimate": "audit --dry-run"}
 """Verbs whose commands are called otherwise."""
 

@@ -26,6 +26,7 @@ from fedpriv.util.folders import numbered
 )
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.redact_option
 @common.common_options
 def report(
     directories: tuple[Path, ...],

@@ -34,6 +34,7 @@ from fedpriv.cli import common
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes, one thread each.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: claims/CLAIM-SCALE).")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.redact_option
 @common.common_options
 @click.pass_context
 def reproduce(

@@ -17,16 +17,22 @@ from fedpriv.cli.attack_summary import show_attacks, verdict_json
 @click.option(
     "--metric", "metrics", multiple=True, metavar="MODULE:NAME", help="A measure of your own (repeat for more)."
 )
+@common.redact_option
 @common.common_options
 def score(
-    directories: tuple[Path, ...], seed: int | None, metrics: tuple[str, ...], as_json: bool, quiet: bool
+    directories: tuple[Path, ...],
+    seed: int | None,
+    metrics: tuple[str, ...],
+    redact: str | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Score attack directories again; rewrites metrics.json and the image grid.
 
     Membership and property inference are not scored again: they store no scores of single candidates.
     """
     listener = common.Terminal(quiet=quiet, as_json=True)
-    records = fedpriv.score(directories, seed=seed, metrics=metrics, listener=listener)
+    records = fedpriv.score(directories, seed=seed, metrics=metrics, redact=redact, listener=listener)
     if quiet and not as_json:
         return
     from fedpriv.scoring.judgement import judge_page

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.plan import AttackPlan, build_attacks, options_by_attack, parse_budgets
+from fedpriv.scoring.redaction import read_rule
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
@@ -47,5 +48,6 @@ def plan_of(
         budgets=budgets,
         control=settings.get("control", True),
         chunk_rows=settings.get("chunk_rows"),
+        redact=read_rule(settings.get("redact")),
         **more,
     )

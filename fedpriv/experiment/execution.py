@@ -198,6 +198,7 @@ def _attack(
         kind=plan.target,
         trained=ground.trained,
         say=listener.say,
+        redact=plan.redact,
     )
     return attack_and_score(directory, job, evidence, execution, look_up, listener)
 

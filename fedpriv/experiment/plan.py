@@ -69,6 +69,7 @@ class AttackPlan:
         chunk_rows: rows at a time.
         device: a name of ``--device``.
         download: fetch the data set where it is missing.
+        redact: rule by which images are kept out of what is stored and drawn (:mod:`fedpriv.scoring.redaction`).
     """
 
     target: str
@@ -86,6 +87,7 @@ class AttackPlan:
     device: str = "auto"
     download: bool = False
     inferences: Mapping[str, Inference] = field(default_factory=dict)
+    redact: str = "none"
 
     @property
     def moments(self) -> tuple[tuple[Stage | None, int | None], ...]:

@@ -38,8 +38,8 @@ class Request:
         config: of the run that is trained first, or None.
         knowledge: the card.
         results: names of the folders that there will be.
-        target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed: as
-            of :class:`fedpriv.experiment.plan.AttackPlan`.
+        target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed,
+            redact: as of :class:`fedpriv.experiment.plan.AttackPlan`.
     """
 
     run: str | None
@@ -57,6 +57,7 @@ class Request:
     control: bool
     control_every_budget: bool
     seed: int
+    redact: str
     results: tuple[str, ...]
 
     @classmethod
@@ -134,7 +135,7 @@ def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
             f"{before.get('identity')}); attack this one into another {argument('out')}"
         )
     # A run that was moved is still the same.
-    changed = differences(before | {"run": None}, {**described, "run": None})
+    changed = differences({"redact": "none"} | before | {"run": None}, {**described, "run": None})
     if changed:
         raise UserError(
             f"{folder}: was made with other flags ({', '.join(changed)} differ); resume with the same flags"

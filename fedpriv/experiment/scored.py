@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedpriv.experiment.fits import with_fits
 from fedpriv.experiment.suite import Execution, attack_in_pieces, forget_pieces
 from fedpriv.pages.grid import grid_png
+from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import AttackRecord, save_attack
 from fedpriv.util.files import write_bytes
@@ -76,17 +77,27 @@ def attack_and_score(
     found = look_up()
     if permuted is not None:
         reconstruction = with_fits(job.attack, reconstruction, permuted, evidence, found.truths, execution)
-    record = score(reconstruction, found.truths, permuted, seed=execution.seed, about=found.about, judge=found.judge)
-    whole = AttackRecord(directory, reconstruction, permuted, found.truths, found.about, record)
-    write_bytes(directory / "grid.png", grid_png(whole))
+    about = found.about.model_copy(update={"redacted": execution.redact})
+    record = score(reconstruction, found.truths, permuted, seed=execution.seed, about=about, judge=found.judge)
+    whole = AttackRecord(directory, reconstruction, permuted, found.truths, about, record)
+    draw(whole)
     save_attack(
         directory,
         reconstruction=reconstruction,
         truths=found.truths,
-        about=found.about,
+        about=about,
         permuted=permuted,
         metrics=record,
         judge=found.judge,
     )
     forget_pieces(directory)
     return record
+
+
+def draw(attack: AttackRecord) -> None:
+    """Draw the picture of a scored attack into its folder, or remove it where the rule is that there is none."""
+    place = attack.directory / "grid.png"
+    if attack.about.redacted == OMIT:
+        place.unlink(missing_ok=True)
+    else:
+        write_bytes(place, grid_png(attack))

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.observation import Knowledge, Observation, Reconstruction, TargetId
 from fedpriv.attacks.trained import Trained
+from fedpriv.scoring.redaction import NONE
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.util import ownership
 from fedpriv.util.listener import SILENT
@@ -34,6 +35,7 @@ class Execution:
         kind: of upload that is attacked, where needs differ by it.
         trained: networks of the attacker's own that are trained already.
         say: told in a line what a person should know.
+        redact: rule by which images are kept out of what is stored and drawn.
     """
 
     seed: int
@@ -43,6 +45,7 @@ class Execution:
     kind: str | None = None
     trained: Trained = field(default_factory=Trained)
     say: Callable[[str], None] = SILENT.say
+    redact: str = NONE
 
 
 def attack_in_pieces(

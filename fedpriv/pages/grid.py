@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.truth import Truth
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
@@ -20,6 +21,7 @@ from fedpriv.scoring.leakage import psnr
 from fedpriv.scoring.panel import own_guesses, settle
 from fedpriv.scoring.ranking import title
 from fedpriv.scoring.records import ReconstructionRecord
+from fedpriv.scoring.redaction import BLUR, NONE, OMIT, RULES, blurred
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.util.errors import UserError
 from fedpriv.util.escape import any_letters, one_line, picture_text
@@ -89,13 +91,22 @@ def grid_figure(
         raise UserError(f"grid: quantiles {tuple(quantiles)} should lie strictly between 0 and 1")
     names, columns = grid_columns(attack, every_target, quantiles)
     record = scored(attack)
-    return _draw(names, columns, _title(record), _subtitle(record, columns))
+    redacted = "" if attack.about.redacted == NONE else f"\nRedacted: {RULES[attack.about.redacted]}."
+    return _draw(names, columns, _title(record), _subtitle(record, columns) + redacted)
 
 
 def grid_columns(
     attack: AttackRecord, every_target: bool | None = None, quantiles: Sequence[float] = QUANTILES
 ) -> tuple[list[str], list[Column]]:
-    """Return the names of the rows and the columns of the picture; arguments as :func:`grid_png` has them."""
+    """Return the names of the rows and the columns of the picture; arguments as :func:`grid_png` has them.
+
+    Of a redacted attack the rows of true images are left out, and all other pictures are blurred.
+    """
+    rule = attack.about.redacted
+    if rule == OMIT:
+        raise UserError(f"{attack.directory}: no picture of it is to be made: it is redacted ({rule})")
+    if rule == BLUR and attack.truths is None:
+        return _stored_columns(attack, every_target, quantiles)
     if attack.truths is None:
         raise UserError(f"{attack.directory}: no picture without the private truth")
     record, truths = scored(attack), attack.truths
@@ -136,10 +147,42 @@ def grid_columns(
             one = score_guesses(shots, truth, None)
             reached.append(_pair_score(shots, truth, one, member, several))
             cells.append((shots[one.assigned[member]], f"{reached[-1]:.1f} dB"))
-        label = "" if target.label < 0 else f" · class {target.label}"
-        note = f"client {target.client} · round {target.round}{label}"
+        note = _note(target)
         columns.append(Column(heading, note, tuple(cells), reached[0] > reached[1]))
-    return names, columns
+    return (names, columns) if rule == NONE else _blurred(names, columns, 2 if mixed else 1)
+
+
+def _blurred(names: list[str], columns: Sequence[Column], n_true: int) -> tuple[list[str], list[Column]]:
+    """Return rows and columns without the true images, which come first, and the others blurred."""
+    shown = [
+        replace(column, cells=tuple((blurred(image), caption) for image, caption in column.cells[n_true:]))
+        for column in columns
+    ]
+    return names[n_true:], shown
+
+
+def _stored_columns(
+    attack: AttackRecord, every_target: bool | None, quantiles: Sequence[float]
+) -> tuple[list[str], list[Column]]:
+    """Return the reconstructions of a folder that was stored blurred: the first guess of each target, with its score."""
+    found = settle(attack.reconstruction.to_cpu().images)[0]
+    scores = scored(attack).metrics.psnr_db.per_target
+    told = scores is not None and len(scores) == len(found) and found.shape[1] == 1
+    values = [float(value) for value in scores] if told and scores is not None else [0.0] * len(found)
+    everything = len(found) <= FEW if every_target is None else every_target
+    picked = list(range(len(found))) if everything else at_quantiles(values, quantiles)
+    headings = [""] * len(found) if everything else [f"{100 * q:.0f} % quantile" for q in quantiles]
+    columns = []
+    for row, heading in zip(picked, headings, strict=False):
+        caption = f"{values[row]:.1f} dB" if told else ""
+        note = _note(attack.reconstruction.targets[row])
+        columns.append(Column(heading, note, ((blurred(found[row, 0]), caption),), False))
+    return ["reconstruction"], columns
+
+
+def _note(target: TargetId) -> str:
+    label = "" if target.label < 0 else f" · class {target.label}"
+    return f"client {target.client} · round {target.round}{label}"
 
 
 def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from fedpriv.pages.grid import Column, grid_columns
+from fedpriv.scoring.redaction import NONE, OMIT, RULES
 from fedpriv.scoring.storage import AttackRecord
 
 PAGE_BYTES = 3_400_000
@@ -47,13 +48,14 @@ class PictureTable:
 
 
 def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
-    """Return the pictures of a scored attack, or None where the private truth was left out.
+    """Return the pictures of a scored attack, or None where the truth was left out or the rule is that there are none.
 
     Args:
         attack: a scored attack.
         room: bytes that its pictures may take on the page.
     """
-    if attack.truths is None:
+    rule = attack.about.redacted
+    if rule == OMIT or (attack.truths is None and rule == NONE):
         return None
     names, columns = grid_columns(attack)
     names = [" ".join(name.split("\n")) for name in names]
@@ -68,7 +70,8 @@ def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
         for row, name in enumerate(names)
     )
     headings = tuple((c.heading or f"target {place}", c.note) for place, c in enumerate(columns, start=1))
-    return PictureTable(headings, rows, _remark(*step))
+    redacted = "" if rule == NONE else f"Redacted: {RULES[rule]}. "
+    return PictureTable(headings, rows, redacted + _remark(*step))
 
 
 def _cell(name: str, column: Column, uri: str, row: int) -> Cell:

@@ -32,6 +32,7 @@ from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import in_order, largest_budgets
 from fedpriv.scoring.records import InferenceResult, Labels, Provenance
+from fedpriv.scoring.redaction import NONE, stricter
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.scoring.verdict import BADGES, TOGETHER
 from fedpriv.scoring.verdict import inferred as inferred_words
@@ -149,6 +150,7 @@ def write_results(
     study: StudyFacts | None = None,
     alone: Baselines | None = None,
     left_out: Sequence[LeftOut] = (),
+    redact: str = NONE,
 ) -> None:
     """Write the same of results that are read already.
 
@@ -160,10 +162,12 @@ def write_results(
         study: likewise.
         alone: likewise.
         left_out: results that could not be read, which the page names.
+        redact: rule by which pictures are kept out of the page; what is stored redacted is shown by the stricter rule.
 
     Raises:
         UserError: when an attack was not scored.
     """
+    attacks = [_redacted(attack, redact) for attack in attacks]
     called = {} if study is None else study.labels
     found = [_called(attack, called) for attack in attacks]
     scores = {folder: _labels(record, folder, called) for folder, record in inferred.items()}
@@ -200,6 +204,11 @@ def write_results(
 
 def _labels(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
     return about.model_copy(update={"labels": called.get(folder.resolve())})
+
+
+def _redacted(attack: AttackRecord, rule: str) -> AttackRecord:
+    kept = stricter(attack.about.redacted, rule)
+    return replace(attack, about=attack.about.model_copy(update={"redacted": kept}))
 
 
 def _called(attack: AttackRecord, called: Mapping[Path, Labels]) -> AttackRecord:

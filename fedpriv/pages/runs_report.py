@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.federation.regions import Regions, load_regions
@@ -29,6 +29,7 @@ from fedpriv.pages.run_records import (
     settings,
     shared_settings,
 )
+from fedpriv.scoring.redaction import NONE
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import write_text
@@ -108,6 +109,7 @@ def write_runs_report(
     attacks: str | None = None,
     representations: Mapping[Path, Representations | str] | None = None,
     left_out: Sequence[LeftOut] = (),
+    redact: str = NONE,
 ) -> None:
     """Write ``runs.html``, ``runs.md``, ``runs.csv`` and the pictures into the folder ``out``.
 
@@ -119,6 +121,7 @@ def write_runs_report(
         attacks: file name of the page about attacks beside this one, or None.
         representations: of some runs by their folders, or why there are none.
         left_out: results that could not be read, which the page names.
+        redact: rule by which samples are kept out of the page: with any, no map shows where samples lie on the plane.
 
     Raises:
         UserError: when there are no runs, one is damaged or unfinished, or the target is out of range.
@@ -130,6 +133,8 @@ def write_runs_report(
     rows = tuple(_row(run, predictor, target_accuracy, target_of) for run in runs for predictor in run.predictors)
     shared, differing = shared_settings(runs)
     sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
+    if redact != NONE:
+        sections = tuple(replace(section, regions=None) for section in sections)
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
     convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
     maps = [_mapped(n, run, (representations or {}).get(run.directory.path)) for n, run in enumerate(runs, start=1)]

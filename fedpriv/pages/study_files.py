@@ -65,6 +65,7 @@ class StudyFile(_Part):
     targets: int | None = None
     control: bool | None = None
     local: bool | None = None
+    redact: str = "none"
     stages: list[str] = []
     rounds_seen: int | None = None
 

@@ -35,6 +35,7 @@ from fedpriv.scoring.records import (
     PropertyRecord,
     ReconstructionRecord,
 )
+from fedpriv.scoring.redaction import NONE, withheld
 from fedpriv.scoring.tensor_files import load_reconstruction, load_truths, save_reconstruction, save_truths
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_bytes, read_json, write_text
@@ -163,20 +164,27 @@ def save_attack(
     metrics: ReconstructionRecord | None = None,
     judge: ClassEvaluator | None = None,
 ) -> None:
-    """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory."""
+    """Write an attack directory. ``about.json`` comes last, so an interrupted writing leaves no valid directory.
+
+    Where ``about`` says that it is redacted, images are withheld by that rule, and neither truths nor judge are written.
+    """
     mark(directory, "attack")
+    kept = about.redacted == NONE
     # An older directory's about.json would vouch for a mixture of old and new files.
     (directory / ABOUT).unlink(missing_ok=True)
     (directory / METRICS).unlink(missing_ok=True)
-    save_reconstruction(directory / RECONSTRUCTION, reconstruction)
+    save_reconstruction(directory / RECONSTRUCTION, withheld(reconstruction, about.redacted))
     if permuted is None:
         (directory / PERMUTED).unlink(missing_ok=True)
     else:
-        save_reconstruction(directory / PERMUTED, permuted)
-    save_truths(directory / TRUTH, truths)
+        save_reconstruction(directory / PERMUTED, withheld(permuted, about.redacted))
+    if kept:
+        save_truths(directory / TRUTH, truths)
+    else:
+        (directory / TRUTH).unlink(missing_ok=True)
     if metrics is not None:
         write_record(directory, metrics)
-    if judge is not None:
+    if judge is not None and kept:
         save_class_evaluator(directory, judge)
     else:
         (directory / JUDGE).unlink(missing_ok=True)

@@ -369,6 +369,7 @@ def _plan(
         budgets=entry.budgets,
         control=study.control,
         chunk_rows=execution.chunk_rows,
+        redact=study.redact,
         device=execution.device,
         download=execution.download,
     )

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MinLen
 from pydantic import (
@@ -169,6 +169,7 @@ class WrittenStudy(BaseModel):
     targets: _Number = 48
     control: Annotated[bool, Strict()] = True
     local: Annotated[bool, Strict()] = True
+    redact: Literal["none", "blur", "omit"] = "none"
     stages: Annotated[list[_Text], BeforeValidator(_listed)] = []
     rounds_seen: _Number | None = None
     axes: dict[str, Any] = {}
@@ -256,6 +257,8 @@ def _from_texts(name: str, value: Any) -> Any:
         if texts is None and not isinstance(value, Mapping):
             raise UserError(f"{argument('axes', value)}: expected a mapping, or texts KEY=VALUE,VALUE")
         return value if texts is None else parse_axes(texts)
+    if name == "redact":
+        return value
     if name == "knowledge":
         return mapping("knowledge", value)
     if texts is None:

@@ -110,6 +110,7 @@ class Study:
         targets: how many targets a cell at most.
         control: whether permuted uploads are attacked too.
         local: whether the same clients are trained without any exchange too.
+        redact: rule by which images are kept out of what is stored and drawn.
         stages: of training that are attacked; empty for the last round only.
         rounds_seen: rounds that attacks across rounds use; None for all that are stored.
         origin: where it was read from.
@@ -124,6 +125,7 @@ class Study:
     targets: int
     control: bool
     local: bool
+    redact: str
     stages: tuple[Stage, ...]
     rounds_seen: int | None
     origin: Origin = field(compare=False)

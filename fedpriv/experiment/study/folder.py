@@ -34,6 +34,8 @@ def described(study: Study, command: str = "") -> StudyFile:
     """Return a study as ``study.json`` holds it, its grids expanded and every default filled in."""
     held, file = _fields(study), study.origin.file
     del held["card"]["rounds_seen"]
+    if held["redact"] == "none":  # as studies had it before there were rules
+        del held["redact"]
     held |= {"format": FORMAT, "source": None if file is None else str(file), "command": command}
     return StudyFile.model_validate(held | {"written": plain(study.origin.values)})
 

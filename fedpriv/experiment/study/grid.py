@@ -68,6 +68,7 @@ def parse_study(origin: Origin) -> Study:
         targets=written.targets,
         control=written.control,
         local=written.local,
+        redact=written.redact,
         stages=stages,
         rounds_seen=written.rounds_seen,
         origin=origin,

@@ -86,6 +86,8 @@ class AttackSettings(FederationSettings, total=False):
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, once the work has taken ten seconds, and on a GPU one. Results do not depend on it.
         download: fetch the data set if it is missing.
+        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn, so that it can be passed on
+            (docs/redaction.md); ``none`` (default) keeps them.
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
     """
@@ -106,6 +108,7 @@ class AttackSettings(FederationSettings, total=False):
     device: str
     workers: int | str
     download: bool
+    redact: str | None
     resume: bool
     force: bool
 

@@ -36,6 +36,7 @@ class StudySettings(FederationSettings, total=False):
         targets: how many targets a cell at most (default 48).
         control: also attack permuted uploads (default True).
         local: also train the clients of each federation without any exchange, where no method is ``local`` (default True).
+        redact: ``blur`` or ``omit`` pictures of people in all that is stored of attacks and drawn (docs/redaction.md).
         stages: also attack early, middle, converged stages.
         rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid,
@@ -55,6 +56,7 @@ class StudySettings(FederationSettings, total=False):
     targets: int
     control: bool
     local: bool
+    redact: str
     stages: Sequence[str]
     rounds_seen: int
     axes: Mapping[str, Any] | Sequence[str]

@@ -21,6 +21,7 @@ from fedpriv.pages.report import load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import StudyResults, read_results, together
+from fedpriv.scoring.redaction import read_rule
 from fedpriv.scoring.storage import load_scores
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
@@ -61,6 +62,7 @@ def report(
     target_of: str | None = None,
     representations: str | None = None,
     strict: bool = False,
+    redact: str | None = None,
     force: bool = False,
     listener: Listener = SILENT,
 ) -> Report:
@@ -78,12 +80,15 @@ def report(
             class means of training images, ``prototypes``; the data are read again for it. None for no map.
         strict: refuse what did not come to its end (run, suite, study) or is damaged; otherwise it is left out, and both
             ``listener`` and the pages name it.
+        redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
+            is stored redacted is never shown by a milder rule.
         force: replace ``out`` if it exists.
         listener: hears of what is left out.
 
     Raises:
         UserError: for folders that hold no results, or an ``out`` that overlaps them.
     """
+    rule = read_rule(redact)
     given = given_folders(results, (AttackResult, Run))
     found, strangers = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
@@ -125,6 +130,7 @@ def report(
                 attacks=beside,
                 representations=maps,
                 left_out=left_out,
+                redact=rule,
             )
         if leaks:
             write_results(
@@ -135,6 +141,7 @@ def report(
                 study=together({path: own.facts for path, own in studies.items() if path not in trained_only}),
                 alone=baselines([*runs, *(run for own in studies.values() for run in own.runs)]),
                 left_out=left_out,
+                redact=rule,
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores), tuple(runs), tuple(complaints), scratch)

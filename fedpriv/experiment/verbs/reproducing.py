@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedpriv.experiment.study.run import StudyResult, run_study
 from fedpriv.pages.claim_card import PAGE, write_claim_card
 from fedpriv.pages.claims import Claim, find_claim
 from fedpriv.scoring.records import ClaimCard
+from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.storage import CLAIM, read_record
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument, call
@@ -76,6 +77,7 @@ def reproduce(
     download: bool = False,
     device: str = "auto",
     workers: int = 1,
+    redact: str | None = None,
     out: str | Path | None = None,
     force: bool = False,
     listener: Listener = SILENT,
@@ -96,6 +98,7 @@ def reproduce(
         download: fetch data sets that are missing.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         workers: processes at a time, one thread each.
+        redact: ``blur`` or ``omit`` pictures of people in the study's results and pages (docs/redaction.md).
         out: folder to make; None for a temporary one, which is gone with the returned object.
         force: replace ``out`` if it holds another claim, or the same otherwise.
         listener: hears of the progress.
@@ -116,6 +119,9 @@ def reproduce(
         download=download,
     )
     plan = planned(found, asked)
+    rule = read_rule(redact)
+    if rule != NONE and plan.study:
+        plan = replace(plan, study={**plan.study, "redact": rule})
     folder, scratch = place(out)
     command = listener.command or call("reproduce", name, scale=scale)
     resume = _same_claim(folder, name, force=force)

@@ -81,7 +81,12 @@ class AttackResult(Tabular):
 
     def images(self, name: str | None = None) -> Tensor:
         """Return the reconstructed images ``(T, M, c, h, w)`` of one attack, float32 in [0, 1]; M guesses a target."""
-        return self.load(name).reconstruction.images
+        found = self.load(name)
+        if found.about.redacted != "none":
+            raise UserError(
+                f"{found.directory}: images were kept out of it ({argument('redact', found.about.redacted)})"
+            )
+        return found.reconstruction.images
 
     def figure(self, name: str | None = None) -> Figure:
         """Return the grid of one attack, targets at fixed quantiles of the score beside the truth and the floor."""

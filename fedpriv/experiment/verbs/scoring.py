@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fedpriv.experiment.federation_settings import texts
 from fedpriv.experiment.result_folders import is_or_was_attack
+from fedpriv.experiment.scored import draw
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
-from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.records import ReconstructionRecord
+from fedpriv.scoring.redaction import NONE, read_rule
 from fedpriv.scoring.score import score as score_attack
 from fedpriv.scoring.storage import (
     ABOUT,
@@ -19,12 +20,12 @@ from fedpriv.scoring.storage import (
     RECONSTRUCTION,
     TRUTH,
     load_attack,
+    save_attack,
     write_record,
 )
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import write_bytes
 from fedpriv.util.listener import SILENT, Listener
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
@@ -37,6 +38,7 @@ def score(
     *,
     seed: int | None = None,
     metrics: str | Sequence[str] = (),
+    redact: str | None = None,
     listener: Listener = SILENT,
 ) -> dict[Path, ReconstructionRecord]:
     """Score attacks again; rewrites their records and image grids, in place.
@@ -47,6 +49,8 @@ def score(
         results: what :func:`fedpriv.attack` returned, attack directories, folders that hold some; one or several.
         seed: of floors and decoys (default: the attack's own), at least 0.
         metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
+        redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
+            (docs/redaction.md). Pages that were made before are not made again.
         listener: hears of what is not scored again.
 
     Returns:
@@ -57,25 +61,39 @@ def score(
     """
     if seed is not None and seed < 0:
         raise UserError(f"{argument('seed', seed)}: expected at least 0")
+    rule = read_rule(redact)
     paths = given_folders(results, (AttackResult,))
     records: dict[Path, ReconstructionRecord] = {}
     for directory in attack_directories(paths):
         with ownership.held_with_those_around(directory):
-            records[directory] = _score(directory, seed, texts("metrics", metrics))
+            records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
+    if rule != NONE:
+        listener.say("pages that were made of these before show what they showed; make them again with report")
     for path in inference_directories(paths):
         listener.say(f"not scored again: {path} ({_NOT_STORED})")
     return records
 
 
-def _score(directory: Path, seed: int | None, metrics: Sequence[str]) -> ReconstructionRecord:
+def _score(directory: Path, seed: int | None, metrics: Sequence[str], rule: str) -> ReconstructionRecord:
     saved = load_attack(directory, scores=False)
     if saved.truths is None:
         raise UserError(f"{directory / TRUTH}: left out of this directory; without it nothing can be scored")
     used = saved.about.seed if seed is None else seed
     given = (saved.reconstruction, saved.truths, saved.permuted)
     record = score_attack(*given, seed=used, about=saved.about, judge=saved.judge, metrics=metrics)
-    write_record(directory, record)
-    write_bytes(directory / "grid.png", grid_png(replace(saved, metrics=record)))
+    about = saved.about.model_copy(update={"redacted": rule})
+    draw(replace(saved, metrics=record, about=about))
+    if rule == NONE:
+        write_record(directory, record)
+    else:
+        save_attack(
+            directory,
+            reconstruction=saved.reconstruction,
+            truths=saved.truths,
+            about=about,
+            permuted=saved.permuted,
+            metrics=record,
+        )
     return record
 
 

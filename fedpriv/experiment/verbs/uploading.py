@@ -48,6 +48,7 @@ class UploadSettings(TypedDict, total=False):
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         seed: of targets, attacks, strangers and scores (default 0).
         out: folder to make; None for a temporary result, which is gone with the returned object.
+        redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md).
         force: replace ``out`` if it exists.
         listener: hears of the progress.
     """
@@ -76,6 +77,7 @@ class UploadSettings(TypedDict, total=False):
     device: str
     seed: int
     out: str | Path | None
+    redact: str | None
     force: bool
     listener: Listener
 

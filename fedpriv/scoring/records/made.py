@@ -156,6 +156,7 @@ class About(Provenance):
         communication: of the run, or None.
         device: where the attack computed.
         files: SHA-256 of the files beside it.
+        redacted: the rule by which images were kept out of the files beside it: ``none``, ``blur`` or ``omit``.
     """
 
     kind: Literal["about"] = "about"
@@ -165,3 +166,4 @@ class About(Provenance):
     communication: Communication | None = None
     device: str = ""
     files: Mapping[str, str] = Field(default_factory=dict)
+    redacted: Literal["none", "blur", "omit"] = "none"

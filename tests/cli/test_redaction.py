@@ -1,0 +1,210 @@
+"""Redacted pages, pictures and folders hold no private image, where the same search finds them in what is not redacted."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from command_line import call
+from PIL import Image
+from pixel_search import found_in, holds, holds_picture
+from torch import nn
+
+import fedpriv
+from fedpriv.scoring.redaction import blurred, read_rule
+from fedpriv.util.errors import UserError
+
+DRAW = torch.Generator().manual_seed(0)
+PRIVATE = torch.rand(4, 1, 28, 28, generator=DRAW)
+"""Four patients, one a client: noise, so that nothing looks like them by chance."""
+STRANGERS = torch.rand(24, 1, 28, 28, generator=DRAW)
+RULES = ("blur", "omit")
+
+
+def uploads():
+    """A model whose first layer is linear, and the gradient of each patient: `linear-layer` reads the image off it."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 6), nn.Sigmoid(), nn.Linear(6, 3))
+    label = torch.tensor([1])
+    losses = [nn.functional.cross_entropy(model(image[None]), label) for image in PRIVATE]
+    return model, [fedpriv.Gradient(torch.autograd.grad(loss, list(model.parameters()))) for loss in losses]
+
+
+def attacked(out, **more):
+    model, gradients = uploads()
+    return fedpriv.attack_uploads(
+        gradients,
+        target="model",
+        model=model,
+        images=[image[None] for image in PRIVATE],
+        labels=[torch.tensor([1])] * 4,
+        strangers=STRANGERS,
+        stranger_labels=torch.arange(24) % 3,
+        attacks="linear-layer",
+        out=out,
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return attacked(tmp_path_factory.mktemp("plain") / "out")
+
+
+@pytest.fixture(scope="module", params=RULES)
+def redacted(request, tmp_path_factory):
+    return request.param, attacked(tmp_path_factory.mktemp("redacted") / "out", redact=request.param)
+
+
+def test_the_attack_reads_patients_off_and_the_search_finds_them_everywhere(plain):
+    assert plain.records["linear-layer"].metrics.psnr_db.mean > 60  # what it makes is the patient
+    stored = [f"linear-layer/{name}.safetensors" for name in ("permuted", "reconstruction", "truth")]
+    assert found_in(plain.path, PRIVATE) == ["linear-layer/grid.png", *stored, "report.html"]
+    assert found_in(plain.path, torch.rand(4, 1, 28, 28)) == []
+
+
+def test_nothing_of_a_redacted_attack_holds_a_patient(redacted, plain):
+    rule, result = redacted
+    assert found_in(result.path, torch.cat([PRIVATE, STRANGERS])) == []
+    names = {path.name for path in (result.path / "linear-layer").iterdir()}
+    assert "truth.safetensors" not in names
+    assert ("grid.png" in names) == (rule == "blur")
+    record, other = result.records["linear-layer"], plain.records["linear-layer"]
+    for field in ("metrics", "image_floors", "advantage_db", "definitions", "n_targets"):
+        assert getattr(record, field) == getattr(other, field)  # numbers and floors stay
+    assert result.verdict == plain.verdict
+    page = (result.path / "report.html").read_text()
+    assert ("data:image/png" in page) == (rule == "blur")
+    assert ("No pictures: this result is redacted" in page) == (rule == "omit")
+    with pytest.raises(UserError, match="images were kept out of it"):
+        result.images()
+    with pytest.raises(UserError, match="without it nothing can be scored"):
+        fedpriv.score(result)
+
+
+def test_what_is_stored_redacted_is_never_shown_by_a_milder_rule(redacted, tmp_path):
+    rule, result = redacted
+    for asked in (None, "none", "blur", "omit"):
+        report = fedpriv.report(result, out=tmp_path / str(asked), redact=asked)
+        page = (report.path / "report.html").read_text()
+        assert found_in(report.path, torch.cat([PRIVATE, STRANGERS])) == []
+        assert ("data:image/png" in page) == (rule == "blur" and asked != "omit")
+
+
+def test_a_page_over_what_is_not_redacted_may_be(plain, tmp_path):
+    assert found_in(fedpriv.report(plain, out=tmp_path / "all").path, PRIVATE) == ["report.html"]
+    for rule in RULES:
+        report = fedpriv.report(plain, out=tmp_path / rule, redact=rule)
+        assert found_in(report.path, torch.cat([PRIVATE, STRANGERS])) == []
+        assert ("data:image/png" in (report.path / "report.html").read_text()) == (rule == "blur")
+        assert (report.path / "results.csv").read_bytes() == (tmp_path / "all" / "results.csv").read_bytes()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_score_redacts_a_stored_attack_for_good(plain, tmp_path, rule, capsys):
+    shutil.copytree(plain.path, tmp_path / "out")
+    code, out, err = call(capsys, "score", tmp_path / "out", "--redact", rule)
+    assert (code, "pages that were made of these before" in out + err) == (0, True)
+    assert found_in(tmp_path / "out" / "linear-layer", torch.cat([PRIVATE, STRANGERS])) == []
+    assert json.loads((tmp_path / "out" / "linear-layer" / "about.json").read_text())["redacted"] == rule
+    code, _, err = call(capsys, "score", tmp_path / "out")
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data set of noise: two classes of 12 images."""
+    home = tmp_path_factory.mktemp("images")
+    images = torch.rand(24, 28, 28, generator=torch.Generator().manual_seed(4))
+    for number, image in enumerate(images):
+        place = home / "ab"[number % 2]
+        place.mkdir(exist_ok=True)
+        Image.fromarray(np.round(255 * image.numpy()).astype(np.uint8)).save(place / f"{number:02d}.png")
+    return home, (255 * images).round()[:, None] / 255
+
+
+def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    home, images = folder
+    data = [
+        "--dataset",
+        "folder",
+        "--data-dir",
+        str(home),
+        "--clients",
+        "2",
+        "--partition",
+        "iid",
+        "--image-size",
+        "28",
+    ]
+    data += ["--rounds", "1", "--lr", "0.1", "--models", "small-mlp", "--strangers", "0"]
+    cheap = ["--target", "prototype", "--attack", "pixels", "--iterations", "2", "--targets", "2", "--workers", "1"]
+    code, _, err = call(capsys, "attack", *cheap, *data, "--out", "plain", "--quiet")
+    assert code == 0, err
+    assert {"pixels/truth.safetensors", "pixels/grid.png", "report.html"} <= set(found_in("plain", images))
+    rule = ["--redact", "blur", "--quiet"]
+    code, _, err = call(capsys, "attack", *cheap, "--run", "plain/run", "--out", "out", *rule)
+    assert code == 0, err
+    study = ["--methods", "fedproto", "--attacks", "pixels:iterations=2", "--targets", "2", "--no-local", *data]
+    code, _, err = call(capsys, "audit", *study, "--out", "study", *rule)
+    assert code == 0, err
+    assert found_in("out", images) == []
+    assert found_in("study", images) == []
+    assert list((tmp_path / "study").glob("attacks/*/pixels/grid.png"))
+    assert json.loads((tmp_path / "study" / "study.json").read_text())["redact"] == "blur"
+    code, _, err = call(capsys, "audit", *study, "--out", "study", "--quiet")
+    assert (code, "holds another study (redact differs)" in err) == (2, True)
+    again = [*cheap, "--run", "plain/run", "--out", "out", "--resume", "--quiet"]
+    code, _, err = call(capsys, "attack", *again)
+    assert (code, "made with other flags (redact differ)" in err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["attack --target model", "audit --methods fedavg", "score x", "report x"])
+def test_another_rule_is_refused_in_one_line(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    code, _, err = call(capsys, *command.split(), "--redact", "hide")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "redact" in err
+    assert "hide" in err
+
+
+# ---------------------------------------------------------------- the rules, and the search itself
+
+
+def test_blurring_leaves_a_mean_for_each_block():
+    image = torch.arange(28 * 28, dtype=torch.float32).reshape(1, 28, 28) / 784
+    few = blurred(image)
+    assert few.unique().numel() == 16
+    assert torch.allclose(few[0, :7, :7], image[0, :7, :7].mean().expand(7, 7))
+    assert blurred(torch.rand(2, 3, 8, 8)).flatten(2).std(dim=2).max() < 1e-6  # one block: its mean colour
+    assert torch.isfinite(blurred(torch.full((1, 28, 28), float("nan")))).all()
+    assert blurred(torch.rand(1, 31, 20)).shape == (1, 31, 20)
+
+
+def test_a_rule_is_one_of_three():
+    assert (read_rule(None), read_rule(None, "omit"), read_rule("none", "omit")) == ("none", "omit", "none")
+    for wrong in ("Blur", "", 1, True):
+        with pytest.raises(UserError, match="expected none, blur or omit"):
+            read_rule(wrong)
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0, 0.5, 149.5 / 28])
+def test_the_search_finds_images_at_every_size_of_a_grid_and_not_when_blurred(size):
+    for shown, there in ((PRIVATE, True), (blurred(PRIVATE), False)):
+        side = round(28 * size)
+        how = "area" if size < 1 else "nearest"
+        small = torch.nn.functional.interpolate(shown[2:3], (side, side), mode=how)[0, 0].numpy()
+        picture = np.ones((side + 40, side + 60))
+        picture[13 : 13 + side, 29 : 29 + side] = small
+        assert holds_picture(picture, PRIVATE) is there
+
+
+def test_the_search_finds_rows_of_numbers():
+    row = [round(float(value), 3) for value in PRIVATE[1, 0, 14]]
+    assert holds("x.json", json.dumps({"a": [1, 2, *row]}).encode(), PRIVATE)
+    assert holds("x.csv", ",".join(str(round(255 * value)) for value in PRIVATE[0, 0, 14].tolist()).encode(), PRIVATE)
+    assert holds("x.bin", b"..." + PRIVATE[3, 0, 14].numpy().tobytes(), PRIVATE)
+    assert not holds("x.json", json.dumps(torch.rand(900).tolist()).encode(), PRIVATE)
