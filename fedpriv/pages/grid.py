@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.truth import Truth
 from fedpriv.pages.card import card_words, spaced
 from fedpriv.scoring.definitions import TargetScore, score_guesses, squared_errors
@@ -147,7 +146,7 @@ def grid_columns(
             one = score_guesses(shots, truth, None)
             reached.append(_pair_score(shots, truth, one, member, several))
             cells.append((shots[one.assigned[member]], f"{reached[-1]:.1f} dB"))
-        note = _note(target)
+        note = _note(target.client, target.round, target.label)
         columns.append(Column(heading, note, tuple(cells), reached[0] > reached[1]))
     return (names, columns) if rule == NONE else _blurred(names, columns, 2 if mixed else 1)
 
@@ -175,14 +174,15 @@ def _stored_columns(
     columns = []
     for row, heading in zip(picked, headings, strict=False):
         caption = f"{values[row]:.1f} dB" if told else ""
-        note = _note(attack.reconstruction.targets[row])
+        target = attack.reconstruction.targets[row]
+        note = _note(target.client, target.round, target.label)
         columns.append(Column(heading, note, ((blurred(found[row, 0]), caption),), False))
     return ["reconstruction"], columns
 
 
-def _note(target: TargetId) -> str:
-    label = "" if target.label < 0 else f" · class {target.label}"
-    return f"client {target.client} · round {target.round}{label}"
+def _note(client: int, round_: int, label: int) -> str:
+    told = "" if label < 0 else f" · class {label}"
+    return f"client {client} · round {round_}{told}"
 
 
 def _pair_score(shots: Tensor, truth: Truth, score: TargetScore, member: int, several: bool) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.federation.regions import Regions, load_regions
@@ -132,9 +132,7 @@ def write_runs_report(
     runs = load_runs(directories)
     rows = tuple(_row(run, predictor, target_accuracy, target_of) for run in runs for predictor in run.predictors)
     shared, differing = shared_settings(runs)
-    sections = tuple(_section(number, run, differing) for number, run in enumerate(runs, start=1))
-    if redact != NONE:
-        sections = tuple(replace(section, regions=None) for section in sections)
+    sections = tuple(_section(number, run, differing, redact) for number, run in enumerate(runs, start=1))
     by_round, by_scalars = _by_round(runs), _by_scalars(runs)
     convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
     maps = [_mapped(n, run, (representations or {}).get(run.directory.path)) for n, run in enumerate(runs, start=1)]
@@ -252,7 +250,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
     return pictures
 
 
-def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
+def _section(number: int, run: RunRecord, differing: Sequence[str], redact: str) -> Section:
     trained, received = (run.at(moment).per_client[-1] for moment in MOMENTS)
     images = run.at("after_training").total[-1]
     own = settings(run.config)
@@ -264,7 +262,7 @@ def _section(number: int, run: RunRecord, differing: Sequence[str]) -> Section:
         f"{percent(received.max())}",
         f"Each client on its own test images ({images.min()} to {images.max()} of them).",
     )
-    found, plane = prototype_map(run.directory), load_regions(run.directory)
+    found, plane = prototype_map(run.directory), load_regions(run.directory) if redact == NONE else None
     return Section(
         anchor=f"run-{number}",
         run=run,
