@@ -137,9 +137,8 @@ def write_runs_report(
     convergence = [Picture(*one) for one in charts([(run.label, run.directory.convergence()) for run in runs])]
     maps = [_mapped(n, run, (representations or {}).get(run.directory.path)) for n, run in enumerate(runs, start=1)]
     pictures = [*by_round, *by_scalars, *convergence, *(shown for shown in maps if isinstance(shown, Picture))]
-    pictures += [section.clients for section in sections]
-    pictures += [section.prototypes for section in sections if isinstance(section.prototypes, Picture)]
-    pictures += [section.regions for section in sections if section.regions is not None]
+    own = [one for section in sections for one in (section.clients, section.prototypes, section.regions)]
+    pictures += [one for one in own if isinstance(one, Picture)]
     values = {
         "rows": rows,
         "sections": sections,
