@@ -84,7 +84,7 @@ def strangers():
     return torch.rand(120, 1, 8, 8, generator=rng), torch.arange(120) % 10
 
 
-ASKED = {"knowledge": {"attacker_data": "none"}, "iterations": 3, "targets": 2, "restarts": 1}
+ASKED = {"knowledge": {"attacker_data": "none"}, "iterations": 3, "targets": 2, "restarts": 1, "redact": "none"}
 
 
 def test_an_attack_on_the_recorded_run_is_the_attack_on_ours_bit_for_bit(weights):
@@ -198,7 +198,7 @@ def tiny_facts(**more):
     return own | {"partitions": {name: k for k, name in NODES.items()}} | more
 
 
-QUICK = {"target": "model", "attacks": "dlg", "iterations": 2, "targets": 3, "restarts": 1}
+QUICK = {"target": "model", "attacks": "dlg", "iterations": 2, "targets": 3, "restarts": 1, "redact": "none"}
 
 
 def attacked(run, **facts):
@@ -378,6 +378,9 @@ def test_facts_beside_the_run_and_truth_of_the_clients_serve_the_command_line(tm
     assert command([*given, "--out", str(tmp_path / "result")]) == 0
     about = json.loads((tmp_path / "result" / "dlg" / "about.json").read_text())
     assert (about["method"], about["target"]) == ("recorded (hand 1.0)", "model")
+    assert about["redacted"] == "omit"  # whose images these are is not asked
+    kept = {path.name for path in (tmp_path / "result" / "dlg").iterdir()}
+    assert not kept & {"truth.safetensors", "grid.png"}
     assert (tmp_path / "result" / "report.html").is_file()
     (tmp_path / "mine.toml").write_text('model = "own_app:Net"\ntruth = "elsewhere"\n')
     assert command([*given, "--out", str(tmp_path / "second")]) == 2

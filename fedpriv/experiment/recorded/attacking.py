@@ -25,6 +25,7 @@ from fedpriv.federation.defense import Defense, DefensePipeline, defense_facts
 from fedpriv.federation.summary import DefenseFacts
 from fedpriv.recording.partitions import Partition, default_folder, read_partitions
 from fedpriv.recording.run import RecordedRun
+from fedpriv.scoring.redaction import RECORDED, read_rule
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -73,6 +74,7 @@ def attack_recorded(
     outside, labels = _strangers(told)
     strangers = read_strangers(outside, labels, handed)
     given = {**settings, **own, "knowledge": knowledge, "seed": seed, "out": out, "listener": listener}
+    given["redact"] = read_rule(settings.get("redact"), RECORDED)
     lines, facts = _accounts(defenses, len(run.rounds()))
     costs = _costs(handed, told, named, given)
     wrong = [f"recorded: {note.told}" for note in run.notes() if note.code == "stopped"]

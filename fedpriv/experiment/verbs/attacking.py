@@ -87,7 +87,7 @@ class AttackSettings(FederationSettings, total=False):
             there is memory for, once the work has taken ten seconds, and on a GPU one. Results do not depend on it.
         download: fetch the data set if it is missing.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn, so that it can be passed on
-            (docs/redaction.md); ``none`` (default) keeps them.
+            (docs/redaction.md); ``none`` keeps them (default, but for runs of another framework: ``omit``).
         resume: go on with an interrupted attack in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
     """
