@@ -104,15 +104,8 @@ def attack_handed(
             unit = job.attack.unit
             found = own_truths(handed, pool, evidence.targets, unit)
             truths = with_guesses(found, evidence, target, unit, device=handed.device, kept=scorers)
-            execution = Execution(
-                seed,
-                handed.device,
-                plan.chunk_rows,
-                kind=target,
-                trained=trained,
-                say=listener.say,
-                redact=plan.redact,
-            )
+            known = {"kind": target, "trained": trained, "say": listener.say, "redact": plan.redact}
+            execution = Execution(seed, handed.device, plan.chunk_rows, **known)
             records[job.folder] = attack_and_score(
                 folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
             )
