@@ -101,9 +101,8 @@ def attack_handed(
                 budget=None if job.budget is None else Budget(field=str(job.attack.budget), value=job.budget),
                 device=str(handed.device),
             )
-            unit = job.attack.unit
-            found = own_truths(handed, pool, evidence.targets, unit)
-            truths = with_guesses(found, evidence, target, unit, device=handed.device, kept=scorers)
+            found = own_truths(handed, pool, evidence.targets, job.attack.unit)
+            truths = with_guesses(found, evidence, target, job.attack.unit, device=handed.device, kept=scorers)
             known = {"kind": target, "trained": trained, "say": listener.say, "redact": plan.redact}
             execution = Execution(seed, handed.device, plan.chunk_rows, **known)
             records[job.folder] = attack_and_score(
