@@ -1,6 +1,7 @@
 """A Flower federation in one process: a grid that calls client apps itself, and logs every byte that crosses it."""
 
 import os
+from copy import deepcopy
 from itertools import count
 from types import SimpleNamespace
 
@@ -64,7 +65,7 @@ class LocalGrid(Grid):
             if node in self.failing:
                 self.waiting[name] = Message(Error(1, "out of memory"), reply_to=message)
             elif node not in self.silent:
-                reply = self.client(message, self.contexts[node])
+                reply = self.client(deepcopy(message), self.contexts[node])  # clients may change what they got
                 reply.metadata.__dict__["_reply_to_message_id"] = name
                 self.wire.append(serialised(reply))
                 self.waiting[name] = reply

@@ -12,12 +12,17 @@ from flower_cases import (
     ConfigRecord,
     LocalGrid,
     Message,
-    MetricRecord,
     RecordDict,
     adding_client,
 )
 from flwr.app import Context
+from flwr.client import NumPyClient
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.mod import LocalDpMod
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -173,33 +178,38 @@ def test_uploads_are_seen_as_they_leave_noised(tmp_path):
     assert all(not bool((one == one[0, 0]).all()) for one in sent)  # unlike what the client computed
 
 
-def test_masked_answers_are_recorded_as_such(tmp_path):
-    """The messages of Flower's secure aggregation, as its workflow and its mod make them."""
-    app = ClientApp()
+class AddingClient(NumPyClient):
+    def __init__(self, partition):
+        self.partition = partition
 
-    @app.train()
-    def train(message, context):
-        stage = message.content["secaggplus_configs"]["stage"]
-        reply = {
-            "secaggplus_configs": ConfigRecord({"masked_params": [b"\x01\x02"] if stage.startswith("collect") else []})
-        }
-        return Message(RecordDict(reply | {"metrics": MetricRecord({"num-examples": 3})}), reply_to=message)
+    def fit(self, parameters, config):
+        return [one + np.float32(0.1 * (self.partition + 1)) for one in parameters], 10, {}
 
+
+def test_of_flowers_secure_aggregation_the_masked_answers_and_the_means_are_seen(tmp_path):
     def main(grid, context):
-        for number in (1, 2):
-            for stage in ("setup", "share_keys", "collect_masked_vectors", "unmask"):
-                content = RecordDict({"secaggplus_configs": ConfigRecord({"stage": stage})})
-                if stage == "collect_masked_vectors":
-                    content["fitins.parameters"] = initial()
-                grid.send_and_receive([Message(content, node, "train", group_id=str(number)) for node in NODES])
+        start = ndarrays_to_parameters([np.zeros((2, 3), np.float32)])
+        strategy = LegacyFedAvg(
+            fraction_evaluate=0.0, min_fit_clients=3, min_available_clients=3, initial_parameters=start
+        )
+        legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=2), strategy=strategy)
+        DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))(grid, legacy)
 
+    app = ClientApp(
+        client_fn=lambda context: AddingClient(context.node_config["partition-id"]).to_client(), mods=[secaggplus_mod]
+    )
     recorded(main, tmp_path / "run", app)
     run = RecordedRun.open(tmp_path / "run")
     assert run.rounds() == (1, 2)
-    train_phase = [one for one in run.messages(1) if one.phase == "train"]
-    assert [one.direction for one in train_phase] == ["down", "up", "up", "up"]
-    assert all(one.facts["masked"] is True and not one.file for one in train_phase[1:])
-    assert [note.told[:18] for note in run.notes()] == ["secure aggregation"]
+    for number in (1, 2):
+        train = [one for one in run.messages(number) if one.phase == "train"]
+        down, up = ([one for one in train if one.direction == way] for way in ("down", "up"))
+        assert {client for one in down for client in one.clients} == {client for one in up for client in one.clients}
+        assert len(up) == 3
+        assert all(one.facts["masked"] is True and not one.file for one in up)
+        (start,) = run.arrays(down[0])["fitins.parameters"].values()
+        assert start.flatten().tolist() == pytest.approx([0.2 * (number - 1)] * 6, abs=1e-3)  # the mean, quantised
+    assert [note.told[:18] for note in run.notes() if note.code == "told"] == ["secure aggregation"]
 
 
 def test_truth_is_written_on_the_clients_side_and_nothing_is_sent(tmp_path, monkeypatch):
