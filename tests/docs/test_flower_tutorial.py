@@ -38,6 +38,7 @@ def told_command():
     )
 
 
+@pytest.mark.slow
 def test_the_tutorials_app_is_recorded_and_attacked(app, capsys):
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     server, client = (
