@@ -145,6 +145,13 @@ def test_an_interrupt_prints_the_command_that_goes_on(finished, tmp_path):
     assert {row["status"] for row in rows(tmp_path / "out")} <= {"done", "pending"}
 
 
+def test_pieces_of_a_finished_attack_that_a_kill_left_are_removed(finished, capsys):
+    folder = finished / "out" / rows(finished / "out")[0]["attack_folder"] / "pixels"
+    write_bytes(folder / ".partial" / "reconstruction-0000.safetensors", b"a piece")
+    assert call(capsys, "audit", "--resume", "--out", finished / "out")[0] == 0
+    assert not (folder / ".partial").exists()
+
+
 def test_nothing_is_done_twice_and_another_study_is_refused(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.glob("out/*/*/**/*.*")}
     code, out, _ = call(capsys, "audit", "--resume", "--out", finished / "out", "--json")

@@ -143,6 +143,16 @@ def standing(path: Path, cells: Sequence[Cell], besides: Collection[Path] = ()) 
     return [_row(path, cell, before.get(cell.name)) for cell in cells]
 
 
+def tidy(path: Path, rows: Sequence[Row]) -> None:
+    """Remove the pieces of finished attacks, which stay where a process was killed right after it had saved the whole."""
+    from fedpriv.experiment.suite import forget_pieces
+
+    for row in rows:
+        for entry in row.attacks:
+            if entry.status == "done":
+                forget_pieces(path / entry.path)
+
+
 def _row(path: Path, cell: Cell, before: Row | None) -> Row:
     from fedpriv.defenses import build_defenses
     from fedpriv.federation.defense import defense_facts

@@ -14,7 +14,7 @@ from fedpriv.experiment.study.cells import Cell, Execution, lay_out
 from fedpriv.experiment.study.definition import read_file
 from fedpriv.experiment.study.entries import Study
 from fedpriv.experiment.study.execution import carry_out
-from fedpriv.experiment.study.folder import claim, saved_study, standing
+from fedpriv.experiment.study.folder import claim, saved_study, standing, tidy
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.progress import following, outcome
@@ -131,6 +131,7 @@ def run_study(
         if (out / SHARDS).is_dir():
             merge(out, cells)
         rows = standing(out, cells)
+        tidy(out, rows)
         listener.resumable()
         with following(listener, execution.workers) as watch:
             carry_out(out, rows, execution, watch)
@@ -143,6 +144,7 @@ def _run_shard(out: Path, cells: Sequence[Cell], execution: Execution, shard: Sh
     mine = shard.own(cells)
     with at_work(out, shard, mine, listener) as account:
         rows = standing(out, mine, others(out, shard))
+        tidy(out, rows)
         listener.resumable()
         with following(listener, execution.workers) as watch:
             carry_out(out, rows, execution, watch, account)
