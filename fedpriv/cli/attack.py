@@ -42,8 +42,9 @@ from fedpriv.util.folders import numbered
     "stages",
     multiple=True,
     metavar="STAGE",
-    help="Attack early (after 5-10 % of the rounds), middle, converged (the last): several, or with commas between.",
+    help="Attack early (after 5-10 % of the rounds), middle, converged (the last), round-N: several, or with commas.",
 )
+@click.option("--by-round", is_flag=True, help="Attack every stored round, for a curve of what leaks by round.")
 @click.option(
     "--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use (default: all that are stored)."
 )

@@ -340,10 +340,9 @@ def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
     Raises:
         UserError: for an unknown one.
     """
-    from fedpriv.evidence.stages import STAGES, parse_stage
+    from fedpriv.evidence.stages import in_training_order, parse_stage
 
-    wanted = {parse_stage(name.strip()) for text in texts for name in text.split(",")}
-    return tuple(stage for stage in STAGES if stage in wanted)
+    return in_training_order(parse_stage(name.strip()) for text in texts for name in text.split(","))
 
 
 def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool = True) -> KnowledgeCard:

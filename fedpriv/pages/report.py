@@ -25,6 +25,7 @@ from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
+from fedpriv.pages.round_curve import round_curve_svg, round_curves
 from fedpriv.pages.score_section import html_sections, markdown_sections
 from fedpriv.pages.stage_table import stage_tables
 from fedpriv.pages.study_settings import StudySettings
@@ -110,7 +111,7 @@ def write_report(
     study: StudyFacts | None = None,
     alone: Baselines | None = None,
 ) -> None:
-    """Write ``report.html``, ``report.md``, ``results.csv``, the frontier and budget curves into the folder ``out``.
+    """Write ``report.html``, ``report.md``, ``results.csv``, the frontier and the curves into the folder ``out``.
 
     Args:
         directories: attack directories that have been scored.
@@ -174,6 +175,9 @@ def write_results(
     curves = budget_curves(in_order(found, scored))
     pictures = [curve_svg(curve) for curve in curves]
     files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
+    rounds = round_curves(in_order(largest_budgets(found, scored, lambda attack: attack.about), scored))
+    round_pictures = [round_curve_svg(curve) for curve in rounds]
+    round_files = [f"rounds-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(rounds, start=1)]
     verdicts = judge_results(by_folder(found, scores))
     largest = largest_budgets(found, scored, lambda attack: attack.about)
     points = frontiers(by_folder(largest, scores), verdicts, alone)
@@ -184,7 +188,10 @@ def write_results(
         "left_out": left_out,
         "curves": curves,
         "files": files,
-        "pictures": ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in pictures],
+        "pictures": [_as_source(text) for text in pictures],
+        "rounds": rounds,
+        "round_files": round_files,
+        "round_pictures": [_as_source(text) for text in round_pictures],
     }
     as_html, as_markdown = score_sections(scores, verdicts)
     written = {
@@ -197,9 +204,14 @@ def write_results(
             else {}
         ),
         **dict(zip(files, pictures, strict=True)),
+        **dict(zip(round_files, round_pictures, strict=True)),
     }
     for file, text in written.items():  # only once all of them could be made
         write_text(out / file, text)
+
+
+def _as_source(picture: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
 
 
 def _labels(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
@@ -302,6 +314,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         *((anchor, name, True) for anchor, name in cards),
         ("frontier", "Frontier", values["frontiers"]),
         ("stages", "Stages", values["stages"]),
+        ("rounds", "Leakage by round", values["rounds"]),
         ("budgets", "Budgets", values["curves"]),
         ("defenses", "Defenses", values["defenses"] or (study is not None and study.privacy)),
         *((title.lower(), title, True) for title in values["score_titles"]),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fedpriv.evidence.stages import stage_number
 from fedpriv.pages.labels import upload_title
 from fedpriv.scoring.convergence import convergence, objective
 from fedpriv.scoring.floors import LABELS
@@ -54,19 +55,32 @@ class StageTable:
 
 def stage_tables(found: Sequence[AttackRecord]) -> list[StageTable]:
     """Return a table for every attack that was run on two stages or more of one run, in the order given."""
+    return [
+        StageTable(title_of(members[0][1]), tuple(_row(stage, scored(attack)) for stage, attack in members))
+        for members in along_training(found, by_number=False)
+    ]
+
+
+def along_training(found: Sequence[AttackRecord], *, by_number: bool) -> list[list[tuple[Stage, AttackRecord]]]:
+    """Return, for every attack that was run at two moments or more of one run, these moments in the order of training.
+
+    Args:
+        found: scored attacks.
+        by_number: rounds that were asked for by their number, instead of stages of training.
+    """
     together: dict[str, list[tuple[Stage, AttackRecord]]] = {}
     for attack in found:
         stage = scored(attack).stage
-        if stage is not None:
+        if stage is not None and (stage_number(stage.name) is not None) is by_number:
             together.setdefault(_apart_from_stage(attack), []).append((stage, attack))
-    tables = []
-    for members in together.values():
-        if len(members) > 1:
-            about = members[0][1].about
-            name = f"{about.attack} on {about.target} uploads of {upload_title(about)}, {about.dataset}"
-            ordered = sorted(members, key=lambda member: member[0].round)
-            tables.append(StageTable(name, tuple(_row(stage, scored(attack)) for stage, attack in ordered)))
-    return tables
+    ordered = [sorted(members, key=lambda member: member[0].round) for members in together.values()]
+    return [members for members in ordered if len(members) > 1]
+
+
+def title_of(attack: AttackRecord) -> str:
+    """Return an attack with its target, method, defense and data set."""
+    about = attack.about
+    return f"{about.attack} on {about.target} uploads of {upload_title(about)}, {about.dataset}"
 
 
 def _apart_from_stage(attack: AttackRecord) -> str:

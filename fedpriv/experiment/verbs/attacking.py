@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
-from fedpriv.evidence.stages import Stage, kept_rounds, planned_rounds, rounds_to_keep
+from fedpriv.evidence.stages import Stage, every_round, kept_rounds, planned_rounds, rounds_to_keep, usable_rounds
 from fedpriv.experiment.asked import plan_of, with_settings
 from fedpriv.experiment.crew import crew
 from fedpriv.experiment.execution import AttackContext, attack_all, collected, open_ground, without_points
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 STAGED_ROUNDS = 100
 """Rounds of the run that is trained when none is given, where stages are asked for and its quick settings have one round."""
 
+FOLLOWED_ROUNDS = 10
+"""The same where every round is attacked."""
+
 Grants: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
@@ -71,7 +74,8 @@ class AttackSettings(FederationSettings, total=False):
         method: method to train when there is no run (default: the usual one for the target).
         targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
         round: attack the uploads of this round (default: the last stored).
-        stages: attack early (after 5-10 % of the rounds), middle, converged (the last).
+        stages: attack early (after 5-10 % of the rounds), middle, converged (the last), or rounds: round-3.
+        by_round: attack every round that can be, for a curve of what leaks by round.
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
         budget: run every attack that has a budget once with each of these, for a curve.
@@ -96,6 +100,7 @@ class AttackSettings(FederationSettings, total=False):
     targets: int
     round: int | None
     stages: str | Sequence[str]
+    by_round: bool
     rounds_seen: int | None
     iterations: int | None
     budget: str | Sequence[int] | None
@@ -231,6 +236,7 @@ class _Asked:
     named: tuple[str, ...]
     stages: tuple[Stage, ...]
     refusals: tuple[str, ...]
+    by_round: bool = False
 
 
 class _Notices:
@@ -256,13 +262,17 @@ def _read(target: str, named: tuple[str, ...], card: KnowledgeCard, seed: int, s
     chosen, budgets = with_settings(names, settings)
     if number is not None and stages:
         raise UserError(f"{argument('round')} and {argument('stages')} exclude each other: a stage is a round")
+    by_round = bool(settings.get("by_round"))
+    if by_round and (number is not None or stages):
+        other = argument("stages") if stages else argument("round")
+        raise UserError(f"{argument('by_round')} and {other} exclude each other: every round is attacked")
     if every and not (budgets and settings.get("control", True)):
         needed = f"needs {argument('budget')}, and no {argument('no_control')}"
         raise UserError(f"{argument('control_every_budget')}: {needed}")
     refuse_rounds(named, chosen, target, rounds_seen)
     chosen, refusals = granted(chosen, named, target, card, rounds_seen)
     plan = plan_of(target, chosen, card, budgets, settings, seed=seed, round=number, control_every_budget=bool(every))
-    return _Asked(plan, named, stages, tuple(refusals))
+    return _Asked(plan, named, stages, tuple(refusals), by_round)
 
 
 def _refuse_without_images(card: KnowledgeCard, config: RunConfig) -> None:
@@ -285,14 +295,25 @@ def _refuse_training(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _stage_rounds(asked: _Asked, path: Path | None, config: RunConfig | None) -> dict[Stage, int]:
-    if not asked.stages:
+    if not asked.stages and not asked.by_round:
         return {}
     if path is None:
         assert config is not None
-        return planned_rounds(asked.stages, config.rounds)
+        return _planned(asked, config.rounds)
     run = RunDirectory.open(path)
     run.require_complete()
+    if asked.by_round:
+        there = usable_rounds(run, asked.plan.target)
+        if not there:
+            raise UserError(
+                f"{path}: nothing of any round can be attacked; train with {argument('keep', [run.config.rounds])}"
+            )
+        return every_round(there)
     return kept_rounds(run, asked.plan.target, asked.stages)
+
+
+def _planned(asked: _Asked, rounds: int) -> dict[Stage, int]:
+    return every_round(range(1, rounds + 1)) if asked.by_round else planned_rounds(asked.stages, rounds)
 
 
 def quick_settings(target: str) -> dict[str, Any]:
@@ -317,12 +338,12 @@ def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
         where = argument("target", target)
         raise UserError(f"{where}: no method here uploads this; pass {argument('run')} or {argument('method')}")
     values = quick_settings(target)
-    if asked.stages and values.get("rounds") == 1:
-        values["rounds"] = STAGED_ROUNDS
+    if (asked.stages or asked.by_round) and values.get("rounds") == 1:
+        values["rounds"] = FOLLOWED_ROUNDS if asked.by_round else STAGED_ROUNDS
     values |= {name: settings[name] for name in FLAG_NAMES if name in settings}
-    if asked.stages:
+    if asked.stages or asked.by_round:
         number = values.get("rounds", 0)
-        rounds = planned_rounds(asked.stages, number).values() if isinstance(number, int) and number > 0 else ()
+        rounds = _planned(asked, number).values() if isinstance(number, int) and number > 0 else ()
         values["keep"] = (*values.get("keep", ()), *rounds_to_keep(target, sorted(rounds)))
     # Every round's uploads are needed only by attacks across rounds, but they are small where such attacks exist.
     return named_config(method, values, asked.plan.seed)
