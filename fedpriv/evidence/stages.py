@@ -7,7 +7,6 @@ al. and later surveys show that most published successes are on networks that ha
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 from fedpriv.federation.run_directory import RunDirectory
@@ -20,7 +19,7 @@ Stage = str
 
 STAGES: tuple[Stage, ...] = ("early", "middle", "converged")
 
-_ROUND = re.compile(r"round-([0-9]{1,9})")
+_ROUND = "round-"
 
 EARLY = 0.075
 """The early stage comes after this share of the rounds, but after the first round at least."""
@@ -44,13 +43,13 @@ def round_stage(number: int) -> Stage:
     >>> round_stage(7), stage_number("round-7"), stage_number("early")
     ('round-0007', 7, None)
     """
-    return f"round-{number:04d}"
+    return f"{_ROUND}{number:04d}"
 
 
 def stage_number(stage: Stage) -> int | None:
     """Return the number of the round that a stage names; None for a stage of training."""
-    found = _ROUND.fullmatch(stage)
-    return int(found[1]) if found else None
+    digits = stage.removeprefix(_ROUND) if stage.startswith(_ROUND) else ""
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 10 else None
 
 
 def in_training_order(stages: Iterable[Stage]) -> tuple[Stage, ...]:

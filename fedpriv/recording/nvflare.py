@@ -153,6 +153,8 @@ def _show(own: Shared, shareable: Any, fl_ctx: Any) -> None:
         return
     if properties.get(ALGORITHM):
         own.recorder.note("told", f"uploads are encrypted by {properties[ALGORITHM]}: nothing of them can be attacked")
+    if any(name.rpartition("/")[2] == "WEIGHT_DIFF" for name in sets):
+        properties["difference"] = True  # how readers are told that the arrays are differences from the broadcast
     own.recorder.upload(round_, client, sets, phase=phase, facts=properties)
 
 

@@ -131,6 +131,8 @@ def test_differences_tensors_collections_and_what_is_told_beside_them(record):
     assert one.sets == {"WEIGHT_DIFF": 2}
     assert one.facts["NUM_STEPS_CURRENT_ROUND"] == 7
     assert one.facts["filter_history"] == "PercentilePrivacy"
+    assert one.facts["difference"] is True
+    assert "difference" not in other.facts
     assert run_of(record).arrays(one)["WEIGHT_DIFF"]["b"].shape == ()
     assert other.sets == {"encoder/WEIGHTS": 2, "head/WEIGHTS": 2}
 
