@@ -12,19 +12,24 @@ from torch import nn
 
 from fedpriv.defenses import build_defenses, parse_choice
 from fedpriv.defenses.local_dp import LocalDp
+from fedpriv.evidence.stages import round_stage
 from fedpriv.experiment.asked import with_settings
 from fedpriv.experiment.federation_settings import FLAG_NAMES
 from fedpriv.experiment.plan import attack_names
 from fedpriv.experiment.recorded.facts import Told, normalized, read_facts
-from fedpriv.experiment.recorded.uploads import Gathered, gather_uploads
+from fedpriv.experiment.recorded.uploads import Gathered, attackable_rounds, gather_uploads
+from fedpriv.experiment.scratch import place
 from fedpriv.experiment.uploads.attacking import Origin, attack_handed
 from fedpriv.experiment.uploads.evidence import Handed, derive_card
 from fedpriv.experiment.uploads.handed import read_handed, read_strangers
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.federation.defense import Defense, DefensePipeline, defense_facts
 from fedpriv.federation.summary import DefenseFacts
+from fedpriv.pages.report import write_report
 from fedpriv.recording.partitions import Partition, default_folder, read_partitions
 from fedpriv.recording.run import RecordedRun
+from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
+from fedpriv.scoring.records.made import Stage
 from fedpriv.scoring.redaction import RECORDED, read_rule
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
@@ -60,9 +65,41 @@ def attack_recorded(
         UserError: naming the argument, the fact or the file that is wrong or missing, before a folder is made.
     """
     _refuse_settings(path, settings)
-    run, told = RecordedRun.open(path), read_facts(path, settings.get("facts"))
     if out is not None:
         folders.refuse_overlap(given_path(argument("out"), out), {argument("run"): path})
+    given = {**settings, "knowledge": knowledge, "seed": seed, "out": out, "listener": listener}
+    run, told = RecordedRun.open(path), read_facts(path, settings.get("facts"))
+    if not given.pop("by_round", False):
+        return attack_round(run, told, target, named, given)
+    folder, scratch = place(out)
+    try:
+        with folders.output(folder, "attacks", force=bool(given.pop("force", False))):
+            return replace(attack_rounds(run, told, target, named, {**given, "out": folder}), _scratch=scratch)
+    except UserError:
+        if folder.is_dir() and not folders.occupied(folder):
+            folders.give_back(folder)
+        raise
+
+
+def attack_round(
+    run: RecordedRun,
+    told: Told,
+    target: str,
+    named: tuple[str, ...],
+    settings: Mapping[str, Any],
+    stage: Stage | None = None,
+) -> AttackResult:
+    """Attack one round of a recorded run.
+
+    Args:
+        run: the recorded run.
+        told: what its owner says of it.
+        target: kind of upload.
+        named: attacks that were asked for by name.
+        settings: of :func:`fedpriv.attack`, its other arguments among them.
+        stage: the round, as records name it where several are attacked; None where one is.
+    """
+    path = run.path
     defenses = build_defenses([parse_choice(text) for text in told.facts.defense])
     model = _model(told) if target in NETWORKS | LAYERS else None
     summed = DefensePipeline(defenses).server_view == "sum"
@@ -73,8 +110,7 @@ def attack_recorded(
     handed, own = _handed(told, target, gathered, clients, model, settings)
     outside, labels = _strangers(told)
     strangers = read_strangers(outside, labels, handed)
-    given = {**settings, **own, "knowledge": knowledge, "seed": seed, "out": out, "listener": listener}
-    given["redact"] = read_rule(settings.get("redact"), RECORDED)
+    given = {**settings, **own, "redact": read_rule(settings.get("redact"), RECORDED)}
     lines, facts = _accounts(defenses, len(run.rounds()))
     costs = _costs(handed, told, named, given)
     wrong = [f"recorded: {note.told}" for note in run.notes() if note.code == "stopped"]
@@ -89,8 +125,46 @@ def attack_recorded(
             command=f"fedpriv.attack({str(path)!r}, target={target!r}, round={handed.last})",
             defenses=facts,
             notices=(*wrong, *lines, *gathered.notices, *unknown, *costs),
+            stage=stage,
         ),
     )
+
+
+def attack_rounds(
+    run: RecordedRun, told: Told, target: str, named: tuple[str, ...], settings: Mapping[str, Any]
+) -> AttackResult:
+    """Attack every round of a recorded run that can be, each in a folder of its own, and report on all together.
+
+    Arguments as :func:`attack_round` has them; ``out`` among the settings is a folder that is there.
+
+    Raises:
+        UserError: when a round is named beside, or nothing of any round can be attacked.
+    """
+    if settings.get("round") is not None:
+        raise UserError(f"{argument('by_round')} and {argument('round')} exclude each other: every round is attacked")
+    defenses = DefensePipeline(build_defenses([parse_choice(text) for text in told.facts.defense]))
+    numbers = attackable_rounds(run, told, summed=defenses.server_view == "sum")
+    folder = Path(settings["out"])
+    records: dict[str, ReconstructionRecord] = {}
+    scores: dict[str, InferenceResult] = {}
+    notices: list[str] = []
+    refused: UserError | None = None
+    for number in numbers:
+        stage = Stage(name=round_stage(number), round=number, of=numbers[-1], accuracy={})
+        home = {"round": number, "out": folder / stage.name}
+        try:
+            made = attack_round(run, told, target, named, {**settings, **home}, stage)
+        except UserError as error:  # of this round; what is wrong with all is so with the first, too
+            notices.append(f"left out: round {number}: {error}")
+            refused = refused or error
+            continue
+        records |= {f"{stage.name}/{name}": record for name, record in made.records.items()}
+        scores |= {f"{stage.name}/{name}": record for name, record in made.scores.items()}
+        notices += [line for line in made.notices if line not in notices]
+    if not (records or scores):
+        raise refused or UserError(f"{run.path}: no round in which clients uploaded anything is recorded")
+    write_report([folder / name for name in records], folder, [folder / name for name in scores])
+    return AttackResult(folder, records, scores, tuple(notices), None)
 
 
 def _refuse_settings(path: Path, settings: Mapping[str, Any]) -> None:

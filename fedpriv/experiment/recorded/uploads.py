@@ -60,10 +60,8 @@ def gather_uploads(
     """
     reader = _Reader(run, told, target, model)
     by_round = {number: run.messages(number) for number in run.rounds()}
-    summed = summed or any(seen.facts.get("masked") is True for rows in by_round.values() for seen in rows)
-    usable = [
-        number for number, rows in by_round.items() if _answers(rows, told) and (not summed or number + 1 in by_round)
-    ]
+    summed = summed or _masked(by_round)
+    usable = _usable(by_round, told, summed=summed)
     if not usable:
         why = "with a round behind it whose broadcast shows the sum" if summed else "in which clients uploaded anything"
         raise UserError(f"{run.path}: no round of phase {told.facts.phase!r} {why} is recorded")
@@ -92,6 +90,22 @@ def gather_uploads(
             *notices,
         ]
     return Gathered(tuple(numbers), tuple(uploads), tuple(broadcasts), summed, tuple(notices))
+
+
+def attackable_rounds(run: RecordedRun, told: Told, *, summed: bool) -> tuple[int, ...]:
+    """Return the rounds in which anything was uploaded that can be attacked, ascending; arguments as above."""
+    by_round = {number: run.messages(number) for number in run.rounds()}
+    return tuple(_usable(by_round, told, summed=summed or _masked(by_round)))
+
+
+def _masked(by_round: Mapping[int, Sequence[Seen]]) -> bool:
+    return any(seen.facts.get("masked") is True for rows in by_round.values() for seen in rows)
+
+
+def _usable(by_round: Mapping[int, Sequence[Seen]], told: Told, *, summed: bool) -> list[int]:
+    return [
+        number for number, rows in by_round.items() if _answers(rows, told) and (not summed or number + 1 in by_round)
+    ]
 
 
 def _answers(rows: Sequence[Seen], told: Told) -> list[Seen]:

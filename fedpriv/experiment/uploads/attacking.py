@@ -29,7 +29,7 @@ from fedpriv.scoring.inference import check
 from fedpriv.scoring.inference_case import InferenceCase
 from fedpriv.scoring.judge import JUDGED
 from fedpriv.scoring.records import About, InferenceResult, Provenance, ReconstructionRecord
-from fedpriv.scoring.records.made import Budget
+from fedpriv.scoring.records.made import Budget, Stage
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import plain
@@ -48,6 +48,7 @@ class Origin:
         command: a call that does the same again.
         defenses: what clients do to uploads before they leave, as far as it is known.
         notices: lines that are told beside those of the attacks.
+        stage: the attacked round, where several are attacked one after the other.
     """
 
     method: str = "own uploads"
@@ -55,6 +56,7 @@ class Origin:
     command: str = "fedpriv.attack_uploads(...)"
     defenses: tuple[DefenseFacts, ...] = ()
     notices: tuple[str, ...] = ()
+    stage: Stage | None = None
 
 
 def attack_handed(
@@ -131,6 +133,7 @@ def _provenance(
         knowledge=card,
         seed=settings.get("seed", 0),
         groups=handed.groups,
+        stage=origin.stage,
         upload=upload_facts(handed.target, defended=bool(origin.defenses)),
         options=plain(made),
         defenses=origin.defenses,
