@@ -2,11 +2,12 @@
 
 import os
 
-import fedpriv.nvflare
 import torch
 from hospital import Net
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import SimEnv
+
+import fedpriv.nvflare
 
 if __name__ == "__main__":
     torch.manual_seed(0)

@@ -150,7 +150,7 @@ def attack_rounds(
     notices: list[str] = []
     refused: UserError | None = None
     for number in numbers:
-        stage = Stage(name=round_stage(number), round=number, of=numbers[-1], accuracy={})
+        stage = Stage(name=round_stage(number), round=number, of=len(run.rounds()), accuracy={})
         home = {"round": number, "out": folder / stage.name}
         try:
             made = attack_round(run, told, target, named, {**settings, **home}, stage)
