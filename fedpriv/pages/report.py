@@ -172,14 +172,11 @@ def write_results(
     called = {} if study is None else study.labels
     found = [_called(attack, called) for attack in attacks]
     scores = {folder: _labels(record, folder, called) for folder, record in inferred.items()}
-    curves = budget_curves(in_order(found, scored))
-    pictures = [curve_svg(curve) for curve in curves]
-    files = [f"budget-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(curves, start=1)]
-    rounds = round_curves(in_order(largest_budgets(found, scored, lambda attack: attack.about), scored))
-    round_pictures = [round_curve_svg(curve) for curve in rounds]
-    round_files = [f"rounds-{place}-{slug(curve.name)}.svg" for place, curve in enumerate(rounds, start=1)]
-    verdicts = judge_results(by_folder(found, scores))
     largest = largest_budgets(found, scored, lambda attack: attack.about)
+    curves, rounds = budget_curves(in_order(found, scored)), round_curves(in_order(largest, scored))
+    pictures = {f"budget-{n}-{slug(one.name)}.svg": curve_svg(one) for n, one in enumerate(curves, start=1)}
+    by_round = {f"rounds-{n}-{slug(one.name)}.svg": round_curve_svg(one) for n, one in enumerate(rounds, start=1)}
+    verdicts = judge_results(by_folder(found, scores))
     points = frontiers(by_folder(largest, scores), verdicts, alone)
     values = {
         **_values(found, scores, study, verdicts),
@@ -187,11 +184,11 @@ def write_results(
         "runs": runs,
         "left_out": left_out,
         "curves": curves,
-        "files": files,
-        "pictures": [_as_source(text) for text in pictures],
+        "files": list(pictures),
+        "pictures": [_as_source(text) for text in pictures.values()],
         "rounds": rounds,
-        "round_files": round_files,
-        "round_pictures": [_as_source(text) for text in round_pictures],
+        "round_files": list(by_round),
+        "round_pictures": [_as_source(text) for text in by_round.values()],
     }
     as_html, as_markdown = score_sections(scores, verdicts)
     written = {
@@ -203,8 +200,8 @@ def write_results(
             if points
             else {}
         ),
-        **dict(zip(files, pictures, strict=True)),
-        **dict(zip(round_files, round_pictures, strict=True)),
+        **pictures,
+        **by_round,
     }
     for file, text in written.items():  # only once all of them could be made
         write_text(out / file, text)
