@@ -183,12 +183,8 @@ def write_results(
         "frontiers": frontier_views(points),
         "runs": runs,
         "left_out": left_out,
-        "curves": curves,
-        "files": list(pictures),
-        "pictures": [_as_source(text) for text in pictures.values()],
-        "rounds": rounds,
-        "round_files": list(by_round),
-        "round_pictures": [_as_source(text) for text in by_round.values()],
+        **_pictured("curves", curves, "files", "pictures", pictures),
+        **_pictured("rounds", rounds, "round_files", "round_pictures", by_round),
     }
     as_html, as_markdown = score_sections(scores, verdicts)
     written = {
@@ -207,8 +203,10 @@ def write_results(
         write_text(out / file, text)
 
 
-def _as_source(picture: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
+def _pictured(name: str, curves: Sequence[Any], files: str, sources: str, drawn: Mapping[str, str]) -> dict[str, Any]:
+    """Return curves, the names of their files, and their pictures as sources of images, each under its name."""
+    encoded = ["data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode() for text in drawn.values()]
+    return {name: curves, files: list(drawn), sources: encoded}
 
 
 def _labels(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
