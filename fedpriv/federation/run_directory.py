@@ -13,6 +13,7 @@
     truth/           for scorers: what clients did in those rounds (fedpriv.federation.truth_files)
     checkpoints/round-0007/                  server.safetensors, client-003.safetensors, evaluation.json
     regions.safetensors                      where samples are points: what classifiers say over the plane
+    flower.json      how a SuperLink's side of it ended; only where one ran it
     summary.json     written last: the run is complete
 
 A round appends its lines first and is checkpointed last, so after a kill the lines beyond the newest checkpoint are cut

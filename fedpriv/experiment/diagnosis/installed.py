@@ -19,6 +19,7 @@ EXTRAS: Mapping[str, str] = {
     "frames": "tables as pandas frames",
     "dp": "accounting and training under differential privacy",
     "perceptual": "the learned perceptual distance",
+    "flower": "recording a Flower app, and Flower as an engine",
     "slurm": "submitting the shards of a study to a queue",
 }
 """Extras of a user's -> their use; those of developers are left out."""
