@@ -15,9 +15,11 @@ OFF: Final = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",
 }
 """Environment in which Flower reports nothing, looks for no update and installs no app's dependencies, nor Ray reports. The
-last takes back a warning of Ray's about devices that simulated nodes do not use."""
+last two take back a warning of Ray's about devices that simulated nodes do not use, and its habit to let them wait for every
+other process of the machine, by which they were seen to starve."""
 
 
 def switch_off() -> None:
