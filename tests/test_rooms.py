@@ -102,6 +102,12 @@ def ours(module: str) -> set[str]:
     return {name for name, _, _ in imported(module) if room(name) and name.split(".")[0] == "fedpriv"}
 
 
+def test_tensors_are_written_under_names_of_our_own():
+    """A library that is given a path may leave a temporary file beside it; only unfinished folders are swept whole."""
+    writers = {module for module in trees() for _, name, _ in imported(module) if name == "save_file"}
+    assert writers == {"fedpriv.federation.state_files"}
+
+
 def test_every_room_is_in_the_table():
     there = {path.name for path in HOME.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert there == set(MAY_IMPORT)

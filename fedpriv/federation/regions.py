@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedpriv.datasets.types import Dataset, FederatedData, as_unit
 from fedpriv.federation.method import ClientSetup, Method, State
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, whole
+from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.wire.payloads import Message
 
 FILE = "regions.safetensors"
@@ -105,8 +105,7 @@ def save_regions(
         "tests": torch.cat(tests),
         "n_classes": torch.tensor(data.dataset.n_classes),
     }
-    with whole(run.path / FILE) as temporary:
-        save_file(held, temporary)
+    write_bytes(run.path / FILE, save(held))
 
 
 def load_regions(run: RunDirectory) -> Regions | None:

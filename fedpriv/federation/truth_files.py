@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, whole
+from fedpriv.util.files import checked_tensors, write_bytes
 
 LINES = "truth/files"
 """The list of the files, which a resumed run cuts back with its other lines."""
@@ -56,8 +56,7 @@ def trace_of(held: Mapping[str, Tensor]) -> LocalTrace:
 def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) -> None:
     """Store what a client did in a round, and say so."""
     path = trace_path(run, round_, client)
-    with whole(path) as temporary:
-        save_file(trace_blocks(trace), temporary)
+    write_bytes(path, save(trace_blocks(trace)))
     run.append(LINES, [{"round": round_, "file": path.relative_to(run.path).as_posix()}])
 
 

@@ -22,12 +22,12 @@ from typing import Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv.util import manifest
 from fedpriv.util.errors import UserError, shown
-from fedpriv.util.files import append_lines, checked_tensors, read_json, read_lines, whole, write_json
+from fedpriv.util.files import append_lines, checked_tensors, read_json, read_lines, write_bytes, write_json
 from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import json_value
 from fedpriv.util.record import Record, first_fault
@@ -209,8 +209,7 @@ def write_sets(path: Path, sets: Mapping[str, Mapping[str, Tensor]], about: Mapp
     names = list(sets)
     header = {**about, "format": FORMAT, "sets": [[name, list(sets[name])] for name in names]}
     blocks = {f"{place}/{key}": value for place, name in enumerate(names) for key, value in sets[name].items()}
-    with whole(path) as temporary:
-        save_file(blocks, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
+    write_bytes(path, save(blocks, metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
 def read_sets(path: Path) -> dict[str, dict[str, Tensor]]:

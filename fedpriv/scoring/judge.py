@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn import functional
 
@@ -32,7 +32,7 @@ from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.records.reconstruction import ClassAccuracy
 from fedpriv.scoring.sections import Means
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, whole
+from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.seeds import derive_seed, generator
 
 FILE = "judge.safetensors"
@@ -173,8 +173,7 @@ def save_class_evaluator(directory: Path, judge: ClassEvaluator) -> None:
     }
     blocks["half"] = torch.tensor(sorted(judge.half.items()), dtype=torch.int64)
     blocks["trained_on"] = torch.tensor(judge.trained_on, dtype=torch.int64)
-    with whole(directory / FILE) as temporary:
-        save_file(blocks, temporary)
+    write_bytes(directory / FILE, save(blocks))
 
 
 def load_class_evaluator(directory: Path, image_shape: tuple[int, int, int]) -> ClassEvaluator | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv.attacks.observation import Cost, Reconstruction, TargetId
@@ -18,7 +18,7 @@ from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, whole
+from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.foreign import json_value
 
 FORMAT = "fedpriv-attack-2"
@@ -182,8 +182,7 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
 def _save(path: Path, blocks: Mapping[str, Tensor], content: str, header: Mapping[str, Any]) -> None:
     # One entry, because the library writes several in no fixed order and equal results should be equal files.
     metadata = {ENTRY: json.dumps({"format": FORMAT, "content": content, **header})}
-    with whole(path) as temporary:
-        save_file({name: block.contiguous().clone() for name, block in blocks.items()}, temporary, metadata=metadata)
+    write_bytes(path, save({name: block.contiguous().clone() for name, block in blocks.items()}, metadata=metadata))
 
 
 def _load(path: Path, content: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

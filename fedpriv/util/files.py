@@ -96,7 +96,11 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file of bytes, whole or not at all."""
+    """Write a file of bytes, whole or not at all.
+
+    Tensors go this way too, as bytes: safetensors, given a path, writes a temporary file of its own beside it, which a
+    killed process leaves behind under a name that is not ours.
+    """
     with whole(path) as temporary:
         temporary.write_bytes(content)
 

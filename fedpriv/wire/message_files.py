@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, whole
+from fedpriv.util.files import checked_tensors, write_bytes
 from fedpriv.util.foreign import json_value
 from fedpriv.wire.kinds import payload_kind
 from fedpriv.wire.payload import Message, Payload
@@ -25,9 +25,8 @@ HEADER = "fedpriv"
 def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -> None:
     """Write a message atomically, with ``about`` (round, client, direction, ...) in the header."""
     header = {**about, "format": FORMAT, "kinds": [payload.kind for payload in message]}
-    with whole(path) as temporary:
-        # One entry, because the library writes several in no fixed order and equal messages should be equal files.
-        save_file(message_blocks(message), temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
+    # One entry, because the library writes several in no fixed order and equal messages should be equal files.
+    write_bytes(path, save(message_blocks(message), metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
 def message_blocks(message: Message) -> dict[str, Tensor]:
