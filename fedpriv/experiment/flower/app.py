@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -52,5 +53,6 @@ def _client() -> Any:
     return app
 
 
-server_app = _server()
-client_app = _client()
+if find_spec("flwr") is not None:  # whoever imports all modules need not have it
+    server_app = _server()
+    client_app = _client()
