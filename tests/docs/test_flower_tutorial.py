@@ -11,11 +11,10 @@ import pytest
 from flower_cases import LocalGrid, RecordDict
 from flwr.app import Context
 
-import fedpriv
 from fedpriv.cli.main import run as command
 from fedpriv.recording.run import RecordedRun
 
-TUTORIAL = Path(fedpriv.__file__).parents[1] / "docs" / "tutorials" / "audit-my-flower-app"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorials" / "audit-my-flower-app"
 
 
 @pytest.fixture
