@@ -161,6 +161,18 @@ def test_no_command_stores_or_draws_a_patient(folder, tmp_path, capsys, monkeypa
     assert (code, "made with other flags (redact differ)" in err) == (2, True)
 
 
+def test_a_claim_about_inversion_is_put_to_the_test_without_pictures(tmp_path):
+    shown, hidden = (
+        fedpriv.reproduce("fedre-figure-4", scale="smoke", rows=["Prototypes"], redact=rule, out=tmp_path / str(rule))
+        for rule in (None, "omit")
+    )
+    assert [cell.measured for cell in shown.card.cells] == [cell.measured for cell in hidden.card.cells]
+    for result, there in ((shown, True), (hidden, False)):
+        assert bool(result.card.grids) == there
+        assert bool(list(result.path.rglob("truth.safetensors"))) == there
+        assert bool(list(result.path.rglob("grid.png"))) == there
+
+
 @pytest.mark.parametrize("command", ["attack --target model", "audit --methods fedavg", "score x", "report x"])
 def test_another_rule_is_refused_in_one_line(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
