@@ -46,7 +46,9 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
     _show_scores(answers, [property_row(record) for record in answers.values()], verdicts)
     common.tell("", TOGETHER, "")
     for name in result.records:
-        common.tell(f"image grid: {result.path / name / 'grid.png'}")
+        picture = result.path / name / "grid.png"
+        if picture.exists():  # under --redact omit none is drawn
+            common.tell(f"image grid: {picture}")
     common.tell(f"report:     {result.path / 'report.html'}")
 
 

@@ -1,16 +1,17 @@
-"""Stand-ins for the hospitals' folders: ``python make_data.py`` writes handwritten digits, 8x8, below ``data``."""
+"""Stand-ins for the hospitals' folders: ``python make_data.py [N]`` writes handwritten digits, 8x8, below ``data``."""
 
+import sys
 from pathlib import Path
 
 from PIL import Image
 from sklearn.datasets import load_digits
 
 
-def write(data: Path = Path("data"), hospitals: int = 5, of_each: int = 8, strangers: int = 300) -> None:
-    """Write images for training and for testing, as many of each and of every hospital, and strangers."""
+def write(data: Path = Path("data"), hospitals: int = 5, of_each: int = 2, strangers: int = 300) -> None:
+    """Write ``of_each`` images of every hospital for training, eight for testing, and images that no hospital has."""
     digits = load_digits()
     left = iter(zip(digits.images, digits.target, strict=True))
-    parts = [(f"hospital-{k}/{part}", of_each) for k in range(hospitals) for part in ("train", "test")]
+    parts = [(f"hospital-{k}/{part}", n) for k in range(hospitals) for part, n in (("train", of_each), ("test", 8))]
     for name, number in [*parts, ("strangers", strangers)]:
         for label in range(10):
             (data / name / str(label)).mkdir(parents=True, exist_ok=True)
@@ -20,4 +21,4 @@ def write(data: Path = Path("data"), hospitals: int = 5, of_each: int = 8, stran
 
 
 if __name__ == "__main__":
-    write()
+    write(of_each=int(sys.argv[1]) if len(sys.argv) > 1 else 2)
