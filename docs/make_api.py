@@ -1,7 +1,9 @@
-"""Write ``docs/api.md``: the public names of fedpriv with their signatures and docstrings. ``python docs/make_api.py``."""
+"""Write the references, ``docs/api.md`` and ``docs/contracts.md``, from docstrings. ``python docs/make_api.py``."""
 
 import dataclasses
+import importlib
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import fedpriv
 
 PAGE = Path(__file__).with_name("api.md")
+CONTRACTS_PAGE = Path(__file__).with_name("contracts.md")
 
 HEAD = """# The public names
 
@@ -17,9 +20,38 @@ their docstrings by `python docs/make_api.py`, and a test holds that it is up to
 name the argument that is wrong, what was given and what would be right.
 """
 
+CONTRACTS_HEAD = """# Contracts
+
+What a member of your own is made of, where it is imported from, and what its hooks are handed;
+[a complete example](extending.md) uses most of it. This page is made from docstrings by `python docs/make_api.py`, and a
+test holds that it is up to date.
+"""
+
+CONTRACTS = {
+    "Methods": {
+        "fedpriv.federation.method": ("Method", "ClientSetup", "ServerSetup", "LocalTraining", "Plan"),
+        "fedpriv.models.split": ("SplitModel", "Blueprint"),
+    },
+    "Payloads": {"fedpriv.wire.payload": ("Payload", "tensor", "state", "get_payload", "find_payload")},
+    "Defenses": {
+        "fedpriv.federation.defense": ("Defense", "ProtectionPlan", "Sender", "UploadContext", "Work"),
+        "fedpriv.federation.answer": ("Answer",),
+    },
+    "Attacks": {
+        "fedpriv.attacks.contract": ("Attack", "Declared", "AttackProblem"),
+        "fedpriv.attacks.observation": (
+            *("Observation", "Knowledge", "KnowledgeCard", "BatchFacts", "Needs", "TargetId", "Reconstruction", "Cost"),
+        ),
+        "fedpriv.attacks.infer.contract": ("Inference", "InferenceProblem", "Asked", "Candidates", "Scores"),
+    },
+    "Data sets": {"fedpriv.datasets": ("SourceOptions",), "fedpriv.datasets.types": ("Dataset", "Samples")},
+    "Metrics": {"fedpriv.scoring.leakage": ("Metric",)},
+}
+"""Section -> module -> the names in it."""
+
 
 def page() -> str:
-    """Return the page as Markdown."""
+    """Return the page of public names as Markdown."""
     found = {name: getattr(fedpriv, name) for name in fedpriv.__all__}
     verbs = [name for name, value in found.items() if inspect.isfunction(value)]
     payloads = [name for name, value in found.items() if inspect.isclass(value) and issubclass(value, fedpriv.Payload)]
@@ -29,6 +61,52 @@ def page() -> str:
         parts.append(f"## {title}\n")
         parts += [_entry(name, found[name]) for name in names]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def contracts() -> str:
+    """Return the page of contracts as Markdown."""
+    parts = [CONTRACTS_HEAD]
+    for title, modules in CONTRACTS.items():
+        parts.append(f"## {title}\n")
+        for module, names in modules.items():
+            parts += [_contract(module, getattr(importlib.import_module(module), name)) for name in names]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _contract(module: str, value: Any) -> str:
+    lines = [f"### {value.__name__}\n", "```python", f"# {module}"]
+    if inspect.isfunction(value):
+        lines += [f"def {value.__name__}{_call(value)}: ...", "```\n", _text(value), ""]
+        return "\n".join(lines)
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    lines += [f"class {value.__name__}:", *(map(_field, fields) if fields else ["    ..."]), "```\n", _text(value), ""]
+    for name, own in vars(value).items():
+        called = inspect.isfunction(own)
+        hidden = name.startswith("_") or name in [spec.name for spec in fields]  # a field's default is no hook
+        if (called or isinstance(own, property)) and not hidden and inspect.getdoc(own):
+            first = str(inspect.getdoc(own)).partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+            lines.append(f"- `{name}{_call(own) if called else ''}`: {_marked(first)}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _call(function: Callable[..., Any]) -> str:
+    """Return the names of a function's parameters, and what it returns."""
+    names: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
+            names.append("*")
+        names += [] if parameter.name in ("self", "cls") else [parameter.name]
+    returns = function.__annotations__.get("return")
+    return f"({', '.join(names)})" + (f" -> {returns}" if returns not in (None, "None") else "")
+
+
+def _field(spec: "dataclasses.Field[Any]") -> str:
+    """Return a line that declares a field of a dataclass."""
+    if spec.default is not dataclasses.MISSING and not callable(spec.default):
+        default = f" = {spec.default!r}"
+    else:
+        default = "" if spec.default is spec.default_factory is dataclasses.MISSING else " = ..."
+    return f"    {spec.name}: {spec.type}{default}"
 
 
 def _entry(name: str, value: Any) -> str:
@@ -72,9 +150,7 @@ def _text(value: Any) -> str:
     told = inspect.getdoc(value) or ""
     if dataclasses.is_dataclass(value) and told.startswith(f"{getattr(value, '__name__', '')}("):
         told = ""
-    marked = (
-        told.replace("``", "`").replace(":class:", "").replace(":func:", "").replace(":meth:", "").replace(":data:", "")
-    )
+    marked = _marked(told)
     lines = []
     section = False
     example = False
@@ -97,5 +173,11 @@ def _text(value: Any) -> str:
     return "\n".join(lines)
 
 
+def _marked(told: str) -> str:
+    """Return a text with reStructuredText's marks as Markdown's."""
+    return re.sub(r":(?:class|func|meth|data|mod|attr):`", "`", told).replace("``", "`").replace("::\n", ":\n")
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    CONTRACTS_PAGE.write_text(contracts(), encoding="utf-8")

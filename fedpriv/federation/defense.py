@@ -117,7 +117,7 @@ class ProtectionPlan:
         trained: every architecture that clients train: their own, and the shared one where that is another.
         steps: local SGD steps of a round, one number a client.
         non_sgd_computation: what of local training is computed from images other than by gradients of SGD; empty for
-        nothing.
+            nothing.
         mixing: defenses so far that let one image into the gradient of another.
         private_gradients: name of the defense that made the gradients differentially private, or empty.
         sensitivity_unknown_after: applied defenses behind which it is not known any more how much of an upload is one

@@ -122,6 +122,10 @@ class AttackResult(Tabular):
 
         return [name for group in strongest_first(list(self.records), self.records.__getitem__) for name in group]
 
+    def __repr__(self) -> str:
+        """Return the verdicts: records would fill pages of a terminal."""
+        return f"{type(self).__name__}:\n{self.verdict}"
+
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{markup(line)}</p>" for line in (*self.verdict.splitlines(), *self.notices))
         grids = [self.path / name / "grid.png" for name in self._ranked()]

@@ -1,0 +1,129 @@
+"""Pages find each other, the gallery holds every picture, notebooks are stored as they were run, and run.
+
+That the site builds without a warning is tried by ``.ci/run``.
+"""
+
+import importlib.util
+import json
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from fedpriv.attacks import ATTACKS
+from fedpriv.methods import METHODS
+
+HOME = Path(__file__).parents[2]
+DOCS = HOME / "docs"
+INDEXES = ("README.md", "attacks/README.md", "tutorials/README.md")
+NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
+LINK = re.compile(r"\]\((?!https?:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
+
+
+def pages():
+    return [*HOME.glob("*.md"), *DOCS.rglob("*.md"), *(HOME / ".github").rglob("*.md")]
+
+
+def cells(notebook, kind):
+    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def prose(page):
+    if page.suffix == ".ipynb":
+        return "\n".join("".join(cell["source"]) for cell in cells(page, "markdown"))
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+
+
+def test_every_link_to_a_file_finds_it():
+    lost = [
+        f"{page.relative_to(HOME)}: {place}"
+        for page in [*pages(), *NOTEBOOKS]
+        for place in LINK.findall(prose(page))
+        if not (page.parent / place).exists()
+    ]
+    assert lost == []
+
+
+def test_links_to_folders_are_links_to_their_page():
+    # A code host shows a folder; a site has nothing to show.
+    loose = [
+        f"{page.relative_to(HOME)}: {place}"
+        for page in [*pages(), *NOTEBOOKS]
+        for place in LINK.findall(prose(page))
+        if (page.parent / place).is_dir()
+    ]
+    assert loose == []
+
+
+def test_every_page_is_in_an_index():
+    listed = {(DOCS / index).parent / place for index in INDEXES for place in LINK.findall((DOCS / index).read_text())}
+    there = {page for page in [*DOCS.rglob("*.md"), *NOTEBOOKS] if page != DOCS / "README.md"}
+    assert there <= {place.resolve() for place in listed}
+
+
+def test_the_gallery_holds_every_picture_and_says_what_it_shows():
+    spec = importlib.util.spec_from_file_location("make_gallery", DOCS / "make_gallery.py")
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    made = maker.gallery()
+    assert maker.PAGE.read_text() == made, "run: python docs/make_gallery.py"
+    shown = dict((place, told) for told, place in maker.PICTURE.findall(made))
+    there = {path.relative_to(DOCS).as_posix() for kind in ("png", "svg") for path in DOCS.rglob(f"*.{kind}")}
+    assert shown.keys() == there
+    assert all(len(told) > 10 for told in shown.values())
+
+
+def test_the_navigation_is_made_of_the_lists():
+    pytest.importorskip("sphinx", reason="Sphinx is not installed")
+    spec = importlib.util.spec_from_file_location("site_conf", DOCS / "conf.py")
+    conf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conf)
+    assert tuple(f"{name}.md" for name in conf.INDEXES) == INDEXES
+    text = "# All\n- [Top](top.md)\n## Use\n- [Short](a/long.md): of [other](x.md)\n- [Own](b.ipynb)\n- [Out](https://x/y.md)"
+    tree = "\n```{{toctree}}\n:hidden:\n{}\n```"
+    assert conf.navigation(text) == "\n".join(
+        [tree.format("Top <top>"), tree.format(":caption: Use\nShort <a/long>\nOwn <b>")]
+    )
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_with_what_it_showed_and_nothing_of_a_machine(notebook):
+    text = notebook.read_text()
+    assert len(text) < 300_000
+    assert not re.search(r"/tmp/|/home/|/root/|site-packages|Traceback", text)
+    for number, cell in enumerate(cells(notebook, "code"), 1):
+        assert cell["execution_count"] == number, "run: python docs/run_notebooks.py"
+        assert all(output["output_type"] != "error" for output in cell["outputs"])
+        assert cell["metadata"] == {}
+
+
+def printed(notebook):
+    return "".join(
+        "".join(output["text"])
+        for cell in cells(notebook, "code")
+        for output in cell["outputs"]
+        if output["output_type"] == "stream"
+    )
+
+
+def said(text):
+    """Return the beginnings of lines: figures, their order, and reasons that hang on them differ a little among machines."""
+    return sorted(re.sub(r"[-+]?\d[\d.,]*", "#", line)[:40] for line in text.splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_says_what_it_is_stored_with(notebook, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"notebook_{notebook.stem.replace('-', '_')}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    try:
+        for number, cell in enumerate(cells(notebook, "code")):
+            exec(compile("".join(cell["source"]), f"{notebook.name}, code cell {number}", "exec"), vars(module))
+    finally:
+        ATTACKS._adopted.clear()
+        METHODS._adopted.clear()
+    assert said(capsys.readouterr().out) == said(printed(notebook))
+    assert not list(tmp_path.iterdir())
