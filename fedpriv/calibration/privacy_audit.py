@@ -1,0 +1,116 @@
+"""How often a bound on epsilon is above the truth, on mechanisms whose epsilon is known exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
+from fedpriv.calibration.rates import Rate, counted
+from fedpriv.scoring.privacy_audit.bounds import (
+    Bound,
+    gaussian_threshold_epsilon,
+    one_run_epsilon,
+    one_run_gaussian_epsilon,
+    threshold_epsilon,
+)
+from fedpriv.scoring.privacy_audit.choice import from_part, over_frontier, over_frontier_growing, over_ladder
+from fedpriv.scoring.privacy_audit.counts import Scores
+
+Coins = NDArray[np.bool_]
+Estimate = Callable[[Scores, Coins, float, float], float]
+"""(scores, coins, alpha, delta) -> lower bound on epsilon."""
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A mechanism that answers each canary independently.
+
+    Attributes:
+        name: in words.
+        scores: (generator, coins) -> scores.
+        epsilon: delta -> its least epsilon.
+        gaussian: its trade-off curve is a Gaussian one.
+    """
+
+    name: str
+    scores: Callable[[np.random.Generator, Coins], Scores]
+    epsilon: Callable[[float], float]
+    gaussian: bool = False
+
+
+def gaussian(mu: float) -> Mechanism:
+    """Noise of standard deviation 1 on answers that are ``mu`` apart."""
+    return Mechanism(
+        f"Gaussian, mu = {mu:g}",
+        lambda rng, coins: mu * coins + rng.standard_normal(len(coins)),
+        lambda delta: gaussian_epsilon(1 / mu, delta) if mu else 0.0,
+        gaussian=True,
+    )
+
+
+def randomised_response(epsilon: float) -> Mechanism:
+    """The coin itself, turned over with probability 1 / (1 + e^epsilon): no mechanism of that epsilon tells more."""
+
+    def scores(rng: np.random.Generator, coins: Coins) -> Scores:
+        turned = rng.random(len(coins)) < 1 / (1 + np.exp(epsilon))
+        return np.where(turned, ~coins, coins).astype(np.float64)
+
+    return Mechanism(f"randomised response, epsilon = {epsilon:g}", scores, lambda delta: epsilon)
+
+
+def laplace(epsilon: float) -> Mechanism:
+    """Laplace noise of scale 1 / epsilon on answers that are 1 apart."""
+    return Mechanism(
+        f"Laplace, epsilon = {epsilon:g}",
+        lambda rng, coins: coins + rng.laplace(scale=1 / epsilon, size=len(coins)),
+        lambda delta: epsilon,
+    )
+
+
+def _both(bound: Bound) -> Estimate:
+    return lambda scores, coins, alpha, delta: over_frontier(bound, scores[coins], scores[~coins], alpha, delta)
+
+
+ESTIMATES: dict[str, Estimate] = {
+    "threshold, from a part": lambda *given: from_part(threshold_epsilon, *given),
+    "threshold, over the hull": _both(threshold_epsilon),
+    "one run, over the ladder": lambda *given: over_ladder(one_run_epsilon, *given),
+    "one run, over the hull": lambda scores, coins, *given: over_frontier_growing(
+        one_run_epsilon, scores[coins], scores[~coins], *given
+    ),
+    "Gaussian threshold, from a part": lambda *given: from_part(gaussian_threshold_epsilon, *given),
+    "Gaussian threshold, over the hull": _both(gaussian_threshold_epsilon),
+    "Gaussian one run, over the ladder": lambda *given: over_ladder(one_run_gaussian_epsilon, *given),
+}
+"""Bounds with the ways of choosing a rule. Those of a Gaussian mechanism hold for Gaussian ones alone."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Outcome of many audits of one mechanism by one estimate.
+
+    Attributes:
+        above: share of audits whose bound is above the truth.
+        truth: epsilon at delta.
+        median: of the bounds.
+    """
+
+    above: Rate
+    truth: float
+    median: float
+
+
+def audits(
+    mechanism: Mechanism, estimate: str, *, canaries: int, number: int, alpha: float, delta: float, seed: int
+) -> Found:
+    """Audit a mechanism so many times, with fresh coins and noise each."""
+    rng, truth = np.random.default_rng(seed), mechanism.epsilon(delta)
+    bounds = []
+    for _ in range(number):
+        coins = rng.random(canaries) < 0.5
+        bounds.append(ESTIMATES[estimate](mechanism.scores(rng, coins), coins, alpha, delta))
+    return Found(counted(bound > truth for bound in bounds), truth, float(np.median(bounds)))

@@ -1,0 +1,1 @@
+"""Lower bounds on epsilon from canaries: what was told apart cannot have been hidden."""
