@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.dividing import data as data
     from fedpriv.experiment.verbs.estimating import StudyEstimate as StudyEstimate
     from fedpriv.experiment.verbs.estimating import estimate as estimate
+    from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
+    from fedpriv.experiment.verbs.privacy_auditing import audit_dp as audit_dp
     from fedpriv.experiment.verbs.reporting import Report as Report
     from fedpriv.experiment.verbs.reporting import report as report
     from fedpriv.experiment.verbs.reproducing import Reproduction as Reproduction
@@ -67,6 +69,7 @@ _PLACES = {
     "score": _VERBS + "scoring",
     "report": _VERBS + "reporting",
     "audit": _VERBS + "auditing",
+    "audit_dp": _VERBS + "privacy_auditing",
     "submit": _VERBS + "submitting",
     "estimate": _VERBS + "estimating",
     "catalogue": _VERBS + "cataloguing",
@@ -77,6 +80,7 @@ _PLACES = {
     "calibrate": "fedpriv.calibration.own",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
+    "PrivacyAudit": _VERBS + "privacy_auditing",
     "Report": _VERBS + "reporting",
     "StudyResult": "fedpriv.experiment.study.run",
     "StudyEstimate": _VERBS + "estimating",

@@ -14,7 +14,19 @@ import fedpriv
 from fedpriv.cli.main import run as command
 
 VERBS = (
-    *("train", "attack", "audit", "attack_uploads", "score", "report", "estimate", "catalogue", "cost", "data"),
+    *(
+        "train",
+        "attack",
+        "audit",
+        "audit_dp",
+        "attack_uploads",
+        "score",
+        "report",
+        "estimate",
+        "catalogue",
+        "cost",
+        "data",
+    ),
     "calibrate",
     "doctor",
     "reproduce",
@@ -26,7 +38,7 @@ PAYLOADS = (
 )
 OTHERS = (
     *("AttackResult", "BatchFacts", "Calibration", "Catalogue", "Diagnosis", "Gradient", "Holdings", "KnowledgeCard"),
-    *("Listener", "Report", "Reproduction", "Run", "StudyEstimate", "StudyResult", "Submission"),
+    *("Listener", "PrivacyAudit", "Report", "Reproduction", "Run", "StudyEstimate", "StudyResult", "Submission"),
     *("Traffic", "Update", "UserError"),
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}

@@ -64,7 +64,20 @@ LARGER: dict[str, str] = {
 }
 """Files and functions that may be larger -> why. The list only ever shrinks."""
 
-VERBS = {"train", "attack", "attack_uploads", "score", "audit", "report", "cost", "data", "list", "reproduce", "doctor"}
+VERBS = {
+    "train",
+    "attack",
+    "attack_uploads",
+    "score",
+    "audit",
+    "audit_dp",
+    "report",
+    "cost",
+    "data",
+    "list",
+    "reproduce",
+    "doctor",
+}
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""
 
 

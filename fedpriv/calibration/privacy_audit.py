@@ -1,4 +1,4 @@
-"""How often a bound on epsilon is above the truth, on mechanisms whose epsilon is known exactly."""
+"""Error rates of bounds on epsilon, and their power, on mechanisms whose epsilon is known exactly."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "train": "fedpriv.cli.train:train",
     "attack": "fedpriv.cli.attack:attack",
     "audit": "fedpriv.cli.audit:audit",
+    "audit-dp": "fedpriv.cli.audit_dp:audit_dp",
     "score": "fedpriv.cli.score:score",
     "report": "fedpriv.cli.report:report",
     "cost": "fedpriv.cli.cost:cost",
@@ -170,6 +171,7 @@ def _refusal(error: OSError) -> tuple[str, int]:
 _LESS = {
     "attack": "--chunk-rows, --workers, --targets, --image-size",
     "audit": "--chunk-rows, --workers, image_size, batch_size, clients, models",
+    "audit-dp": "--canaries, --batch-size, or the size of --models",
     "score": "the number of folders at a time",
     "report": "the number of folders at a time",
 }

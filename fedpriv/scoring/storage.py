@@ -32,6 +32,7 @@ from fedpriv.scoring.records import (
     ClaimCard,
     InferenceResult,
     MembershipRecord,
+    PrivacyAuditRecord,
     PropertyRecord,
     ReconstructionRecord,
 )
@@ -44,7 +45,7 @@ from fedpriv.util.manifest import contents, mark
 from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
-CLAIM = "claim.json"
+CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"
 RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
@@ -52,6 +53,7 @@ FILES: dict[type[AnyRecord], str] = {
     MembershipRecord: MEMBERSHIP,
     PropertyRecord: PROPERTY,
     ClaimCard: CLAIM,
+    PrivacyAuditRecord: PRIVACY_AUDIT,
 }
 """Records by their file names."""
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
@@ -111,6 +113,18 @@ def load_scores(folder: Path) -> InferenceResult:
     record = read_record(path)
     if not isinstance(record, (MembershipRecord, PropertyRecord)):
         raise _wrong_kind(path, record)
+    return record
+
+
+def load_privacy_audit(folder: Path) -> PrivacyAuditRecord:
+    """Return the record of an audit of a claimed epsilon.
+
+    Raises:
+        UserError: as :func:`read_record`.
+    """
+    record = read_record(folder / PRIVACY_AUDIT)
+    if not isinstance(record, PrivacyAuditRecord):
+        raise _wrong_kind(folder / PRIVACY_AUDIT, record)
     return record
 
 

@@ -20,6 +20,7 @@ from fedpriv.scoring.records.base import (
 from fedpriv.scoring.records.claim import ClaimCard, ClaimCell, ClaimedOrder, ClaimStatement, ClaimWord
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
 from fedpriv.scoring.records.made import About, Labels, Provenance
+from fedpriv.scoring.records.privacy_audit import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
 from fedpriv.scoring.records.reconstruction import Metrics, ReconstructionRecord
 from fedpriv.scoring.records.verdict import JudgedComparison, Kind, Reason, Verdict
 
@@ -33,7 +34,9 @@ __all__ = [
     "ClaimStatement",
     "ClaimWord",
     "ClaimedOrder",
+    "ClaimedPrivacy",
     "Comparison",
+    "EpsilonBound",
     "Estimate",
     "FiniteSummary",
     "InferenceResult",
@@ -45,6 +48,7 @@ __all__ = [
     "Measure",
     "MembershipRecord",
     "Metrics",
+    "PrivacyAuditRecord",
     "PropertyRecord",
     "Provenance",
     "Rate",
@@ -59,6 +63,7 @@ InferenceResult = MembershipRecord | PropertyRecord
 """Records of attacks that return scores, not images."""
 
 AnyRecord = Annotated[
-    About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard, Field(discriminator="kind")
+    About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard | PrivacyAuditRecord,
+    Field(discriminator="kind"),
 ]
 """Every record that is written beside a result."""

@@ -1,0 +1,183 @@
+"""The verb ``audit_dp``: is the epsilon true that somebody claims?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from fedpriv.experiment.dp_audit.auditing import Asked, audit_federation
+from fedpriv.experiment.dp_audit.claims import stated_claim
+from fedpriv.experiment.federation import prepare
+from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small
+from fedpriv.experiment.saving import Tabular, copy_folder
+from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.experiment.verbs.training import Run
+from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.scoring.records import PrivacyAuditRecord
+from fedpriv.scoring.storage import load_privacy_audit, write_record
+from fedpriv.util import folders, ownership
+from fedpriv.util.arguments import argument, call
+from fedpriv.util.config import plain
+from fedpriv.util.device import pick_device
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import read_json, write_json
+from fedpriv.util.foreign import given_path
+from fedpriv.util.listener import SILENT, Listener
+
+KIND = "audit-dp"
+ASKED = "asked.json"
+"""What an audit was asked for, by which one that is resumed is told from another."""
+
+
+@dataclass(frozen=True)
+class PrivacyAudit(Tabular):
+    """An audit of a claim of differential privacy.
+
+    A temporary folder (no ``out``) is removed when nothing refers to this object any more.
+
+    Attributes:
+        path: folder of the record ``audit-dp.json`` and of the canaries' scores.
+        record: claim, bounds and verdict.
+    """
+
+    path: Path
+    record: PrivacyAuditRecord
+    _scratch: Scratch | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words, with every figure that it rests on."""
+        return self.record.sentence
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest lower bound; None for more than any number."""
+        known = [bound.epsilon for bound in self.record.bounds]
+        return None if None in known else max(one for one in known if one is not None)
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the bounds, one row each, beside what is claimed and what clip and noise imply."""
+        claim = self.record.claim
+        return [
+            {
+                "bound": bound.name,
+                "epsilon_at_least": bound.epsilon,
+                "claimed": None if claim is None else claim.epsilon,
+                "implied": None if claim is None else claim.implied,
+                "delta": self.record.delta,
+                "given": bound.given,
+            }
+            for bound in self.record.bounds
+        ]
+
+    def save(self, out: str | Path, *, force: bool = False) -> PrivacyAudit:
+        """Copy the audit to a folder that stays, and return it from there."""
+        copy_folder(self.path, Path(out), KIND, force=force)
+        return PrivacyAudit(Path(out), self.record)
+
+
+def audit_dp(
+    run: Run | str | Path | None = None,
+    *,
+    method: str | None = None,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    claim: Mapping[str, Any] | Sequence[str] = (),
+    claimant: str | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    device: str = "auto",
+    download: bool = False,
+    listener: Listener = SILENT,
+    **federation: Unpack[FederationSettings],
+) -> PrivacyAudit:
+    """Put a claim of differential privacy to the test: a lower bound on epsilon beside the one that is claimed.
+
+    Canaries, each in or not by a coin, pass what the defense does: uploads as far apart as neighbours may be behind a
+    defense of uploads, or images of the largest gradients within local training (one run). How many coins are told from what
+    the server sees bounds epsilon from below. No model of the attacker, and no code of the defense, is trusted.
+
+    >>> import fedpriv
+    >>> found = fedpriv.audit_dp(
+    ...     method="fedavg", dataset="digits", clients=3, models="small-cnn", canaries=200,
+    ...     defense=["local-dp:clipping_norm=1,sensitivity=0.05,epsilon=1"])
+    >>> found.record.verdict, round(found.record.claim.implied) > 10
+    ('contradicted', True)
+
+    Args:
+        run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; None for those given here.
+        method: a name of ``fedpriv list methods`` (default ``fedavg``).
+        canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
+        confidence: that no bound is above the truth, in (0.5, 1).
+        claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
+            (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
+        claimant: whose claim is audited, where several defenses make one.
+        seed: of coins, canaries and noise, and of the federation.
+        out: folder to make; None for a temporary one, which is gone with the returned object.
+        resume: go on with an interrupted audit in ``out``; repeat the other arguments.
+        force: replace ``out`` if it exists.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        download: fetch the data set if it is missing.
+        listener: hears of the progress.
+        federation: the settings of the federation; see :class:`FederationSettings`.
+
+    Raises:
+        UserError: naming the argument that is wrong, before anything is written.
+    """
+    refuse_small({"canaries": canaries}, ("canaries",))
+    config = _config(run, method, federation, seed)
+    command = listener.command or call("audit_dp", "...")
+    asked = Asked(canaries, confidence, stated_claim(claim), claimant, seed, command)
+    folder, scratch = place(out)
+    if run is not None:
+        folders.refuse_overlap(folder, {argument("run"): _path(run)})
+    if resume and force:
+        raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
+    if not resume:
+        folders.check_free(folder, force=force)
+    prepared = prepare(config, pick_device(device), download=download)
+    with folders.output(folder, KIND, force=force, resume=resume, listener=listener):
+        _same_audit(folder, asked, config, resume=resume)
+        listener.resumable()
+        record = audit_federation(prepared, asked, folder, listener)
+        write_record(folder, record)
+    return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
+
+
+def _path(run: Run | str | Path) -> Path:
+    return run.path if isinstance(run, Run) else given_path(argument("run"), run)
+
+
+def _config(run: Run | str | Path | None, method: str | None, federation: FederationSettings, seed: int) -> RunConfig:
+    if run is None:
+        return named_config(method or "fedavg", federation, seed)
+    extra = [*(["method"] if method is not None else []), *federation]
+    if extra:
+        told = ", ".join(argument(name) for name in sorted(extra))
+        raise UserError(f"{argument('run')} says how the federation is made; drop {told}")
+    with ownership.read(_path(run)):
+        return RunDirectory.open(_path(run)).config
+
+
+def _same_audit(folder: Path, asked: Asked, config: RunConfig, *, resume: bool) -> None:
+    """Note what is asked for; of an audit that is resumed, check that it is the same.
+
+    Raises:
+        UserError: where it is another.
+    """
+    told = {"asked": {**plain(asked), "command": ""}, "config": plain(config)}
+    path = folder / ASKED
+    if resume and path.is_file():
+        before = read_json(path)
+        if before != told:
+            changed = [name for name in told["asked"] if before.get("asked", {}).get(name) != told["asked"][name]]
+            what = ", ".join(argument(name) for name in changed) or "the settings of the federation"
+            raise UserError(
+                f"{path}: this audit was asked for with other {what}; repeat them, or choose another {argument('out')}"
+            )
+        return
+    write_json(path, told)
