@@ -63,13 +63,10 @@ def _print(found: PrivacyAudit, *, quiet: bool) -> None:
 
     record = found.record
     if not quiet:
-        known = {"claimed": record.claim, "clip and noise imply": record.claim}
-        rows = [
-            {"epsilon": "claimed", "": "nothing" if known["claimed"] is None else figure(known["claimed"].epsilon)},
-        ]
+        rows = [{"": "claimed", "epsilon": "nothing" if record.claim is None else figure(record.claim.epsilon)}]
         if record.claim is not None and record.claim.implied is not None:
-            rows.append({"epsilon": "clip and noise imply", "": figure(record.claim.implied)})
-        rows += [{"epsilon": f"at least, {one.name}", "": figure(one.epsilon)} for one in record.bounds]
+            rows.append({"": "clip and noise imply", "epsilon": figure(record.claim.implied)})
+        rows += [{"": f"at least, {one.name}", "epsilon": figure(one.epsilon)} for one in record.bounds]
         title = f"{record.defense} on {record.method}, delta {record.delta:g}, {100 * record.confidence:g} % confidence"
         common.print_table(title, rows, as_json=False)
     common.tell(record.sentence)

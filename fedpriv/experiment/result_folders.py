@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.pages.study_report import is_study
-from fedpriv.scoring.storage import ABOUT, RECONSTRUCTION, holds_scores, is_attack_directory
+from fedpriv.scoring.storage import ABOUT, PRIVACY_AUDIT, RECONSTRUCTION, holds_scores, is_attack_directory
 from fedpriv.util import files
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -17,11 +17,11 @@ from fedpriv.util.foreign import json_value
 
 T = TypeVar("T")
 
-Kind = Literal["attack", "membership", "run", "study"]
+Kind = Literal["attack", "membership", "privacy", "run", "study"]
 
 
 def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], list[str]]:
-    """Return the attack, membership and run directories and the studies among and below the given folders, in order.
+    """Return the directories of results, runs and studies among and below the given folders, in order, by kind.
 
     Returns:
         The directories by kind, and a line for each given folder that holds none.
@@ -30,7 +30,7 @@ def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], l
         UserError: for a folder that is missing, or where none of them holds any.
     """
     strangers: list[str] = []
-    found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "run": [], "study": []}
+    found: dict[Kind, list[Path]] = {"attack": [], "membership": [], "privacy": [], "run": [], "study": []}
     seen: set[Path] = set()
     for path in paths:
         if not path.is_dir():
@@ -118,6 +118,8 @@ def _kind(path: Path) -> Kind | None:
         return "attack"
     if holds_scores(path):
         return "membership"
+    if (path / PRIVACY_AUDIT).is_file():
+        return "privacy"
     run = ("config.json", "summary.json", "ledger.jsonl")
     return "run" if (path / run[0]).is_file() or all((path / name).is_file() for name in run[1:]) else None
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fedpriv.federation.answer import NOT_EVALUATED, Answer, answer_sentence, answers_for
 from fedpriv.federation.summary import DefenseFacts as Stated
 from fedpriv.pages.labels import defense_label, method_label
+from fedpriv.pages.privacy_claims import TITLE, contradicted
+from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import AttackRecord
 
 
@@ -53,8 +55,11 @@ class DefenseFacts:
         return f"run here{as_they_are}: {'; '.join(told)}"
 
 
-def defenses(attacks: Sequence[AttackRecord]) -> tuple[DefenseFacts, ...]:
-    """Return every defense of the runs that were attacked, once for each kind of upload, as the records state it."""
+def defenses(attacks: Sequence[AttackRecord], audits: Sequence[PrivacyAuditRecord] = ()) -> tuple[DefenseFacts, ...]:
+    """Return every defense of the runs that were attacked, once for each kind of upload, as the records state it.
+
+    A guarantee that an audit contradicts is called so.
+    """
     guarded: dict[tuple[str, str], list[tuple[Stated, AttackRecord]]] = {}
     for attack in attacks:
         chosen = attack.about.defenses
@@ -62,10 +67,12 @@ def defenses(attacks: Sequence[AttackRecord]) -> tuple[DefenseFacts, ...]:
             # The label of a study is that of the whole chain.
             name = defense_label(attack.about) if len(chosen) == 1 else one.label
             guarded.setdefault((name, attack.about.target), []).append((one, attack))
-    return tuple(_facts(name, target, own) for (name, target), own in guarded.items())
+    return tuple(_facts(name, target, own, audits) for (name, target), own in guarded.items())
 
 
-def _facts(name: str, target: str, own: Sequence[tuple[Stated, AttackRecord]]) -> DefenseFacts:
+def _facts(
+    name: str, target: str, own: Sequence[tuple[Stated, AttackRecord]], audits: Sequence[PrivacyAuditRecord]
+) -> DefenseFacts:
     stated = own[0][0]
     ways = answers_for(stated.answers, target, stated.options)
     tried: dict[str, dict[str, None]] = {}
@@ -73,11 +80,14 @@ def _facts(name: str, target: str, own: Sequence[tuple[Stated, AttackRecord]]) -
         names = tried.setdefault(method_label(attack.about), {})
         if any(way.met_by(attack.about.attack, attack.about.options) for way in ways):
             names[attack.about.attack] = None
+    wrong = any(contradicted(audits, one, attack.about.method) for one, attack in own)
     return DefenseFacts(
         name=name,
         target=target,
         source=stated.source,
-        guarantee=stated.guarantee,
+        guarantee=f"the epsilon it claims is contradicted, see {TITLE}: {stated.guarantee}"
+        if wrong
+        else stated.guarantee,
         answer=answer_sentence(stated.answers, stated.unanswered),
         ways=ways,
         tried={method: tuple(names) for method, names in tried.items()},

@@ -23,6 +23,7 @@ from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, chart_style, effect_words
 from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment
+from fedpriv.pages.privacy_claims import told_claims
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
 from fedpriv.pages.round_curve import round_curve_svg, round_curves
@@ -32,7 +33,7 @@ from fedpriv.pages.study_settings import StudySettings
 from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import in_order, largest_budgets
-from fedpriv.scoring.records import InferenceResult, Labels, Provenance
+from fedpriv.scoring.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
 from fedpriv.scoring.redaction import NONE, stricter
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.scoring.verdict import BADGES, TOGETHER
@@ -102,6 +103,19 @@ class StudyFacts:
         return self.cells - len(self.failed)
 
 
+@dataclass(frozen=True)
+class Others:
+    """Additions to a page beside attacks and inferences.
+
+    Attributes:
+        left_out: results that could not be read, which the page names.
+        audits: of claims of differential privacy.
+    """
+
+    left_out: Sequence[LeftOut] = ()
+    audits: Sequence[PrivacyAuditRecord] = ()
+
+
 def write_report(
     directories: Sequence[Path],
     out: Path,
@@ -150,7 +164,7 @@ def write_results(
     runs: str | None = None,
     study: StudyFacts | None = None,
     alone: Baselines | None = None,
-    left_out: Sequence[LeftOut] = (),
+    others: Others = Others(),
     redact: str = NONE,
 ) -> None:
     """Write the same of results that are read already.
@@ -162,7 +176,7 @@ def write_results(
         runs: as of :func:`write_report`.
         study: likewise.
         alone: likewise.
-        left_out: results that could not be read, which the page names.
+        others: what is on the page beside.
         redact: rule by which pictures are kept out of the page; what is stored redacted is shown by the stricter rule.
 
     Raises:
@@ -179,10 +193,10 @@ def write_results(
     verdicts = judge_results(by_folder(found, scores))
     points = frontiers(by_folder(largest, scores), verdicts, alone)
     values = {
-        **_values(found, scores, study, verdicts),
+        **_values(found, scores, study, verdicts, others.audits),
         "frontiers": frontier_views(points),
         "runs": runs,
-        "left_out": left_out,
+        "left_out": others.left_out,
         **_pictured("curves", curves, "files", "pictures", pictures),
         **_pictured("rounds", rounds, "round_files", "round_pictures", by_round),
     }
@@ -248,6 +262,7 @@ def _values(
     scores: Mapping[Path, InferenceResult],
     study: StudyFacts | None,
     verdicts: Verdicts,
+    audits: Sequence[PrivacyAuditRecord],
 ) -> dict[str, Any]:
     # Of an attack with several budgets the largest stands for it: choosing by score would be choosing by the truth.
     shown = largest_budgets(found, scored, lambda attack: attack.about)
@@ -268,7 +283,8 @@ def _values(
         "federations": federations(shown, said),
         "groups": groups_of(shown, verdicts),
         "stages": stage_tables(in_order(shown, scored)),
-        "defenses": defenses(shown),
+        "defenses": defenses(shown, audits),
+        "audited": told_claims(audits),
         "claims": {
             "inversion": claim_views(shown, "inversion"),
             "accuracy": claim_views(shown, "accuracy"),
@@ -305,6 +321,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     cards = [(f"card-{n}", f"Card {n}" if several else "Attacks") for n in range(1, len(groups) + 1)]
     wanted = [
         ("findings", "Findings", values["findings"]),
+        ("privacy", "Privacy claims", values["audited"]),
         ("runs", "What was attacked", values["findings"]),
         *((anchor, name, True) for anchor, name in cards),
         ("frontier", "Frontier", values["frontiers"]),

@@ -11,7 +11,7 @@ from fedpriv.pages.baselines import baselines
 from fedpriv.pages.guarantees import Guarantee, guarantee
 from fedpriv.pages.labels import labelled
 from fedpriv.pages.left_out import LeftOut, readable
-from fedpriv.pages.report import StudyFacts, UnfinishedCell, load_scored, write_results
+from fedpriv.pages.report import Others, StudyFacts, UnfinishedCell, load_scored, write_results
 from fedpriv.pages.study_files import CELLS, STUDY, Cell, read_cells, read_study
 from fedpriv.pages.study_settings import study_settings
 from fedpriv.scoring.records import InferenceResult, Labels
@@ -61,7 +61,7 @@ def write_study_report(folder: Path, out: Path | None = None) -> None:
         folder if out is None else out,
         study=found.facts,
         alone=baselines(found.runs),
-        left_out=found.left_out,
+        others=Others(found.left_out),
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedpriv.experiment.dp_audit.claims import Claim, StatedClaim, claims
 from fedpriv.experiment.dp_audit.training_canaries import audited_client, training_scores
 from fedpriv.experiment.dp_audit.upload_canaries import UploadCanaries, upload_canaries
-from fedpriv.federation.defense import defense_facts
+from fedpriv.federation.defense import ProtectionPlan, defense_facts
 from fedpriv.federation.plans import protection_plan
 from fedpriv.federation.prepared import Federation
 from fedpriv.scoring.privacy_audit.counts import Scores
@@ -39,7 +39,7 @@ GAUSSIAN: Final = "the mechanism is a Gaussian one, as the defense says"
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of an audit.
+    """Settings of an audit.
 
     Attributes:
         canaries: how many, >= 16.
@@ -66,7 +66,7 @@ class Asked:
             raise UserError(f"{argument('confidence', self.confidence)}: expected a share between 0.5 and 1")
 
     def coins(self) -> NDArray[np.bool_]:
-        """Return whether each canary is in, ``(canaries,)``: a fair coin each."""
+        """Return a fair coin for each canary, ``(canaries,)``: True where it is in."""
         tossed: NDArray[np.bool_] = (
             np.random.default_rng(derive_seed(self.seed, "privacy-audit", "coins")).random(self.canaries) < 0.5
         )
@@ -91,8 +91,52 @@ def chosen_claim(found: Sequence[Claim], claimant: str | None) -> Claim:
     return found[names.index(claimant)]
 
 
-def audit_federation(federation: Federation, asked: Asked, folder: Path, listener: Listener) -> PrivacyAuditRecord:
-    """Audit the claim of a prepared federation's defenses; scores are kept in ``folder`` as they come.
+@dataclass(frozen=True)
+class PlannedAudit:
+    """An audit in which nothing can be wrong any more but the mechanism.
+
+    Attributes:
+        federation: whose defenses are audited; where canaries are in training, its client 0 with those that are in.
+        asked: of the audit.
+        claim: that the canaries are held against.
+        canaries: that pass the defenses of an upload; None where they are in training.
+    """
+
+    federation: Federation
+    asked: Asked
+    claim: Claim
+    canaries: UploadCanaries | None
+
+    def run(self, folder: Path, listener: Listener) -> PrivacyAuditRecord:
+        """Score the canaries and return the record; scores behind defenses are kept in ``folder`` as they come.
+
+        Raises:
+            UserError: where training diverged.
+        """
+        coins = self.asked.coins()
+        if self.canaries is None:
+            with listener.progress("training with canaries") as report:
+                scores = training_scores(self.federation, self.asked.canaries, self.asked.seed, report)
+        else:
+            scores = _behind_defenses(self.canaries, coins, folder, listener)
+        if not bool(np.isfinite(scores).all()):
+            raise UserError("a canary's score is NaN or infinite: training diverged, or a defense makes such uploads")
+        facts = [defense_facts(one) for one in self.federation.pipeline.defenses]
+        return audit_record(
+            scores,
+            coins,
+            self.claim,
+            self.asked,
+            independent=self.canaries is not None,
+            way="training" if self.canaries is None else "uploads",
+            method=self.federation.method.name,
+            dataset=self.federation.config.dataset,
+            defense=" + ".join(one.label for one in facts) or "none",
+        )
+
+
+def plan_audit(federation: Federation, asked: Asked) -> PlannedAudit:
+    """Choose the claim of a prepared federation that is audited, and make its canaries.
 
     Claims about images that rest on guards of gradients are audited within local training, in one run; all others behind the
     defenses of an upload.
@@ -100,34 +144,17 @@ def audit_federation(federation: Federation, asked: Asked, folder: Path, listene
     Raises:
         UserError: where nothing is claimed, or no canary fits.
     """
-    coins = asked.coins()
     plan = protection_plan(federation.config, federation.method, federation.clients)
+    claim = _claim(federation, plan, asked)
+    if claim.unit == "client" or not federation.pipeline.guards(plan):
+        return PlannedAudit(federation, asked, claim, upload_canaries(federation, claim, asked.seed))
+    alone, plan = audited_client(federation, asked.coins(), asked.seed)
+    return PlannedAudit(alone, asked, _claim(alone, plan, asked), None)
+
+
+def _claim(federation: Federation, plan: ProtectionPlan, asked: Asked) -> Claim:
     records = federation.pipeline.privacy(plan)
-    claim = chosen_claim(claims(records, asked.claim, federation.config.rounds), asked.claimant)
-    guarded = claim.unit == "image" and bool(federation.pipeline.guards(plan))
-    if guarded:
-        federation, plan = audited_client(federation, coins, asked.seed)
-        claim = chosen_claim(
-            claims(federation.pipeline.privacy(plan), asked.claim, federation.config.rounds), asked.claimant
-        )
-        with listener.progress("training with canaries") as report:
-            scores = training_scores(federation, asked.canaries, asked.seed, report)
-    else:
-        scores = _behind_defenses(upload_canaries(federation, claim, asked.seed), coins, folder, listener)
-    if not bool(np.isfinite(scores).all()):
-        raise UserError("a canary's score is NaN or infinite: training diverged, or a defense makes such uploads")
-    facts = [defense_facts(one) for one in federation.pipeline.defenses]
-    return audit_record(
-        scores,
-        coins,
-        claim,
-        asked,
-        independent=not guarded,
-        way="training" if guarded else "uploads",
-        method=federation.method.name,
-        dataset=federation.config.dataset,
-        defense=" + ".join(one.label for one in facts) or "none",
-    )
+    return chosen_claim(claims(records, asked.claim, federation.config.rounds), asked.claimant)
 
 
 def audit_record(

@@ -71,7 +71,7 @@ class StatedClaim:
 
 
 def stated_claim(given: Mapping[str, Any] | Sequence[str]) -> StatedClaim | None:
-    """Return what a user states, as a mapping or texts ``KEY=VALUE``; None where that is nothing.
+    """Return the claim that a user states, as a mapping or texts ``KEY=VALUE``; None for none.
 
     Raises:
         UserError: naming the key that is wrong.

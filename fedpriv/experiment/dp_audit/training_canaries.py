@@ -77,6 +77,7 @@ def audited_client(federation: Federation, coins: NDArray[np.bool_], seed: int) 
         UserError: where too few weights are uploaded for so many canaries.
     """
     setup = federation.clients[0]
+    places = _coordinates(federation, len(coins), seed)
     own, there = setup.train, np.flatnonzero(coins)
     marks = MARK + torch.as_tensor(there, dtype=torch.float32, device=own.images.device)
     images = marks[:, None, None, None].expand(-1, *own.images.shape[1:])
@@ -87,7 +88,6 @@ def audited_client(federation: Federation, coins: NDArray[np.bool_], seed: int) 
     server = replace(federation.server, n_clients=1, blueprints=federation.server.blueprints[:1])
     plan = protection_plan(config, federation.method, (extended,))
     alone = replace(federation, config=config, clients=(extended,), server=server)
-    places = _coordinates(alone, len(coins), seed)
     canary: GradientTransform = lambda step: canary_step(step, places.of)  # noqa: E731
     training = GuardedTraining(
         **vars(extended.training),

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedpriv.experiment.dp_audit.auditing import Asked, audit_federation
+from fedpriv.experiment.dp_audit.auditing import Asked, plan_audit
 from fedpriv.experiment.dp_audit.claims import stated_claim
 from fedpriv.experiment.federation import prepare
-from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small
+from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.training import Run
@@ -28,7 +28,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 KIND = "audit-dp"
 ASKED = "asked.json"
-"""What an audit was asked for, by which one that is resumed is told from another."""
+"""Request of an audit, by which one that is resumed is told from another."""
 
 
 @dataclass(frozen=True)
@@ -78,60 +78,76 @@ class PrivacyAudit(Tabular):
         return PrivacyAudit(Path(out), self.record)
 
 
+class PrivacyAuditSettings(FederationSettings, total=False):
+    """Keyword arguments of an audit beside its canaries, and of the federation where no run says how that is made.
+
+    Attributes:
+        method: a name of ``fedpriv list methods`` (default ``fedavg``).
+        claimant: whose claim is audited, where several defenses make one.
+        resume: go on with an interrupted audit in ``out``; repeat the other arguments.
+        force: replace ``out`` if it exists.
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        download: fetch the data set if it is missing.
+    """
+
+    method: str | None
+    claimant: str | None
+    resume: bool
+    force: bool
+    device: str
+    download: bool
+
+
+_OURS = ("method", "claimant", "resume", "force", "device", "download")
+"""Settings that are none of the federation's; the first two say what is audited."""
+
+
 def audit_dp(
     run: Run | str | Path | None = None,
     *,
-    method: str | None = None,
     canaries: int = 1000,
     confidence: float = 0.95,
     claim: Mapping[str, Any] | Sequence[str] = (),
-    claimant: str | None = None,
     seed: int = 0,
     out: str | Path | None = None,
-    resume: bool = False,
-    force: bool = False,
-    device: str = "auto",
-    download: bool = False,
     listener: Listener = SILENT,
-    **federation: Unpack[FederationSettings],
+    **settings: Unpack[PrivacyAuditSettings],
 ) -> PrivacyAudit:
     """Put a claim of differential privacy to the test: a lower bound on epsilon beside the one that is claimed.
 
     Canaries, each in or not by a coin, pass what the defense does: uploads as far apart as neighbours may be behind a
     defense of uploads, or images of the largest gradients within local training (one run). How many coins are told from what
-    the server sees bounds epsilon from below. No model of the attacker, and no code of the defense, is trusted.
+    the server sees bounds epsilon from below; no code of the defense is trusted.
 
     >>> import fedpriv
     >>> found = fedpriv.audit_dp(
-    ...     method="fedavg", dataset="digits", clients=3, models="small-cnn", canaries=200,
-    ...     defense=["local-dp:clipping_norm=1,sensitivity=0.05,epsilon=1"])
-    >>> found.record.verdict, round(found.record.claim.implied) > 10
-    ('contradicted', True)
+    ...     dataset="digits", per_class=30, clients=3, models="small-cnn", canaries=100,
+    ...     defense="local-dp:clipping_norm=1,sensitivity=0.05,epsilon=1")
+    >>> found.record.verdict, round(found.record.claim.implied, 1)
+    ('contradicted', 68.5)
 
     Args:
         run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; None for those given here.
-        method: a name of ``fedpriv list methods`` (default ``fedavg``).
         canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
         confidence: that no bound is above the truth, in (0.5, 1).
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
             (upload or run), ``neighbours`` (replaced or absent), ``gaussian``, ``bound``; without epsilon a bound alone.
-        claimant: whose claim is audited, where several defenses make one.
         seed: of coins, canaries and noise, and of the federation.
         out: folder to make; None for a temporary one, which is gone with the returned object.
-        resume: go on with an interrupted audit in ``out``; repeat the other arguments.
-        force: replace ``out`` if it exists.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        download: fetch the data set if it is missing.
         listener: hears of the progress.
-        federation: the settings of the federation; see :class:`FederationSettings`.
+        settings: see :class:`PrivacyAuditSettings`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything is written.
     """
+    refuse_unknown(settings, PrivacyAuditSettings.__optional_keys__)
     refuse_small({"canaries": canaries}, ("canaries",))
-    config = _config(run, method, federation, seed)
-    command = listener.command or call("audit_dp", "...")
-    asked = Asked(canaries, confidence, stated_claim(claim), claimant, seed, command)
+    resume, force = settings.get("resume", False), settings.get("force", False)
+    config = _config(run, settings, seed)
+    told = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
+    asked = Asked(
+        canaries, confidence, stated_claim(claim), settings.get("claimant"), seed, _command(run, told, listener)
+    )
     folder, scratch = place(out)
     if run is not None:
         folders.refuse_overlap(folder, {argument("run"): _path(run)})
@@ -139,23 +155,30 @@ def audit_dp(
         raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
     if not resume:
         folders.check_free(folder, force=force)
-    prepared = prepare(config, pick_device(device), download=download)
+    device = pick_device(settings.get("device", "auto"))
+    planned = plan_audit(prepare(config, device, download=settings.get("download", False)), asked)
     with folders.output(folder, KIND, force=force, resume=resume, listener=listener):
         _same_audit(folder, asked, config, resume=resume)
         listener.resumable()
-        record = audit_federation(prepared, asked, folder, listener)
-        write_record(folder, record)
+        write_record(folder, planned.run(folder, listener))
     return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
+
+
+def _command(run: Run | str | Path | None, told: Mapping[str, Any], listener: Listener) -> str:
+    """Return the command that was typed, or the call that does the same."""
+    whole = {name: value for name, value in told.items() if value not in (None, ()) and name not in _OURS[2:]}
+    return listener.command or call("audit_dp", *([] if run is None else [str(_path(run))]), **whole)
 
 
 def _path(run: Run | str | Path) -> Path:
     return run.path if isinstance(run, Run) else given_path(argument("run"), run)
 
 
-def _config(run: Run | str | Path | None, method: str | None, federation: FederationSettings, seed: int) -> RunConfig:
+def _config(run: Run | str | Path | None, settings: PrivacyAuditSettings, seed: int) -> RunConfig:
+    federation = {name: value for name, value in settings.items() if name not in _OURS}
     if run is None:
-        return named_config(method or "fedavg", federation, seed)
-    extra = [*(["method"] if method is not None else []), *federation]
+        return named_config(settings.get("method") or "fedavg", federation, seed)
+    extra = [*(["method"] if settings.get("method") is not None else []), *federation]
     if extra:
         told = ", ".join(argument(name) for name in sorted(extra))
         raise UserError(f"{argument('run')} says how the federation is made; drop {told}")

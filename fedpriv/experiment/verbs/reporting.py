@@ -11,24 +11,25 @@ import torch
 from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
+from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.representations import KINDS, Representations, stored_representations
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.pages.baselines import baselines
 from fedpriv.pages.left_out import readable
-from fedpriv.pages.report import load_scored, write_results
+from fedpriv.pages.report import Others, load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import StudyResults, read_results, together
 from fedpriv.scoring.redaction import read_rule
-from fedpriv.scoring.storage import load_scores
+from fedpriv.scoring.storage import load_privacy_audit, load_scores
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
-Reportable = AttackResult | Run | str | Path
+Reportable = AttackResult | Run | PrivacyAudit | str | Path
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Report:
     Attributes:
         path: folder of the pages.
         pages: ``report.html`` over attacks, ``runs.html`` over runs; one or both.
-        attacks: folders of attacks and inferences that are in it.
+        attacks: folders of attacks, inferences and audits of epsilon that are in it.
         runs: folders of runs that are in it.
         notices: what was left out, and why, a line each.
     """
@@ -72,7 +73,8 @@ def report(
     pictures.
 
     Args:
-        results: what :func:`fedpriv.attack` and :func:`fedpriv.train` returned, or folders that hold such results.
+        results: what :func:`fedpriv.attack`, :func:`fedpriv.train` and :func:`fedpriv.audit_dp` returned, or folders that
+            hold such results.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         target_accuracy: for runs: the cost of reaching it, in (0, 1] (default 0.7).
         target_of: which accuracy that is: ``pooled`` over all test images (default), or the ``mean`` over clients.
@@ -89,13 +91,21 @@ def report(
         UserError: for folders that hold no results, or an ``out`` that overlaps them.
     """
     rule = read_rule(redact)
-    given = given_folders(results, (AttackResult, Run))
+    given = given_folders(results, (AttackResult, Run, PrivacyAudit))
     found, strangers = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
     attacks, no_attacks = readable(found["attack"], load_scored)
     scores, no_scores = readable(found["membership"], load_scores)
+    audits, no_audits = readable(found["privacy"], load_privacy_audit)
     runs, no_runs = readable(found["run"], check_run)
-    left_out = [*no_studies, *no_attacks, *no_scores, *no_runs, *(one for s in studies.values() for one in s.left_out)]
+    left_out = [
+        *no_studies,
+        *no_attacks,
+        *no_scores,
+        *no_audits,
+        *no_runs,
+        *(one for s in studies.values() for one in s.left_out),
+    ]
     attacks = each_once([*attacks.items(), *(one for own in studies.values() for one in own.attacks.items())])
     scores = each_once([*scores.items(), *(one for own in studies.values() for one in own.scores.items())])
     if out is not None:
@@ -103,7 +113,7 @@ def report(
     trained_only = {path: own for path, own in studies.items() if own.facts.trained_only}
     of_studies, damaged = readable([run for own in trained_only.values() for run in own.runs], check_run)
     left_out, runs = [*left_out, *damaged], runs | of_studies
-    leaks = bool(attacks or scores or studies.keys() - trained_only.keys())
+    leaks = bool(attacks or scores or audits or studies.keys() - trained_only.keys())
     target, figure = _target(target_accuracy, target_of, bool(runs), studies)
     complaints = [f"{line}; left out of the report" for line in [*strangers, *map(str, left_out)]] + unfinished(given)
     complaints += [
@@ -140,11 +150,11 @@ def report(
                 runs=PAGE if runs else None,
                 study=together({path: own.facts for path, own in studies.items() if path not in trained_only}),
                 alone=baselines([*runs, *(run for own in studies.values() for run in own.runs)]),
-                left_out=left_out,
+                others=Others(left_out, list(audits.values())),
                 redact=rule,
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
-    return Report(folder, pages, (*attacks, *scores), tuple(runs), tuple(complaints), scratch)
+    return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
 
 
 def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> dict[Path, Representations | str] | None:

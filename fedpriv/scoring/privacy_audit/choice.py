@@ -1,4 +1,4 @@
-"""Which rule of guessing a bound rests on: chosen so that looking at the outcome costs what it has to.
+"""Rules of guessing that bounds rest on, chosen so that looking at the outcome costs what it has to.
 
 - :func:`over_frontier`: the best of all corners of the ROC curve's hull, each at alpha over their number, as jax_privacy's
   auditing has it. The number is taken from the outcome, so that its error rate is observed (benchmarks/audit_dp.py), not

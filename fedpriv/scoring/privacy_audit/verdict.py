@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +47,7 @@ class Design:
 
 @dataclass(frozen=True)
 class Audited:
-    """What canaries show.
+    """Outcome of an audit.
 
     Attributes:
         bounds: name -> epsilon that there is at least; ``math.inf`` for more than any number.
@@ -179,6 +179,11 @@ def each(bounds: Mapping[str, float]) -> str:
     'one run 0.5, Gaussian 12.3'
     """
     return ", ".join(f"{name} {figure(epsilon)}" for name, epsilon in bounds.items())
+
+
+def each_bound(bounds: Sequence[EpsilonBound]) -> str:
+    """Return the bounds of a record in words."""
+    return ", ".join(f"{one.name} {figure(one.epsilon)}" for one in bounds)
 
 
 def figure(epsilon: float | None) -> str:

@@ -1,0 +1,88 @@
+"""Audited claims of differential privacy as a page tells them: the verdict first, every figure beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fedpriv.federation.summary import DefenseFacts
+from fedpriv.scoring.privacy_audit.verdict import WAYS, each_bound, figure
+from fedpriv.scoring.records import PrivacyAuditRecord
+from fedpriv.scoring.records.privacy_audit import AuditWord
+
+TITLE: Final = "Privacy claims"
+
+BADGES: Final[Mapping[AuditWord, tuple[str, str]]] = {
+    "contradicted": ("claim contradicted", "leaks"),
+    "not contradicted": ("not contradicted", "none"),
+    "untested": ("not tested hard enough", "untested"),
+    "no claim": ("no claim", "none"),
+}
+"""Verdict -> its badge, and the kind of finding that the badge looks like. The gravest first."""
+
+
+@dataclass(frozen=True)
+class ToldClaim:
+    """An audited claim.
+
+    Attributes:
+        name: whose uploads they are, under what.
+        badge, kind: of the verdict.
+        sentence: the verdict in words.
+        notices: what else has to be known.
+        row: of the table, by column.
+        command: that audits again, or empty.
+        seed: of the audit.
+    """
+
+    name: str
+    badge: str
+    kind: str
+    sentence: str
+    notices: tuple[str, ...]
+    row: Mapping[str, str]
+    command: str
+    seed: int
+
+
+def told_claims(records: Sequence[PrivacyAuditRecord]) -> tuple[ToldClaim, ...]:
+    """Return audited claims, the contradicted ones first."""
+    gravity = list(BADGES)
+    return tuple(_told(record) for record in sorted(records, key=lambda one: gravity.index(one.verdict)))
+
+
+def contradicted(records: Sequence[PrivacyAuditRecord], defense: DefenseFacts, method: str) -> bool:
+    """True if an audit contradicts what a defense with these options claims on a method's uploads."""
+    return any(
+        one.verdict == "contradicted"
+        and one.claimant == defense.name
+        and one.method == method
+        and defense.label in one.defense.split(" + ")
+        for one in records
+    )
+
+
+def _told(record: PrivacyAuditRecord) -> ToldClaim:
+    badge, kind = BADGES[record.verdict]
+    name = f"{record.defense} on {record.method}, {record.dataset}"
+    return ToldClaim(name, badge, kind, record.sentence, record.notices, _row(record), record.command, record.seed)
+
+
+def _row(record: PrivacyAuditRecord) -> dict[str, str]:
+    claim = record.claim
+    implied = None if claim is None else claim.implied
+    return {
+        "defense": record.defense,
+        "method": record.method,
+        "data set": record.dataset,
+        "claimed by": record.claimant,
+        "epsilon claimed": "–" if claim is None else figure(claim.epsilon),
+        "clip and noise imply": "–" if implied is None else figure(implied),
+        f"at least ({100 * record.confidence:g} %)": each_bound(record.bounds),
+        "delta": f"{record.delta:g}",
+        "of": "–" if claim is None else f"{claim.releases} release{'' if claim.releases == 1 else 's'}, {claim.unit}",
+        "neighbours": "–" if claim is None else claim.neighbours,
+        "canaries": f"{record.canaries:,}, {record.included:,} of them in: {WAYS[record.way]}",
+        "with a tenth of the noise": "–" if record.way == "recorded noise" else figure(record.control),
+    }

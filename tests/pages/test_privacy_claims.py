@@ -1,0 +1,102 @@
+"""Audited claims on the page: a contradicted one is called so, with every figure beside it."""
+
+import pytest
+
+import fedpriv
+from fedpriv.pages.privacy_claims import contradicted, told_claims
+from fedpriv.pages.report import Others, write_results
+from fedpriv.scoring.records import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
+from fedpriv.scoring.storage import load_privacy_audit, write_record
+
+CLAIM = ClaimedPrivacy(
+    epsilon=1.0, delta=1e-5, unit="client", releases=1, neighbours="all images replaced", implied=25.4
+)
+RECORD = PrivacyAuditRecord(
+    method="fedavg",
+    dataset="digits",
+    defense="clip + local-dp sensitivity=0.1",
+    claimant="local-dp",
+    seed=3,
+    command="fedpriv audit-dp --defense local-dp:sensitivity=0.1",
+    claim=CLAIM,
+    way="uploads",
+    canaries=1000,
+    included=503,
+    confidence=0.95,
+    delta=1e-5,
+    bounds=(EpsilonBound(name="one run", epsilon=4.31), EpsilonBound(name="Gaussian", epsilon=None, given="it is")),
+    attainable=4.9,
+    control=None,
+    verdict="contradicted",
+    sentence="The claim is contradicted: <b>local-dp</b> claims epsilon 1.",
+)
+OTHER = RECORD.model_copy(update={"verdict": "untested", "sentence": "Not tested hard enough.", "method": "fedprox"})
+
+
+def written(tmp_path, audits):
+    write_results([], {}, tmp_path, others=Others(audits=audits))
+    return (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+
+
+def test_a_contradicted_claim_stands_first_and_is_called_so(tmp_path):
+    told = told_claims([OTHER, RECORD])
+    assert [one.badge for one in told] == ["claim contradicted", "not tested hard enough"]
+    page, text = written(tmp_path, [OTHER, RECORD])
+    assert page.index("claim contradicted") < page.index("not tested hard enough")
+    assert '<a href="#privacy">Privacy claims</a>' in page
+    assert '<section id="privacy"' in page
+    assert "&lt;b&gt;local-dp&lt;/b&gt;" in page  # a name is no markup
+    assert "claim contradicted" in text
+    assert RECORD.command in text
+
+
+def test_every_figure_stands_in_the_table():
+    row = told_claims([RECORD])[0].row
+    assert row["epsilon claimed"] == "1"
+    assert row["clip and noise imply"] == "25.4"
+    assert row["at least (95 %)"] == "one run 4.31, Gaussian beyond any number"
+    assert row["with a tenth of the noise"] == "beyond any number"
+    assert row["canaries"] == "1,000, 503 of them in: uploads that pass the defense"
+
+
+def test_what_is_not_claimed_is_a_dash():
+    row = told_claims([RECORD.model_copy(update={"claim": None, "verdict": "no claim"})])[0].row
+    assert {row[name] for name in ("epsilon claimed", "clip and noise imply", "of", "neighbours")} == {"–"}
+
+
+@pytest.mark.parametrize(
+    ("label", "method", "verdict", "wrong"),
+    [
+        ("local-dp sensitivity=0.1", "fedavg", "contradicted", True),
+        ("local-dp sensitivity=2", "fedavg", "contradicted", False),  # another noise
+        ("local-dp sensitivity=0.1", "fedprox", "contradicted", False),
+        ("local-dp sensitivity=0.1", "fedavg", "not contradicted", False),
+    ],
+)
+def test_an_audit_is_about_the_very_defense(label, method, verdict, wrong):
+    from fedpriv.federation.summary import DefenseFacts
+
+    facts = DefenseFacts(
+        name="local-dp", options={}, label=label, source="", guarantee="", answers=(), unanswered="", server_view="each"
+    )
+    assert contradicted([RECORD.model_copy(update={"verdict": verdict})], facts, method) is wrong
+
+
+def test_a_record_is_read_as_it_was_written_and_no_other(tmp_path):
+    write_record(tmp_path, RECORD)
+    assert load_privacy_audit(tmp_path) == RECORD
+    text = (tmp_path / "audit-dp.json").read_text()
+    (tmp_path / "audit-dp.json").write_text(text.replace('"contradicted"', '"true"'))
+    with pytest.raises(fedpriv.UserError, match="verdict"):
+        load_privacy_audit(tmp_path)
+
+
+def test_audits_are_reported_on_beside_attacks_and_damaged_ones_named(tmp_path):
+    write_record(tmp_path / "audits" / "good", RECORD)
+    write_record(tmp_path / "audits" / "bad", RECORD)
+    (tmp_path / "audits" / "bad" / "audit-dp.json").write_text("{")
+    found = fedpriv.report(tmp_path / "audits", out=tmp_path / "page")
+    text = (tmp_path / "page" / "report.md").read_text()
+    assert text.count("claim contradicted") == 1
+    assert any("bad" in line for line in found.notices)
+    assert found.attacks == (tmp_path / "audits" / "good",)
