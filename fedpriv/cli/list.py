@@ -13,11 +13,16 @@ from fedpriv.cli import common
 @click.command(name="list")
 @click.argument("kind")
 @click.option("--target", help="With attacks: only those for this kind of upload.")
+@click.option("--bibtex", is_flag=True, help="With methods: the papers behind them, as BibTeX.")
 @common.common_options
-def list_names(kind: Any, target: str | None, as_json: bool, quiet: bool) -> None:
+def list_names(kind: Any, target: str | None, bibtex: bool, as_json: bool, quiet: bool) -> None:
     """List methods, attacks, defenses, datasets, models, kinds of payload, metrics, targets or claims."""
-    rows = fedpriv.catalogue(kind, target=target).table()
-    if as_json:
+    found = fedpriv.catalogue(kind, target=target)
+    rows = found.table()
+    if bibtex:
+        text = found.bibtex()
+        common.print_json(text) if as_json else common.tell(*text.splitlines())
+    elif as_json:
         common.print_json(rows)
     elif quiet:
         common.tell(*(row["name"] for row in rows))

@@ -33,6 +33,21 @@ class Catalogue(Tabular):
         """Return one row a member."""
         return [{"name": name, **said} for name, said in self.members.items()]
 
+    def bibtex(self) -> str:
+        """Return the BibTeX entries of the papers behind methods, each once; those without one are named in comments.
+
+        Raises:
+            UserError: for members of another kind.
+        """
+        from fedpriv.methods.references import references
+
+        if self.kind != "methods":
+            raise UserError(f"{self.kind}: have no BibTeX entries; expected methods")
+        known = references()
+        entries = dict.fromkeys(known[name] for name in self.members if name in known)
+        others = [f"% {name}: {said['source']}" for name, said in self.members.items() if name not in known]
+        return "\n\n".join([*entries, *(["\n".join(["% no entry:", *others])] if others else [])])
+
 
 def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
     """List the members of one kind, those of installed packages too.
