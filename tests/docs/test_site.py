@@ -7,11 +7,13 @@ import importlib.util
 import json
 import re
 import sys
+import tomllib
 import types
 from pathlib import Path
 
 import pytest
 
+import fedpriv
 from fedpriv.attacks import ATTACKS
 from fedpriv.methods import METHODS
 
@@ -61,6 +63,12 @@ def test_every_page_is_in_an_index():
     listed = {(DOCS / index).parent / place for index in INDEXES for place in LINK.findall((DOCS / index).read_text())}
     there = {page for page in [*DOCS.rglob("*.md"), *NOTEBOOKS] if page != DOCS / "README.md"}
     assert there <= {place.resolve() for place in listed}
+
+
+def test_what_is_cited_is_this_version():
+    version = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (HOME / "CITATION.cff").read_text()
+    assert fedpriv.__version__ == version
 
 
 def test_the_gallery_holds_every_picture_and_says_what_it_shows():
