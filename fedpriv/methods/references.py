@@ -18,7 +18,7 @@ def references() -> dict[str, str]:
     '@inproceedings{tan2022fedproto,'
     """
     text = resources.files(__package__).joinpath("references.bib").read_text(encoding="utf-8")
-    found = {}
+    found: dict[str, str] = {}
     for entry in _ENTRY.findall(text):
         for keywords in _KEYWORDS.findall(entry):
             found |= dict.fromkeys(re.split(r", *", keywords), entry)
