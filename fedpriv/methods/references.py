@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib import resources
-
-_ENTRY = re.compile(r"^@\w+\{.*?^\}$", re.MULTILINE | re.DOTALL)
-_KEYWORDS = re.compile(r"^ *keywords *= *\{([^}]*)\},$", re.MULTILINE)
 
 
 @cache
@@ -17,9 +13,11 @@ def references() -> dict[str, str]:
     >>> references()["fedproto"].splitlines()[0]
     '@inproceedings{tan2022fedproto,'
     """
-    text = resources.files(__package__).joinpath("references.bib").read_text(encoding="utf-8")
+    text = resources.files("fedpriv.methods").joinpath("references.bib").read_text(encoding="utf-8")
     found: dict[str, str] = {}
-    for entry in _ENTRY.findall(text):
-        for keywords in _KEYWORDS.findall(entry):
-            found |= dict.fromkeys(re.split(r", *", keywords), entry)
+    for entry in text.strip().split("\n\n"):
+        for line in entry.splitlines():
+            field, _, value = line.partition("=")
+            if field.strip() == "keywords":
+                found |= dict.fromkeys(value.strip(" {},").split(", "), entry)
     return found
