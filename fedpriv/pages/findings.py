@@ -12,10 +12,27 @@ from fedpriv.pages.labels import local_work
 from fedpriv.scoring.ranking import card_key, card_numbers
 from fedpriv.scoring.records import Kind, KnowledgeCard, Provenance, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
-from fedpriv.scoring.verdict import BADGES, gain, headline, inferred, untested
+from fedpriv.scoring.verdict import BADGES, briefly, gain, headline, inferred, untested
 
 IMAGES: tuple[Kind, ...] = ("leaks", "some", "vectors", "classes")
 """Findings of attacks that make images, the gravest first."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """An attack, over its seeds, as a finding tells of it.
+
+    Attributes:
+        verdict: over all seeds.
+        card: the attacker's knowledge.
+        by: what it is called, with its card where the attacks on its upload were made under several, and its seeds.
+        folders: of its results, one a seed.
+    """
+
+    verdict: Verdict
+    card: KnowledgeCard
+    by: str
+    folders: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -28,8 +45,12 @@ class Finding:
         where: data set, and the local work where it is limited.
         method, target: registry names.
         kinds: of the verdicts that stand, the gravest first; else ``untested`` or ``none``.
+        short: the gravest of it in one sentence.
         sentence: what is said of images and vectors.
         members: what is said of membership and properties, or empty where they were not asked.
+        told: the attacks on it.
+        first: of those that make images the one to show: the strongest of the gravest kind that stands, else the one that
+            comes nearest; None where there is none.
     """
 
     key: str
@@ -38,28 +59,16 @@ class Finding:
     method: str
     target: str
     kinds: tuple[Kind, ...]
+    short: str
     sentence: str
     members: str
+    told: tuple[Told, ...]
+    first: Told | None
 
     @property
     def name(self) -> str:
         """The upload's name in a heading."""
         return f"{self.upload}, {self.where}"
-
-
-@dataclass(frozen=True)
-class Told:
-    """An attack, over its seeds, as a finding tells of it.
-
-    Attributes:
-        verdict: over all seeds.
-        card: the attacker's knowledge.
-        by: what it is called, with its card where the attacks on its upload were made under several, and its seeds.
-    """
-
-    verdict: Verdict
-    card: KnowledgeCard
-    by: str
 
 
 def findings(results: Mapping[Path, Result], verdicts: Verdicts) -> tuple[Finding, ...]:
@@ -102,7 +111,7 @@ def _told(
         verdict = verdicts[folders]
         under = f" under card {numbers[card_key(card)]}" if verdict.makes_images and len(several) > 1 else ""
         seeds = f" ({verdict.n_seeds} seeds)" if verdict.n_seeds > 1 else ""
-        found.append(Told(verdict, card, f"{verdict.attack}{seeds}{under}"))
+        found.append(Told(verdict, card, f"{verdict.attack}{seeds}{under}", folders))
     return found
 
 
@@ -113,16 +122,32 @@ def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> 
     gravest = next((kind for kind in IMAGES if kind in {one.verdict.kind for one in images}), None)
     standing = [kind for kind in BADGES if kind == gravest or (kind in kinds and kind in ("membership", "property"))]
     nothing: Kind = "untested" if "untested" in kinds else "none"
+    shown = [one for one in images if one.verdict.kind == (gravest or nothing)] or images
+    first = max(shown, key=_mean_gain, default=None)
+    said = tuple(standing) or (nothing,)
     return Finding(
         key=key,
         upload=upload,
         where=", ".join(filter(None, (about.dataset, local_work(about.run)))),
         method=about.method,
         target=about.target,
-        kinds=tuple(standing) or (nothing,),
+        kinds=said,
+        short=_short(said[0], first, asked),
         sentence=_sentence(gravest, images) if images else "No attack that makes images was run.",
         members=" ".join(dict.fromkeys(_question(one, asked) for one in asked)),
+        told=tuple(told),
+        first=first,
     )
+
+
+def _short(kind: Kind, first: Told | None, asked: Sequence[Told]) -> str:
+    """Return the one sentence that a reader in haste takes along."""
+    if kind in ("membership", "property") or first is None:
+        return inferred(next(one.verdict for one in asked if one.verdict.kind == kind))
+    if first.verdict.kind == "none":
+        nearest = f"nearest comes {first.by}: {gain(first.verdict)}"
+        return f"No attack does better than a guess, though tested hard enough; {nearest}."
+    return briefly(first.verdict, first.by) if kind == "untested" else headline(first.verdict, first.by)
 
 
 def _gravity(finding: Finding) -> tuple[int, str, str]:

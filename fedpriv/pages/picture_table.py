@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
-from fedpriv.pages.grid import Column, grid_columns
+from fedpriv.pages.grid import QUANTILES, Column, grid_columns
 from fedpriv.scoring.redaction import NONE, OMIT, RULES
 from fedpriv.scoring.storage import AttackRecord
 
@@ -47,17 +48,19 @@ class PictureTable:
     remark: str
 
 
-def picture_table(attack: AttackRecord, room: int) -> PictureTable | None:
+def picture_table(attack: AttackRecord, room: int, quantiles: Sequence[float] | None = None) -> PictureTable | None:
     """Return the pictures of a scored attack, or None where the truth was left out or the rule is that there are none.
 
     Args:
         attack: a scored attack.
         room: bytes that its pictures may take on the page.
+        quantiles: of the score, whose targets are shown; None for all of few, else the page's quantiles.
     """
     rule = attack.about.redacted
     if rule == OMIT or (attack.truths is None and rule == NONE):
         return None
-    names, columns = grid_columns(attack)
+    every = None if quantiles is None else False
+    names, columns = grid_columns(attack, every, QUANTILES if quantiles is None else quantiles)
     names = [" ".join(name.split("\n")) for name in names]
     encoded: list[list[str]] = []
     step: tuple[int | None, int] = _STEPS[0]

@@ -30,6 +30,7 @@ from fedpriv.pages.round_curve import round_curve_svg, round_curves
 from fedpriv.pages.score_section import html_sections, markdown_sections
 from fedpriv.pages.stage_table import stage_tables
 from fedpriv.pages.study_settings import StudySettings
+from fedpriv.pages.upload_card import MEANINGS, SIGNS, short_name, upload_cards
 from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import in_order, largest_budgets
@@ -272,16 +273,21 @@ def _values(
     if study is not None:
         made_by = tuple(dict.fromkeys((*study.commands, *made_by)))
     said = findings(by_folder(shown, scores), verdicts)
+    groups = groups_of(shown, verdicts)
     kinds = {record.kind for record in scores.values()}
     return {
         "count": len(shown),
         "scoring": len(scores),
+        "anchors": {entry.directory: entry.anchor for group in groups for entry in group.entries},
         "score_titles": [title for kind, title in _TITLES.items() if kind in kinds],
         "findings": said,
+        "cards": upload_cards(said, shown),
+        "short_name": short_name,
+        "signs": [(SIGNS[state], state, words) for state, words in MEANINGS.items()],
         "badges": BADGES,
         "together": TOGETHER,
         "federations": federations(shown, said),
-        "groups": groups_of(shown, verdicts),
+        "groups": groups,
         "stages": stage_tables(in_order(shown, scored)),
         "defenses": defenses(shown, audits),
         "audited": told_claims(audits),
@@ -300,7 +306,7 @@ def _values(
 def _page(values: Mapping[str, Any]) -> str:
     from markupsafe import Markup
 
-    script = (resources.files("fedpriv.pages") / "templates" / "sort.js").read_text("utf-8").strip()
+    script = (resources.files("fedpriv.pages") / "templates" / "report.js").read_text("utf-8").strip()
     trusted = {
         "script": Markup(script),
         "chart_style": Markup(chart_style()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedpriv.pages.alike import Verdicts
@@ -88,6 +89,7 @@ class Entry:
         measures: rows of (name, mean, median, sd, interval, remark).
         floors: rows of (name, PSNR, MSE on 0..255, SSIM, whether it is the best).
         compared: every comparison with the best guess.
+        directory: folder of the attack.
     """
 
     anchor: str
@@ -107,6 +109,7 @@ class Entry:
     measures: tuple[tuple[str, ...], ...]
     floors: tuple[tuple[str, str, str, str, bool], ...]
     compared: tuple[ComparisonRow, ...]
+    directory: Path
 
     @property
     def seed(self) -> int:
@@ -233,6 +236,7 @@ def _entry(
         measures=tuple(_measure_row(key, value, record) for key, value in record.metrics.measured.items()),
         floors=_floor_rows(record),
         compared=comparison_rows(verdict),
+        directory=attack.directory,
     )
 
 

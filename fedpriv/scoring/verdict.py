@@ -89,6 +89,13 @@ def untested(verdict: Verdict, by: str = "") -> str:
     return f"Not tested hard enough to say{attack}: {why}. So far {gain(verdict)}{_beside(verdict)}."
 
 
+def briefly(verdict: Verdict, by: str) -> str:
+    """Return in one sentence why nothing can be said, with the first reason and how many others there are."""
+    first, *others = [_reason(reason, verdict.units) for reason in verdict.reasons]
+    more = f", and {len(others)} more reason{'' if len(others) == 1 else 's'}" if others else ""
+    return f"Not tested hard enough to say. {by} comes nearest, {gain(verdict)}; but {first}{more}."
+
+
 # ---------------------------------------------------------------- what stands
 
 

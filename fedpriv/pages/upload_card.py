@@ -1,0 +1,166 @@
+"""The card of an upload: one sentence, four marks and one strip of pictures, for who looks for a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedpriv.pages.findings import Finding
+from fedpriv.pages.picture_table import PictureTable, picture_table
+from fedpriv.scoring.ranking import title
+from fedpriv.scoring.records import Kind, Verdict
+from fedpriv.scoring.storage import AttackRecord, scored
+from fedpriv.scoring.verdict import BADGES
+
+State = Literal["leaks", "none", "untested", "unasked"]
+"""Of a question: something is told beyond a guess; nothing, though tested hard enough; or else; not asked."""
+
+SIGNS: dict[State, str] = {"leaks": "●", "none": "○", "untested": "◐", "unasked": "–"}
+"""By shape, so that a state is read without its colour."""
+
+MEANINGS: dict[State, str] = {
+    "leaks": "leaks",
+    "none": "no better than a guess",
+    "untested": "not tested hard enough",
+    "unasked": "not asked",
+}
+
+STRIPS_BYTES = 400_000
+"""Room for the strips of all cards of a page, as base64."""
+
+SHOWN = (0.1, 0.5, 0.9)
+"""Quantiles of the score whose targets a card shows: never the best ones."""
+
+_IMAGES = ("images", "beyond_3db", "identified", "classes")
+_VECTORS = ("vectors", "vectors_identified")
+_TOLD: tuple[Kind, ...] = ("leaks", "some", "classes")
+
+
+def short_name(row: str) -> str:
+    """Return the name of a row of pictures as a card shows it; empty for rows that it leaves out.
+
+    >>> short_name("floor: class mean image"), short_name("reconstruction"), short_name("truth")
+    ('best guess', 'attack', 'truth')
+    """
+    names = {
+        "reconstruction": "attack",
+        "permuted uploads (negative control)": "control",
+        "mean of the true images": "truth",
+        "nearest true image": "",
+    }
+    return "best guess" if row.startswith("floor:") else names.get(row, row)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The answer to one question about an upload.
+
+    Attributes:
+        question: ``images``, ``representations``, ``membership`` or ``properties``.
+        state: which of the four answers.
+        words: the answer as a reader sees it.
+    """
+
+    question: str
+    state: State
+    words: str
+
+    @property
+    def sign(self) -> str:
+        """The state as a shape."""
+        return SIGNS[self.state]
+
+
+@dataclass(frozen=True)
+class UploadCard:
+    """The findings on one upload, at a glance.
+
+    Attributes:
+        finding: the same in full.
+        marks: on images, representations, membership and properties.
+        attack: whose pictures the strip shows, or empty.
+        strip: truth, reconstruction, best guess and control of three targets, or None without pictures.
+        home: folder of that attack, or None.
+    """
+
+    finding: Finding
+    marks: tuple[Mark, ...]
+    attack: str
+    strip: PictureTable | None
+    home: Path | None
+
+
+def upload_cards(found: Sequence[Finding], attacks: Sequence[AttackRecord]) -> tuple[UploadCard, ...]:
+    """Return the cards of a page, in the order of its findings.
+
+    Args:
+        found: findings of the page.
+        attacks: that make images, scored; those of the findings' verdicts are looked up by their folders.
+    """
+    by_folder = {attack.directory: attack for attack in attacks}
+    room = STRIPS_BYTES // max(len(found), 1)
+    return tuple(_card(finding, by_folder, room) for finding in found)
+
+
+def _card(finding: Finding, attacks: Mapping[Path, AttackRecord], room: int) -> UploadCard:
+    first = finding.first
+    attack = None if first is None else attacks.get(first.folders[0])
+    strip = None if attack is None else picture_table(attack, room, quantiles=SHOWN)
+    return UploadCard(
+        finding=finding,
+        marks=marks([one.verdict for one in finding.told]),
+        attack="" if attack is None else title(scored(attack)),
+        strip=strip,
+        home=None if attack is None else attack.directory,
+    )
+
+
+def marks(verdicts: Sequence[Verdict]) -> tuple[Mark, ...]:
+    """Return the four marks of an upload from the verdicts on all attacks on it."""
+    images = [one for one in verdicts if one.makes_images]
+    vectors = [one for one in images if any(part.measure in _VECTORS for part in one.compared)]
+    asked = {kind: [one for one in verdicts if _asks(one, kind)] for kind in ("membership", "property")}
+    gravest = next((kind for kind in _TOLD if any(one.kind == kind for one in images)), None)
+    return (
+        _mark("images", images, _IMAGES, "" if gravest is None else BADGES[gravest].removeprefix("images ")),
+        _mark("representations", vectors, _VECTORS, "recovered"),
+        _mark("membership", asked["membership"], None, "leaks"),
+        _mark("properties", asked["property"], None, _in_clear(asked["property"])),
+    )
+
+
+def _in_clear(verdicts: Sequence[Verdict]) -> str:
+    """Return the words for properties that leak: no inference is needed where the upload says them."""
+    standing = [one for one in verdicts if one.kind == "property"]
+    return "sent in clear" if standing and all(one.clear for one in standing) else "leak"
+
+
+def _asks(verdict: Verdict, kind: str) -> bool:
+    return not verdict.makes_images and (kind == "property") == bool(verdict.question)
+
+
+def _mark(question: str, verdicts: Sequence[Verdict], measures: tuple[str, ...] | None, leaks: str) -> Mark:
+    """Return one mark.
+
+    Args:
+        question: what is asked.
+        verdicts: on the attacks that ask it.
+        measures: whose claims answer it; None where any claim, or what the upload says outright, does.
+        leaks: the words where something stands.
+    """
+    state: State = "none"
+    if not verdicts:
+        state = "unasked"
+    elif any(_stands(one, measures) for one in verdicts):
+        state = "leaks"
+    elif any(one.reasons for one in verdicts):
+        state = "untested"
+    return Mark(question, state, leaks if state == "leaks" else MEANINGS[state])
+
+
+def _stands(verdict: Verdict, measures: tuple[str, ...] | None) -> bool:
+    if measures is None:
+        return verdict.kind in ("membership", "property")
+    return any(one.measure in measures for one in verdict.claims)

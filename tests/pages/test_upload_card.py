@@ -1,0 +1,66 @@
+"""Marks of an upload: leaks, no better than a guess, not tested hard enough, not asked."""
+
+import pytest
+from eval_cases import firsts, reconstruction, truths
+from eval_cases import stored_attack as attack
+
+from fedpriv.pages.alike import by_folder, judge_results
+from fedpriv.pages.findings import findings
+from fedpriv.pages.upload_card import marks, short_name, upload_cards
+from fedpriv.scoring.records import Reason
+from fedpriv.scoring.storage import load_attack
+
+
+@pytest.fixture
+def leak(tmp_path):
+    secrets = truths([1] * 6)
+    control = reconstruction(firsts(secrets).roll(2, 0))
+    return load_attack(attack(tmp_path / "leak", firsts(secrets) * 0.9, secrets, permuted=control))
+
+
+def judged(*attacks):
+    return judge_results(by_folder(attacks, {}))
+
+
+def test_what_leaks_and_what_was_not_asked(leak):
+    (verdict,) = judged(leak).values()
+    found = marks([verdict])
+    assert [(mark.question, mark.state) for mark in found] == [
+        ("images", "leaks"),
+        ("representations", "unasked"),
+        ("membership", "unasked"),
+        ("properties", "unasked"),
+    ]
+    assert found[0].words == "leak"
+
+
+def test_nothing_found_is_a_guess_or_untested_by_its_reasons(leak):
+    (verdict,) = judged(leak).values()
+    nothing = verdict.model_copy(
+        update={
+            "kind": "none",
+            "reasons": (),
+            "compared": tuple(c.model_copy(update={"stands": False}) for c in verdict.compared),
+        }
+    )
+    loose = nothing.model_copy(update={"kind": "untested", "reasons": (Reason(name="no_control"),)})
+    assert marks([nothing])[0].state == "none"
+    assert marks([nothing, loose])[0].state == "untested"
+    assert marks([nothing, loose, verdict])[0].state == "leaks"
+    asked = nothing.model_copy(update={"converged": None, "kind": "membership"})
+    assert [mark.state for mark in marks([asked])] == ["unasked", "unasked", "leaks", "unasked"]
+    told = asked.model_copy(update={"kind": "property", "question": "is it its class", "clear": "is it its class"})
+    assert marks([told])[3].words == "sent in clear"
+
+
+def test_a_card_shows_the_strongest_attack_at_fixed_quantiles(leak, tmp_path):
+    secrets = truths([1] * 6)
+    weak = load_attack(attack(tmp_path / "weak", 1 - firsts(secrets), secrets, attack="weak"))
+    verdicts = judged(weak, leak)
+    found = findings(by_folder([weak, leak], {}), verdicts)
+    (card,) = upload_cards(found, [weak, leak])
+    assert card.home == leak.directory
+    assert card.finding.short.startswith("Images leak to dip")
+    assert [heading for heading, _ in card.strip.headings] == ["10 % quantile", "50 % quantile", "90 % quantile"]
+    shown = [short_name(name) for name, _ in card.strip.rows]
+    assert shown == ["truth", "attack", "best guess", "control"]
