@@ -37,6 +37,24 @@ def record(path: str | Path) -> Callable[[Main], Main]:
     return decorate
 
 
+def canary(seed: int) -> Callable[[Any, Any, Callable[[Any, Any], Any]], Any]:
+    """Return a mod that uploads a canary in place of what was trained, for audits of a claimed epsilon; behind all others.
+
+    ``ClientApp(mods=[LocalDpMod(...), fedpriv.flower.canary(7)])``, and ``canaries = 7`` among the facts; then
+    ``fedpriv audit-dp --run RUN``. Such a federation learns nothing: it is for the audit alone.
+
+    Args:
+        seed: decides the canaries' direction and, with client and round, which of two opposite ones is uploaded.
+    """
+
+    def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+        from fedpriv.recording.flower import with_canary
+
+        return with_canary(seed, message, context, call_next)
+
+    return mod
+
+
 def truth(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
     """Write down, on the client's side, which part of the data a node holds; a mod for audits: ``ClientApp(mods=[truth])``.
 

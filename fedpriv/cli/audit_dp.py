@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 @click.option(
     "--run",
     type=click.Path(path_type=Path),
-    help="A run of fedpriv train whose settings are audited, in place of the flags below.",
+    help="A run of fedpriv train whose settings are audited, in place of the flags below; or a recorded run.",
+)
+@click.option(
+    "--facts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Of a recorded run: what only its owner knows, in TOML (default: RUN.toml beside it).",
 )
 @click.option("--method", help="A name of: fedpriv list methods (default: fedavg).")
 @click.option("--canaries", type=int, default=1000, show_default=True, help="How many, each in or not by a coin.")

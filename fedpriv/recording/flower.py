@@ -10,7 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from fedpriv.recording.arrays import Unreadable
+from fedpriv.recording.canaries import canary
 from fedpriv.recording.partitions import default_folder, write_partition
 from fedpriv.recording.recorder import Recorder, to_stderr
 from fedpriv.recording.run import TRAIN
@@ -245,3 +248,33 @@ def note_truth(context: Any) -> None:
         if type(error).__name__ not in _said:
             _said.add(type(error).__name__)
             to_stderr(told)
+
+
+def with_canary(seed: int, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+    """Return a client's answer with a canary in place of what it trained; other answers as they are.
+
+    Args:
+        seed: that the auditor knows too.
+        message: a ``flwr.app.Message`` to the client.
+        context: its ``flwr.app.Context``.
+        call_next: the client app, or the mod behind this one.
+
+    Raises:
+        UserError: where what is sent back is no set of arrays like the one received.
+    """
+    reply = call_next(message, context)
+    if message.metadata.message_type != TRAIN or reply.has_error():
+        return reply
+    from flwr.app import Array, ArrayRecord
+
+    sent, answered = (list(one.content.array_records.items()) for one in (message, reply))
+    if len(sent) != 1 or len(answered) != 1 or list(sent[0][1]) != list(answered[0][1]):
+        raise UserError("canaries need one set of arrays to and from a client, with the same names")
+    name, arrays = answered[0]
+    old, new = ([array.numpy() for array in record.values()] for record in (sent[0][1], arrays))
+    floats = [place for place, array in enumerate(new) if np.issubdtype(array.dtype, np.floating)]
+    put = canary(seed, str(context.node_id), [old[k] for k in floats], [new[k] for k in floats])
+    for place, array in zip(floats, put, strict=True):
+        new[place] = array
+    reply.content[name] = ArrayRecord({key: Array(array) for key, array in zip(arrays, new, strict=True)})
+    return reply

@@ -9,12 +9,14 @@ from typing import Any, Unpack
 
 from fedpriv.experiment.dp_audit.auditing import Asked, plan_audit
 from fedpriv.experiment.dp_audit.claims import stated_claim
+from fedpriv.experiment.dp_audit.recorded import audit_recorded
 from fedpriv.experiment.federation import prepare
 from fedpriv.experiment.federation_settings import FederationSettings, named_config, refuse_small, refuse_unknown
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.recording.run import is_recorded
 from fedpriv.scoring.records import PrivacyAuditRecord
 from fedpriv.scoring.storage import load_privacy_audit, write_record
 from fedpriv.util import folders, ownership
@@ -86,6 +88,8 @@ class PrivacyAuditSettings(FederationSettings, total=False):
         claimant: whose claim is audited, where several defenses make one.
         resume: go on with an interrupted audit in ``out``; repeat the other arguments.
         force: replace ``out`` if it exists.
+        facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
+            beside the run).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         download: fetch the data set if it is missing.
     """
@@ -94,12 +98,13 @@ class PrivacyAuditSettings(FederationSettings, total=False):
     claimant: str | None
     resume: bool
     force: bool
+    facts: Mapping[str, Any] | str | Path
     device: str
     download: bool
 
 
-_OURS = ("method", "claimant", "resume", "force", "device", "download")
-"""Settings that are none of the federation's; the first two say what is audited."""
+_OURS = ("method", "claimant", "facts", "resume", "force", "device", "download")
+"""Settings that are none of the federation's; the first three say what is audited."""
 
 
 def audit_dp(
@@ -127,7 +132,8 @@ def audit_dp(
     ('contradicted', 68.5)
 
     Args:
-        run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; None for those given here.
+        run: a run of :func:`fedpriv.train`, or its folder, whose settings are taken; or the folder of a recorded run, whose
+            very uploads are audited, by canaries that clients sent and by their noise. None for the settings given here.
         canaries: how many; a bound of epsilon takes some 6 e^epsilon of them, of a Gaussian mechanism a few hundred.
         confidence: that no bound is above the truth, in (0.5, 1).
         claim: what is claimed, in place of what the defenses say: ``epsilon``, ``delta``, ``unit`` (client or image), ``of``
@@ -142,31 +148,62 @@ def audit_dp(
     """
     refuse_unknown(settings, PrivacyAuditSettings.__optional_keys__)
     refuse_small({"canaries": canaries}, ("canaries",))
-    resume, force = settings.get("resume", False), settings.get("force", False)
-    config = _config(run, settings, seed)
     told = {"canaries": canaries, "confidence": confidence, "claim": claim, "seed": seed, **settings}
     asked = Asked(
         canaries, confidence, stated_claim(claim), settings.get("claimant"), seed, _command(run, told, listener)
     )
     folder, scratch = place(out)
-    if run is not None:
-        folders.refuse_overlap(folder, {argument("run"): _path(run)})
+    path = None if run is None else _path(run)
+    folders.refuse_overlap(folder, {argument("run"): path})
+    if path is not None and is_recorded(path):
+        _audit_recorded(path, asked, folder, settings, listener)
+    else:
+        _audit(path, asked, folder, settings, listener)
+    return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
+
+
+def _audit(path: Path | None, asked: Asked, folder: Path, settings: PrivacyAuditSettings, listener: Listener) -> None:
+    """Audit the federation that the settings describe, or the run at a path."""
+    resume, force = settings.get("resume", False), settings.get("force", False)
     if resume and force:
         raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
+    if "facts" in settings:
+        raise UserError(
+            f"{argument('facts')}: is about runs that were recorded elsewhere, and {argument('run')} is none"
+        )
     if not resume:
         folders.check_free(folder, force=force)
-    device = pick_device(settings.get("device", "auto"))
+    config, device = _config(path, settings, asked.seed), pick_device(settings.get("device", "auto"))
     planned = plan_audit(prepare(config, device, download=settings.get("download", False)), asked)
     with folders.output(folder, KIND, force=force, resume=resume, listener=listener):
         _same_audit(folder, asked, config, resume=resume)
         listener.resumable()
         write_record(folder, planned.run(folder, listener))
-    return PrivacyAudit(folder, load_privacy_audit(folder), scratch)
+
+
+def _audit_recorded(path: Path, asked: Asked, folder: Path, settings: PrivacyAuditSettings, listener: Listener) -> None:
+    """Audit a recorded run, which takes as long as to read it."""
+    _refuse_federation(settings, f"{argument('run')} {path}: recorded elsewhere, so nothing is trained")
+    if settings.get("resume"):
+        raise UserError(f"{argument('resume')}: audits of recorded runs begin anew; drop it")
+    folders.check_free(folder, force=settings.get("force", False))
+    with ownership.read(path):
+        record = audit_recorded(path, asked, settings.get("facts"), listener)
+    with folders.output(folder, KIND, force=settings.get("force", False)):
+        write_record(folder, record)
+
+
+def _refuse_federation(settings: PrivacyAuditSettings, where: str) -> None:
+    extra = [
+        name for name in settings if name not in _OURS or (name == "method" and settings.get("method") is not None)
+    ]
+    if extra:
+        raise UserError(f"{where}; drop {', '.join(argument(name) for name in sorted(extra))}")
 
 
 def _command(run: Run | str | Path | None, told: Mapping[str, Any], listener: Listener) -> str:
     """Return the command that was typed, or the call that does the same."""
-    whole = {name: value for name, value in told.items() if value not in (None, ()) and name not in _OURS[2:]}
+    whole = {name: value for name, value in told.items() if value not in (None, ()) and name not in _OURS[3:]}
     return listener.command or call("audit_dp", *([] if run is None else [str(_path(run))]), **whole)
 
 
@@ -174,16 +211,13 @@ def _path(run: Run | str | Path) -> Path:
     return run.path if isinstance(run, Run) else given_path(argument("run"), run)
 
 
-def _config(run: Run | str | Path | None, settings: PrivacyAuditSettings, seed: int) -> RunConfig:
-    federation = {name: value for name, value in settings.items() if name not in _OURS}
-    if run is None:
+def _config(path: Path | None, settings: PrivacyAuditSettings, seed: int) -> RunConfig:
+    if path is None:
+        federation = {name: value for name, value in settings.items() if name not in _OURS}
         return named_config(settings.get("method") or "fedavg", federation, seed)
-    extra = [*(["method"] if settings.get("method") is not None else []), *federation]
-    if extra:
-        told = ", ".join(argument(name) for name in sorted(extra))
-        raise UserError(f"{argument('run')} says how the federation is made; drop {told}")
-    with ownership.read(_path(run)):
-        return RunDirectory.open(_path(run)).config
+    _refuse_federation(settings, f"{argument('run')} says how the federation is made")
+    with ownership.read(path):
+        return RunDirectory.open(path).config
 
 
 def _same_audit(folder: Path, asked: Asked, config: RunConfig, *, resume: bool) -> None:

@@ -130,11 +130,27 @@ def finite(epsilon: float) -> float | None:
 
 
 def sentence(
-    claimant: str, claim: ClaimedPrivacy | None, found: Audited, verdict: AuditWord, canaries: int, design: Design
+    claimant: str,
+    claim: ClaimedPrivacy | None,
+    found: Audited,
+    verdict: AuditWord,
+    number: int,
+    design: Design,
+    told_by: str = "canaries",
 ) -> str:
-    """Return the verdict in words, with every figure it rests on."""
+    """Return the verdict in words, with every figure it rests on.
+
+    Args:
+        claimant: who claims.
+        claim: what is claimed, or None.
+        found: the bounds.
+        verdict: in a word.
+        number: of canaries.
+        design: of the audit.
+        told_by: what they are called.
+    """
     sure = f"{100 * design.confidence:g} % confidence"
-    shown = f"{canaries:,} canaries show epsilon {figure(found.most)} at least ({sure}: {each(found.bounds)})"
+    shown = f"{number:,} {told_by} show epsilon {figure(found.most)} at least ({sure}: {each(found.bounds)})"
     if claim is None:
         return f"{claimant} claims no epsilon; {shown}, delta {design.delta:g}."
     return f"{opening(claimant, claim, verdict)} {shown}. {_behind(claim, found, verdict, design)}"

@@ -1,0 +1,207 @@
+"""An audit of a claim by a recorded run: by the canaries that its clients sent, and by how large its noise can be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.experiment.dp_audit.auditing import GAUSSIAN, LEAST_CANARIES, Asked, chosen_claim
+from fedpriv.experiment.dp_audit.claims import Claim, claims
+from fedpriv.experiment.recorded.facts import Told, read_facts
+from fedpriv.experiment.recorded.uploads import attackable_rounds, gather_uploads
+from fedpriv.experiment.uploads.given import Update
+from fedpriv.federation.defense import DefensePipeline, ProtectionPlan, defense_facts
+from fedpriv.recording.canaries import coin, direction
+from fedpriv.recording.run import RecordedRun
+from fedpriv.scoring.privacy_audit.verdict import (
+    LESS_NOISE,
+    Audited,
+    Design,
+    as_record,
+    audit_scores,
+    finite,
+    sentence,
+    word,
+)
+from fedpriv.scoring.records.privacy_audit import PrivacyAuditRecord
+from fedpriv.util.errors import UserError
+from fedpriv.util.listener import Listener
+
+SIZE: Final = "size of the noise"
+
+TARGET: Final = "model"
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """The uploads of a recorded run, as an audit reads them.
+
+    Attributes:
+        squared: sum of squared lengths of all updates.
+        entries: of all updates together.
+        number: of updates.
+        scores: along the canaries' direction, where there are canaries; else empty.
+        coins: of the canaries, as their seed says.
+        notices: uploads that were left out, and why.
+    """
+
+    squared: float
+    entries: int
+    number: int
+    scores: NDArray[np.float64]
+    coins: NDArray[np.bool_]
+    notices: tuple[str, ...]
+
+
+def audit_recorded(path: Path, asked: Asked, facts: Any, listener: Listener) -> PrivacyAuditRecord:
+    """Audit the claim of the defense that the facts name.
+
+    Noise is measured in every upload: an update is never shorter than its noise, but for chance, so the noise is at most
+    so large; with the clip that the defense says, that bounds the epsilon of a Gaussian mechanism from below. Where clients
+    sent canaries (``canaries`` among the facts), their coins are told from the uploads besides.
+
+    Raises:
+        UserError: where nothing is claimed, only sums were seen, or nothing can be told from these uploads.
+    """
+    run, told = RecordedRun.open(path), read_facts(path, facts)
+    pipeline = DefensePipeline(build_defenses([parse_choice(text) for text in told.facts.defense]))
+    if pipeline.server_view == "sum":
+        raise UserError(
+            f"{told.where}: the server sees sums alone, and claims of single uploads cannot be told from them"
+        )
+    rounds = attackable_rounds(run, told, summed=False)
+    claim = chosen_claim(claims(pipeline.privacy(_plan(told, len(rounds))), asked.claim, len(rounds)), asked.claimant)
+    seed = told.facts.canaries
+    clip = claim.bound if claim.unit == "client" and claim.gaussian else None
+    if seed is None and clip is None:
+        raise UserError(
+            f"{told.where}: no canaries: clients have to send them (mods=[..., fedpriv.flower.canary(7)], canaries = 7), or "
+            "the claim has to be that of a Gaussian mechanism of one client with a clip (gaussian=true, bound=1)"
+        )
+    if seed is not None and claim.rounds != 1:
+        raise UserError(f"{told.where}: canaries: their coins are tossed anew each round; state a claim of one upload")
+    with listener.progress("reading uploads") as report:
+        uploads = _read(run, told, rounds, seed, report)
+    return _record(told, pipeline, uploads, claim, asked, clip)
+
+
+def _record(
+    told: Told, pipeline: DefensePipeline, uploads: Uploads, claim: Claim, asked: Asked, clip: float | None
+) -> PrivacyAuditRecord:
+    scored = len(uploads.scores) >= LEAST_CANARIES and 0 < uploads.coins.sum() < len(uploads.coins)
+    design = Design(asked.confidence, claim.delta, independent=True, gaussian=claim.gaussian)
+    alpha, shares = 1 - asked.confidence, (2 + design.gaussian if scored else 0) + (clip is not None)
+    found = Audited({}, 0.0, 0.0)
+    if scored:
+        part = replace(design, confidence=1 - alpha * (2 + design.gaussian) / shares)
+        found = audit_scores(uploads.scores, uploads.coins, part)
+    if clip is not None:
+        releases = 1 if claim.stated is None else claim.stated.releases
+        noise = _largest_noise(uploads, alpha / shares) / (2 * clip if claim.replaced else clip)
+        sizes = [gaussian_epsilon(noise / less, claim.delta, releases) for less in (1, LESS_NOISE)]
+        bounds = {**found.bounds, SIZE: sizes[0]}
+        found = Audited(bounds, max(found.attainable, math.inf), max(found.control, sizes[1]))
+    if not found.bounds:
+        found = Audited({"one run": 0.0}, 0.0, 0.0)
+    verdict = word(claim.stated, found.most, found.control)
+    given = {"Gaussian": GAUSSIAN, SIZE: f"{GAUSSIAN}, and clips updates to {clip}"}
+    number = len(uploads.scores) if scored else uploads.number
+    told_of = "canaries" if scored else "recorded uploads"
+    return PrivacyAuditRecord(
+        method=told.facts.method or "recorded",
+        dataset=told.facts.dataset or "recorded",
+        defense=" + ".join(defense_facts(one).label for one in pipeline.defenses) or "none",
+        claimant=claim.claimant,
+        seed=asked.seed,
+        command=asked.command,
+        claim=claim.stated,
+        way="recorded canaries" if scored else "recorded noise",
+        canaries=number,
+        included=int(uploads.coins.sum()) if scored else 0,
+        confidence=asked.confidence,
+        delta=claim.delta,
+        bounds=as_record(found.bounds, given),
+        attainable=finite(found.attainable),
+        control=finite(found.control),
+        verdict=verdict,
+        sentence=sentence(claim.claimant, claim.stated, found, verdict, number, design, told_of),
+        notices=uploads.notices,
+    )
+
+
+def _largest_noise(uploads: Uploads, alpha: float) -> float:
+    """Return a standard deviation that the noise is above of in a share ``alpha`` of all runs at most.
+
+    The squared length of update and noise together is, whatever the update, no smaller in distribution than that of the
+    noise alone, which is its variance times chi squared of as many degrees as there are entries.
+    """
+    from scipy.special import gammaincinv  # type: ignore[import-untyped]
+
+    return math.sqrt(uploads.squared / (2 * float(gammaincinv(uploads.entries / 2, alpha))))
+
+
+def _read(run: RecordedRun, told: Told, rounds: tuple[int, ...], seed: int | None, report: Any) -> Uploads:
+    squared, entries, number = 0.0, 0, 0
+    scores: list[float] = []
+    coins: list[bool] = []
+    notices: list[str] = []
+    for done, round_ in enumerate(rounds, start=1):
+        gathered = gather_uploads(run, told, TARGET, round_, None, summed=False)
+        notices += gathered.notices
+        if gathered.summed:
+            raise UserError(
+                f"{run.path}: the server sees sums alone, and claims of single uploads cannot be told from them"
+            )
+        for client, update in gathered.uploads[-1].items():
+            before, moved = _floats(update)
+            squared += sum(float(np.square(one).sum()) for one in moved)
+            entries += sum(one.size for one in moved)
+            number += 1
+            if seed is not None:
+                coins.append(coin(seed, client, before))
+                scores.append(_along(moved, direction(seed, before)))
+        report(done, len(rounds), f"round {round_}")
+    if not entries:
+        raise UserError(f"{run.path}: no update of weights is recorded")
+    return Uploads(squared, entries, number, np.array(scores), np.array(coins, dtype=np.bool_), tuple(notices))
+
+
+def _floats(update: Update) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float64]]]:
+    """Return the arrays that a client was sent, and by how much its upload differs from each."""
+    before = [_array(value) for value in update.before.values()]
+    after = [_array(update.after[name]) for name in update.before]
+    return before, [new.astype(np.float64) - old for old, new in zip(before, after, strict=True)]
+
+
+def _array(value: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = value.detach().cpu().float().numpy()
+    return found
+
+
+def _along(moved: list[NDArray[np.float64]], rays: list[NDArray[np.float32]]) -> float:
+    return float(sum(float((one * ray).sum()) for one, ray in zip(moved, rays, strict=True)))
+
+
+def _plan(told: Told, rounds: int) -> ProtectionPlan:
+    """Return a federation that is known by its uploads alone, as defenses are told of it."""
+    return ProtectionPlan(
+        method=told.facts.method or "recorded",
+        uploads=(TARGET,),
+        accepted_substitutes=(),
+        blueprints=(),
+        n_clients=1,
+        rounds=rounds,
+        train_sizes=(),
+        batch_size=1,
+        epochs=1,
+        max_steps=None,
+        broadcasts=(TARGET,),
+    )
