@@ -12,6 +12,7 @@ from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
 from fedpriv.calibration.rates import Rate, counted
 from fedpriv.scoring.privacy_audit.bounds import (
     Bound,
+    gaussian_mu,
     gaussian_threshold_epsilon,
     one_run_epsilon,
     one_run_gaussian_epsilon,
@@ -19,6 +20,8 @@ from fedpriv.scoring.privacy_audit.bounds import (
 )
 from fedpriv.scoring.privacy_audit.choice import from_part, over_frontier, over_frontier_growing, over_ladder
 from fedpriv.scoring.privacy_audit.counts import Scores
+from fedpriv.scoring.privacy_audit.verdict import Design, audit_scores, word
+from fedpriv.scoring.records.privacy_audit import AuditWord, ClaimedPrivacy
 
 Coins = NDArray[np.bool_]
 Estimate = Callable[[Scores, Coins, float, float], float]
@@ -87,6 +90,35 @@ ESTIMATES: dict[str, Estimate] = {
     "Gaussian one run, over the ladder": lambda *given: over_ladder(one_run_gaussian_epsilon, *given),
 }
 """Bounds with the ways of choosing a rule. Those of a Gaussian mechanism hold for Gaussian ones alone."""
+
+
+VERDICTS: tuple[AuditWord, ...] = ("contradicted", "not contradicted", "untested")
+
+
+def verdicts(
+    claimed: float, less_noise: float, *, canaries: int, number: int, delta: float, seed: int
+) -> list[AuditWord]:
+    """Return the verdicts of audits on a Gaussian mechanism that claims an epsilon and has so many times less noise.
+
+    Args:
+        claimed: epsilon; with ``less_noise`` 1 it is exactly true.
+        less_noise: than the claim takes.
+        canaries: of each audit.
+        number: of audits.
+        delta: of the claim.
+        seed: of coins and noise.
+    """
+    rng, mu = np.random.default_rng(seed), gaussian_mu(claimed, delta)
+    design = Design(0.95, delta, independent=True, gaussian=True)
+    told = ClaimedPrivacy(
+        epsilon=claimed, delta=delta, unit="client", releases=1, neighbours="replaced", implied=claimed
+    )
+    found = []
+    for _ in range(number):
+        coins = rng.random(canaries) < 0.5
+        audited = audit_scores(gaussian(mu * less_noise).scores(rng, coins), coins, design)
+        found.append(word(told, audited.most, audited.control))
+    return found
 
 
 @dataclass(frozen=True)

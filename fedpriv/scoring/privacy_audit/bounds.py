@@ -82,7 +82,7 @@ def one_run_p_value(told: Told, epsilon: float, delta: float) -> float:
 
 def one_run_gaussian_epsilon(told: Told, alpha: float, delta: float, known: float = 0.0) -> float:
     """Return epsilon of the least noisy Gaussian mechanism that the outcome rules out; arguments as of the other."""
-    known_mu = _mu_of(known, delta)
+    known_mu = gaussian_mu(known, delta)
     found = _largest(lambda mu: one_run_gaussian_excess(told, mu, alpha), known_mu)
     return known if found == known_mu else _of_gaussian(found, delta)
 
@@ -122,7 +122,7 @@ def _of_gaussian(mu: float, delta: float) -> float:
     return gaussian_epsilon(1 / mu, delta) if math.isfinite(mu) else math.inf
 
 
-def _mu_of(epsilon: float, delta: float) -> float:
+def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu whose Gaussian mechanism has at most this epsilon."""
     return 0.0 if epsilon <= 0 else _largest(lambda mu: epsilon - _of_gaussian(mu, delta), 0.0)
 
