@@ -93,10 +93,13 @@ from fedpriv.util.folders import numbered
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: results/TARGET).")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted attack in --out; repeat the other flags.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@click.option("--verbose", is_flag=True, help="All columns, and a paragraph on each attack.")
 @common.redact_option
 @common.common_options
 @click.pass_context
-def attack(ctx: click.Context, /, target: str, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
+def attack(
+    ctx: click.Context, /, target: str, out: Path | None, verbose: bool, as_json: bool, quiet: bool, **flags: Any
+) -> None:
     """Attack one kind of upload; write image grids, tables and a report.
 
     Without --run a federation is trained first. Where --rounds, --lr, --batch-size, --local-steps and --models are not
@@ -105,7 +108,7 @@ def attack(ctx: click.Context, /, target: str, out: Path | None, as_json: bool, 
     folder = out or numbered(Path("results") / target)
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=_resume_command(folder, out))
     result = fedpriv.attack(target=target, out=folder, listener=listener, **common.given_values(ctx, flags))
-    show(result, as_json=as_json, quiet=quiet)
+    show(result, as_json=as_json, quiet=quiet, verbose=verbose)
 
 
 def _resume_command(folder: Path, out: Path | None) -> str:

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
 
 
-def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
-    """Print what a person, or a program, wants of a result.
+def show(result: AttackResult, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    """Print a result for a person, or for a program.
+
+    The last lines are the findings, where the page is, and the next command.
 
     Args:
         result: of the suite.
         as_json: print the records.
         quiet: print nothing else.
+        verbose: print all columns, and a paragraph on each attack.
     """
     verdicts = result.verdicts
     if as_json:
@@ -32,24 +35,44 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool) -> None:
         return
     if quiet:
         return
+    show_attacks(
+        {result.path / name: record for name, record in result.records.items()},
+        {result.path / name: verdict for name, verdict in verdicts.items()},
+        verbose=verbose,
+    )
+    if verbose:
+        _show_inferences(result, verdicts)
+    _show_findings(result)
+    common.tell("")
+    for name in result.records if verbose else ():
+        picture = result.path / name / "grid.png"
+        if picture.exists():  # under --redact omit none is drawn
+            common.tell(f"image grid: {picture}")
+    common.tell(f"report: {result.path / 'report.html'}")
+    common.tell(f"next:   {common.command_line('report', result.path, '--open')}")
+
+
+def _show_inferences(result: AttackResult, verdicts: Mapping[str, Verdict]) -> None:
+    """Print tables and verdicts of membership and of properties."""
     from fedpriv.pages.membership_report import row as membership_row
     from fedpriv.pages.property_report import row as property_row
     from fedpriv.scoring.verdict import TOGETHER
 
-    show_attacks(
-        {result.path / name: record for name, record in result.records.items()},
-        {result.path / name: verdict for name, verdict in verdicts.items()},
-    )
     members = {name: record for name, record in result.scores.items() if record.kind == "membership"}
     answers = {name: record for name, record in result.scores.items() if record.kind == "property"}
     _show_scores(members, [membership_row(record) for record in members.values()], verdicts)
     _show_scores(answers, [property_row(record) for record in answers.values()], verdicts)
-    common.tell("", TOGETHER, "")
-    for name in result.records:
-        picture = result.path / name / "grid.png"
-        if picture.exists():  # under --redact omit none is drawn
-            common.tell(f"image grid: {picture}")
-    common.tell(f"report:     {result.path / 'report.html'}")
+    common.tell("", TOGETHER)
+
+
+def _show_findings(result: AttackResult) -> None:
+    """Print of each upload one sentence and four marks."""
+    from fedpriv.pages.upload_card import marks
+
+    for finding in result.findings:
+        told = marks([one.verdict for one in finding.told])
+        common.tell("", *common.filled(f"{finding.name}: {finding.short}"))
+        common.tell(*common.filled_parts([f"{mark.sign} {mark.question}: {mark.words}" for mark in told]))
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:
@@ -73,7 +96,11 @@ def _show_scores(
 
 
 def show_attacks(
-    results: Mapping[Path, ReconstructionRecord], verdicts: Mapping[Path, Verdict], *, with_folder: bool = False
+    results: Mapping[Path, ReconstructionRecord],
+    verdicts: Mapping[Path, Verdict],
+    *,
+    with_folder: bool = False,
+    verbose: bool = True,
 ) -> None:
     """Print a table for each knowledge card, strongest attack first, and under all of them the verdicts in that order.
 
@@ -83,6 +110,7 @@ def show_attacks(
         results: records by folder.
         verdicts: on all that is shown together, by the same folders.
         with_folder: call attacks by their folders.
+        verbose: all columns, and the sentences.
     """
     from fedpriv.pages.card import differing
     from fedpriv.scoring.ranking import by_budget, strongest_first, title
@@ -94,13 +122,24 @@ def show_attacks(
     for members, card in zip(rankings, cards, strict=True):
         named = f", {card}" if card else ""
         rows = [summary_row(record) for _, record in members]
+        if not verbose:
+            rows = [_short(row, verdicts[path]) for row, (path, _) in zip(rows, members, strict=True)]
         common.print_table(f"leakage (dB of PSNR, mean over targets){named}", rows, as_json=False)
     for members in series:
         if len(members) > 1:
             name = title(members[0][1].model_copy(update={"budget": None}))
             common.print_table(f"{name} by budget", [_budget_row(record) for _, record in members], as_json=False)
-    for path, record in (item for members in rankings for item in members):
+    for path, record in (item for members in rankings for item in members if verbose):
         common.tell(f"{path if with_folder else title(record)}: {words(verdicts[path])}")
+
+
+def _short(row: Mapping[str, str], verdict: Verdict) -> dict[str, str]:
+    """Return the columns that a reader in haste wants."""
+    from fedpriv.scoring.verdict import BADGES
+
+    guess = row["floor (best blind guess)"].partition(" (")[0]
+    kept = {"attack": row["attack"], "PSNR": row["PSNR"], "best guess": guess}
+    return kept | {"advantage [95 %]": row["advantage [95 %]"], "finding": BADGES[verdict.kind]}
 
 
 def _budget_row(record: ReconstructionRecord) -> dict[str, str]:

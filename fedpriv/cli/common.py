@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -197,6 +198,18 @@ def tell(*lines: str, err: bool = False) -> None:
     """Print lines for people, as everything does that is no JSON: control characters in them reach no terminal."""
     for line in lines:
         click.echo(terminal_line(line), err=err)
+
+
+def filled(text: str) -> list[str]:
+    """Return a text in lines as wide as the terminal, 120 at most, broken between words alone."""
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def filled_parts(parts: Sequence[str]) -> list[str]:
+    """Return parts in lines as wide as the terminal, none of them broken."""
+    whole = "   ".join(part.replace(" ", "\u00a0") for part in parts)
+    return [line.replace("\u00a0", " ") for line in filled(whole)]
 
 
 def print_json(value: Any) -> None:

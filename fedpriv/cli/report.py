@@ -26,11 +26,13 @@ from fedpriv.util.folders import numbered
 )
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@click.option("--open", "opened", is_flag=True, help="Show the page in the browser when it is made.")
 @common.redact_option
 @common.common_options
 def report(
     directories: tuple[Path, ...],
     out: Path | None,
+    opened: bool,
     as_json: bool,
     quiet: bool,
     **flags: Any,
@@ -51,6 +53,8 @@ def report(
         common.print_json(
             {"out": str(written.path), **{kind: [str(path) for path in paths] for kind, paths in shown.items()}}
         )
-        return
-    for page in written.pages:
-        common.say(f"report: {page}", quiet=quiet, as_json=False)
+    else:
+        for page in written.pages:
+            common.say(f"report: {page}", quiet=quiet, as_json=False)
+    if opened and click.launch(written.pages[0].absolute().as_uri()):
+        common.tell(f"warning: no browser could be started; open {written.pages[0]}", err=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from fedpriv.pages.findings import Finding
     from fedpriv.scoring.records import InferenceResult, ReconstructionRecord, Verdict
     from fedpriv.scoring.storage import AttackRecord
 
@@ -61,6 +62,19 @@ class AttackResult(Tabular):
         verdicts = self.verdicts
         lines = [f"{verdicts[name].attack}: {words(verdicts[name])}" for name in self._ranked()]
         return "\n".join(lines + [f"{name}: {words(verdicts[name])}" for name in self.scores])
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """One finding an upload, the gravest first, as the page has them; each with one sentence in short."""
+        from fedpriv.pages.alike import by_folder, judge_results
+        from fedpriv.pages.findings import findings
+        from fedpriv.scoring.ranking import largest_budgets
+        from fedpriv.scoring.storage import scored
+
+        attacks = [self.load(name) for name in self.records]
+        scores = {self.path / name: record for name, record in self.scores.items()}
+        largest = largest_budgets(attacks, scored, lambda attack: attack.about)
+        return findings(by_folder(largest, scores), judge_results(by_folder(attacks, scores)))
 
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record.
