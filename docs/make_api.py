@@ -3,12 +3,12 @@
 import dataclasses
 import importlib
 import inspect
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fedpriv
+from fedpriv.util.docstrings import markdown, marked
 
 PAGE = Path(__file__).with_name("api.md")
 CONTRACTS_PAGE = Path(__file__).with_name("contracts.md")
@@ -84,8 +84,8 @@ def _contract(module: str, value: Any) -> str:
         called = inspect.isfunction(own)
         hidden = name.startswith("_") or name in [spec.name for spec in fields]  # a field's default is no hook
         if (called or isinstance(own, property)) and not hidden and inspect.getdoc(own):
-            first = str(inspect.getdoc(own)).partition("\n\n")[0].replace("\n", " ").replace("``", "`")
-            lines.append(f"- `{name}{_call(own) if called else ''}`: {_marked(first)}")
+            first = str(inspect.getdoc(own)).partition("\n\n")[0].replace("\n", " ")
+            lines.append(f"- `{name}{_call(own) if called else ''}`: {marked(first)}")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -146,36 +146,11 @@ def _settings(value: Callable[..., Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a docstring with its reStructuredText marks as Markdown's, its sections as they are."""
+    """Return a docstring as Markdown; none where a dataclass has only what Python writes for it."""
     told = inspect.getdoc(value) or ""
     if dataclasses.is_dataclass(value) and told.startswith(f"{getattr(value, '__name__', '')}("):
         told = ""
-    marked = _marked(told)
-    lines = []
-    section = False
-    example = False
-    for line in marked.splitlines():
-        if line.startswith(">>> ") and not example:
-            lines.append("```pycon")
-        elif example and not line:
-            lines.append("```")
-        example = line.startswith(">>> ") or (example and bool(line))
-        if line in ("Args:", "Attributes:", "Returns:", "Raises:"):
-            lines += [f"{line}", ""]
-            section = True
-        elif section and line.startswith("    ") and not line.startswith("     "):
-            lines.append(f"- {line.strip()}")
-        elif section and line.startswith("     "):
-            lines.append(f"  {line.strip()}")
-        else:
-            section = section and not line.strip()
-            lines.append(line)
-    return "\n".join(lines)
-
-
-def _marked(told: str) -> str:
-    """Return a text with reStructuredText's marks as Markdown's."""
-    return re.sub(r":(?:class|func|meth|data|mod|attr):`", "`", told).replace("``", "`").replace("::\n", ":\n")
+    return markdown(told)
 
 
 if __name__ == "__main__":

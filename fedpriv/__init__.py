@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.dividing import data as data
     from fedpriv.experiment.verbs.estimating import StudyEstimate as StudyEstimate
     from fedpriv.experiment.verbs.estimating import estimate as estimate
+    from fedpriv.experiment.verbs.explaining import Explanation as Explanation
+    from fedpriv.experiment.verbs.explaining import explain as explain
     from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit as PrivacyAudit
     from fedpriv.experiment.verbs.privacy_auditing import audit_dp as audit_dp
     from fedpriv.experiment.verbs.reporting import Report as Report
@@ -73,6 +75,7 @@ _PLACES = {
     "submit": _VERBS + "submitting",
     "estimate": _VERBS + "estimating",
     "catalogue": _VERBS + "cataloguing",
+    "explain": _VERBS + "explaining",
     "cost": _VERBS + "counting",
     "reproduce": _VERBS + "reproducing",
     "data": _VERBS + "dividing",
@@ -90,6 +93,7 @@ _PLACES = {
     "Submission": _VERBS + "submitting",
     "Holdings": _VERBS + "dividing",
     "Diagnosis": _VERBS + "diagnosing",
+    "Explanation": _VERBS + "explaining",
     "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",
     "Gradient": "fedpriv.experiment.uploads.given",

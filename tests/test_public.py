@@ -29,6 +29,7 @@ VERBS = (
     ),
     "calibrate",
     "doctor",
+    "explain",
     "reproduce",
     "submit",
 )
@@ -37,7 +38,17 @@ PAYLOADS = (
     *("Model", "Payload", "Prototypes", "Representations", "SampleCount", "SmallModel"),
 )
 OTHERS = (
-    *("AttackResult", "BatchFacts", "Calibration", "Catalogue", "Diagnosis", "Gradient", "Holdings", "KnowledgeCard"),
+    *(
+        "AttackResult",
+        "BatchFacts",
+        "Calibration",
+        "Catalogue",
+        "Diagnosis",
+        "Explanation",
+        "Gradient",
+        "Holdings",
+        "KnowledgeCard",
+    ),
     *("Listener", "PrivacyAudit", "Report", "Reproduction", "Run", "StudyEstimate", "StudyResult", "Submission"),
     *("Traffic", "Update", "UserError"),
 )
@@ -126,7 +137,7 @@ def test_frames_name_their_columns(attacked, trained):
     table = fedpriv.cost("fedre", clients=10, classes=10, width=512).to_frame()
     assert list(table["count"]) == ["paper", "full"]
     assert table["upload_scalars_per_round"][0] == 5120
-    assert list(fedpriv.catalogue("defenses").to_frame().columns)[:2] == ["name", "guarantee"]
+    assert list(fedpriv.catalogue("defenses").to_frame().columns)[:2] == ["name", "does"]
     assert len(fedpriv.data(dataset="digits", clients=5).to_frame()) == 5
 
 

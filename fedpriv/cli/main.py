@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "cost": "fedpriv.cli.cost:cost",
     "reproduce": "fedpriv.cli.reproduce:reproduce",
     "list": "fedpriv.cli.list:list_names",
+    "explain": "fedpriv.cli.explain:explain",
     "data": "fedpriv.cli.data:data",
     "doctor": "fedpriv.cli.doctor:doctor",
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedpriv.experiment.described import one_sentence
 from fedpriv.experiment.saving import Tabular
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
@@ -80,6 +81,7 @@ def _methods() -> list[dict[str, str]]:
     return [
         {
             "name": name,
+            "does": one_sentence("methods", METHODS, name),
             "uploads": ", ".join(method.uploads) or "nothing",
             "broadcasts": ", ".join(method.broadcasts) or "nothing",
             "models": "one architecture" if method.homogeneous else "any",
@@ -145,6 +147,7 @@ def _defenses() -> list[dict[str, str]]:
     return [
         {
             "name": name,
+            "does": one_sentence("defenses", DEFENSES, name),
             "guarantee": made.guarantee,
             "adaptive answer": answer_sentence(made.answers, made.unanswered),
             "source": made.source,
@@ -160,26 +163,28 @@ def _datasets() -> list[dict[str, str]]:
     notes = {
         "fashion": "embedded, 2,000 images of 28x28 (a part of Fashion-MNIST); the default",
         "digits": "embedded, 1,797 images of 8x8",
+        "plane": "drawn from the run's seed",
         "tiny-imagenet": f"{argument('data_dir')} with tiny-imagenet-200/ in its original layout",
         "folder": f"{argument('data_dir')} with train/ and test/, or one folder a class",
     }
     return [
         {
             "name": name,
+            "holds": one_sentence("datasets", DATASETS, name),
             "where": notes.get(name, f"{argument('data_dir')}, or {argument('download')}")
             if name in DATASETS.builtins
             else "its own",
         }
         | _origin(DATASETS, name)
-        for name in DATASETS
+        for name in DATASETS.load_all()
     ]
 
 
 def _models() -> list[dict[str, str]]:
     from fedpriv.models import FAMILIES, MODELS
 
-    rows = [{"name": name, "kind": "family", "members": ", ".join(members)} for name, members in FAMILIES.items()]
-    rows += [{"name": name, "kind": "model", "members": ""} for name in MODELS]
+    rows = [{"name": name, "kind": "family", "is": ", ".join(members)} for name, members in FAMILIES.items()]
+    rows += [{"name": name, "kind": "model", "is": one_sentence("models", MODELS, name)} for name in MODELS.load_all()]
     return [row | _origin(MODELS, row["name"]) for row in rows]
 
 
@@ -193,6 +198,7 @@ def _payloads() -> list[dict[str, str]]:
     return [
         {
             "name": name,
+            "is": one_sentence("payloads", PAYLOADS, name),
             "computed from": kind.computed_from,
             "space": kind.space if kind.network is None else f"{kind.space} ({kind.network})",
             "says": ", ".join(spec.metadata["says"] for spec in fields(kind) if spec.metadata["says"]) or "nothing",
