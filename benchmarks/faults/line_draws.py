@@ -20,6 +20,7 @@ SHARES = {
     "train": 3,
     "attack": 4,
     "audit": 4,
+    "audit-dp": 2,
     "score": 2,
     "report": 3,
     "cost": 3,
@@ -66,7 +67,7 @@ def line(rng: random.Random, *, real_process: bool = False) -> list[str]:
         return [hostile(rng) for _ in range(rng.randrange(3))]
     command = rng.choices(list(SHARES), list(SHARES.values()))[0]
     assert set(SHARES) == set(COMMANDS)
-    carried_out = command in ("train", "attack") or (command == "audit" and rng.random() < 0.1)
+    carried_out = command in ("train", "attack", "audit-dp") or (command == "audit" and rng.random() < 0.1)
     begun = _beginning(rng, command, carried_out)
     options = [one for one in parameters(command) if isinstance(one, click.Option)]
     number = rng.choice((0, 0, 0, 1, 1, 1, 2, 2, 3, 5, 8))
@@ -104,6 +105,11 @@ def _beginning(rng: random.Random, command: str, carried_out: bool) -> list[str]
         if rng.random() < 0.5:
             return [rng.choice(("study.toml", "study.toml", *PATHS)), *dry]
         return [*tiny, "--targets", "2", "--methods", name_of(rng, _names()["methods"]), *dry]
+    if command == "audit-dp":
+        defense = rng.choice(("local-dp", "local-dp:sensitivity=0.1", "dp-noise:epsilon=1", "dp-sgd:epsilon=1", "clip"))
+        begun = ["--canaries", rng.choice(("16", "40")), "--defense", defense, *out]
+        run = ["--run", rng.choice(("run", *PATHS))] if rng.random() < 0.2 else list(tiny)
+        return [*begun, *run, *(["--claim", rng.choice(GOOD["claim"])] if rng.random() < 0.4 else [])]
     if command in ("score", "report"):
         chosen = [
             rng.choice(("attacked", "run", "attacked/average", *PATHS)) for _ in range(rng.choice((1, 1, 1, 2, 3, 0)))

@@ -136,10 +136,17 @@ GOOD = {
     "public": ("0", "20", "200"),
     "targets": ("1", "2", "1000000000"),
     "keep": ("1", "2"),
+    "canaries": ("16", "40", "15"),
+    "confidence": ("0.9", "0.95", "0.5", "1"),
+    "claim": (
+        *("epsilon=1", "delta=1e-3", "unit=image", "unit=client", "of=run", "gaussian=true", "bound=1"),
+        *("neighbours=absent", "epsilon=0", "epsilon=nan", "unit=house"),
+    ),
+    "claimant": ("local-dp", "dp-noise", "nobody"),
 }
 """What a parameter would really be given, by its name."""
 
-LABOUR = {"rounds", "epochs", "iterations", "restarts", "local_steps"}
+LABOUR = {"rounds", "epochs", "iterations", "restarts", "local_steps", "canaries"}
 """Settings of which a large value rightly starts long work: large ones are drawn where nothing is carried out."""
 
 PATHS = (
