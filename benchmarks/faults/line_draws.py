@@ -25,6 +25,7 @@ SHARES = {
     "report": 3,
     "cost": 3,
     "list": 2,
+    "explain": 1,
     "data": 3,
     "doctor": 0.1,
 } | {"reproduce": 1}
@@ -118,6 +119,8 @@ def _beginning(rng: random.Random, command: str, carried_out: bool) -> list[str]
     if command == "cost":
         known = ["--classes", "10", "--models", rng.choice(GOOD["models"])] if rng.random() < 0.6 else tiny[:8]
         return ["--method", rng.choice((name_of(rng, _names()["method"]), "all")), *known]
+    if command == "explain":
+        return [name_of(rng, _names()[rng.choice(("attacks", "methods", "defenses", "target"))])]
     if command == "doctor":
         return out
     if command == "reproduce":
