@@ -1,5 +1,6 @@
 """Audits of claimed epsilons: contradicted where less noise is added than is claimed, never where it is as it should be."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -265,6 +266,16 @@ def test_the_command_tells_the_claim_and_the_verdict(tmp_path, capsys):
     assert code == 2
     assert "no defense claims an epsilon here" in err
     assert not (tmp_path / "other").exists()
+
+
+def test_the_command_prints_the_whole_record_as_json(tmp_path, capsys):
+    flags = ["--dataset", "digits", "--clients", 3, "--partition", "iid", "--per-class", 30, "--models", "small-cnn"]
+    flags += ["--canaries", 40, "--defense", "local-dp:sensitivity=0.05", "--out", tmp_path / "out"]
+    code, out, _ = call(capsys, "audit-dp", *flags, "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told.pop("out") == str(tmp_path / "out")
+    assert told == json.loads((tmp_path / "out" / "audit-dp.json").read_text())
 
 
 def test_coins_are_fair_and_of_the_seed():
