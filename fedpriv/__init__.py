@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.verbs.auditing import audit as audit
     from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
+    from fedpriv.experiment.verbs.comparing import Changes as Changes
+    from fedpriv.experiment.verbs.comparing import compare as compare
     from fedpriv.experiment.verbs.counting import Traffic as Traffic
     from fedpriv.experiment.verbs.counting import cost as cost
     from fedpriv.experiment.verbs.diagnosing import Diagnosis as Diagnosis
@@ -75,6 +77,7 @@ _PLACES = {
     "submit": _VERBS + "submitting",
     "estimate": _VERBS + "estimating",
     "catalogue": _VERBS + "cataloguing",
+    "compare": _VERBS + "comparing",
     "explain": _VERBS + "explaining",
     "cost": _VERBS + "counting",
     "reproduce": _VERBS + "reproducing",
@@ -92,6 +95,7 @@ _PLACES = {
     "Reproduction": _VERBS + "reproducing",
     "Submission": _VERBS + "submitting",
     "Holdings": _VERBS + "dividing",
+    "Changes": _VERBS + "comparing",
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",
     "Calibration": "fedpriv.calibration.own",

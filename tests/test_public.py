@@ -29,6 +29,7 @@ VERBS = (
     ),
     "calibrate",
     "doctor",
+    "compare",
     "explain",
     "reproduce",
     "submit",

@@ -77,6 +77,7 @@ VERBS = {
     "list",
     "reproduce",
     "doctor",
+    "compare",
     "explain",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""

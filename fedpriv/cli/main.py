@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "audit-dp": "fedpriv.cli.audit_dp:audit_dp",
     "score": "fedpriv.cli.score:score",
     "report": "fedpriv.cli.report:report",
+    "compare": "fedpriv.cli.compare:compare",
     "cost": "fedpriv.cli.cost:cost",
     "reproduce": "fedpriv.cli.reproduce:reproduce",
     "list": "fedpriv.cli.list:list_names",

@@ -1,0 +1,193 @@
+"""The verb ``compare``: what changed between two results or studies, and which of it is noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.experiment.saving import Tabular
+from fedpriv.experiment.verbs.result import AttackResult, given_folders
+from fedpriv.util.errors import UserError
+
+if TYPE_CHECKING:
+    from fedpriv.scoring.difference import Difference
+    from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
+
+FEW = "no interval: too few clients"
+NOISE = "not told from noise"
+MORE, LESS = "leaks more", "leaks less"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What is stored of one result: its record, and how it was made."""
+
+    record: ReconstructionRecord | InferenceResult
+    about: About | InferenceResult
+
+
+@dataclass(frozen=True)
+class Changes(Tabular):
+    """What changed between two results or studies. As text it can be pasted into a paper's notes.
+
+    Attributes:
+        rows: one for each result that both have: its ``name``, the ``quantity``, ``before``, ``after``, ``difference`` with
+            ``low`` and ``high`` (its 95 % interval), whether ``paired``, the accuracies, and a ``verdict``.
+        settings: what differs in how they were made, a line each.
+        only_before: names of results that only the first has.
+        only_after: names of results that only the second has.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    settings: tuple[str, ...]
+    only_before: tuple[str, ...] = ()
+    only_after: tuple[str, ...] = ()
+
+    def table(self) -> Sequence[Mapping[str, Any]]:
+        """Return the rows."""
+        return self.rows
+
+    @property
+    def verdict(self) -> str:
+        """All of it in one line."""
+        tested = [row for row in self.rows if row["verdict"] in (MORE, LESS, NOISE)]
+        real = [f"{row['name']} {row['verdict']}" for row in tested if row["verdict"] != NOISE]
+        told = f"of {len(tested)} differences {len(real)} are told from noise (95 %, tested together)"
+        return told + (f": {', '.join(real)}" if real else "")
+
+    def __str__(self) -> str:
+        lines = [f"changed: {line}" for line in self.settings] or ["changed: no setting that is stored"]
+        lines += [f"only in the first: {name}" for name in self.only_before]
+        lines += [f"only in the second: {name}" for name in self.only_after]
+        return "\n".join([*lines, self.verdict])
+
+
+def compare(before: AttackResult | str | Path, after: AttackResult | str | Path) -> Changes:
+    """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
+
+    Results are compared by their names (``dip``, ``unmix-early``; in studies with their cell's). Where both attacked the
+    same images, image by image; else by what each is ahead of its best guess. Results under different knowledge cards, or of
+    different kinds or versions of scoring, are not compared. Accuracies are of one training each and have no interval.
+
+    Args:
+        before: what :func:`fedpriv.attack` returned, or a folder with results or a study.
+        after: the same.
+
+    Raises:
+        UserError: for a folder without results, a damaged one, or where none of them have a name in common.
+    """
+    first, second = _results(before), _results(after)
+    names = [name for name in first if name in second]
+    if not names:
+        raise UserError(f"no result of one name: the first has {', '.join(first)}; the second has {', '.join(second)}")
+    settings = dict.fromkeys(line for name in names for line in _changed(first[name].about, second[name].about))
+    return Changes(
+        tuple(_rows({name: (first[name], second[name]) for name in names})),
+        tuple(settings),
+        tuple(name for name in first if name not in second),
+        tuple(name for name in second if name not in first),
+    )
+
+
+def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
+    """Return what is stored of every result in a folder, by its place in it."""
+    from fedpriv.scoring.records import About, MembershipRecord, PropertyRecord, ReconstructionRecord
+    from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, read_record
+
+    roots = given_folders(given, (AttackResult,))
+    root = roots[0]
+    if len(roots) > 1:
+        raise UserError(f"{root}: expected one folder on either side, got {len(roots)}")
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder; expected one that attack or audit made")
+    found = {}
+    for file in sorted(path for name in (METRICS, MEMBERSHIP, PROPERTY) for path in root.rglob(name)):
+        place = file.parent.relative_to(root)
+        record = read_record(file)
+        about = read_record(file.parent / ABOUT) if file.name == METRICS else record
+        if isinstance(record, ReconstructionRecord) and isinstance(about, About):
+            found[str(place) if place.parts else record.attack] = _Stored(record, about)
+        elif isinstance(record, (MembershipRecord, PropertyRecord)):
+            found[str(place) if place.parts else record.attack] = _Stored(record, record)
+    if not found:
+        raise UserError(f"{root}: holds no result of an attack; expected a folder that attack or audit made")
+    return found
+
+
+def _rows(pairs: Mapping[str, tuple[_Stored, _Stored]]) -> Iterator[dict[str, Any]]:
+    from fedpriv.scoring.difference import told_apart
+
+    found = {name: _difference(first, second) for name, (first, second) in pairs.items()}
+    known = [one for one in found.values() if not isinstance(one, str)]
+    apart = iter(told_apart(known))
+    for name, one in found.items():
+        accuracy = {
+            f"accuracy {when}": None if own.record.training is None else own.record.training.accuracy
+            for when, own in zip(("before", "after"), pairs[name], strict=True)
+        }
+        if isinstance(one, str):
+            blank = dict.fromkeys(("quantity", "before", "after", "difference", "low", "high", "paired"))
+            yield {"name": name, **blank, **accuracy, "verdict": f"not compared: {one}"}
+            continue
+        low, high = one.ci95 or (None, None)
+        real = next(apart)
+        verdict = FEW if one.p_value is None else NOISE if not real else MORE if one.mean > 0 else LESS
+        yield {
+            "name": name,
+            "quantity": one.quantity,
+            "before": one.before,
+            "after": one.after,
+            "difference": one.mean,
+            "low": low,
+            "high": high,
+            "paired": one.paired,
+            **accuracy,
+            "verdict": verdict,
+        }
+
+
+def _difference(first: _Stored, second: _Stored) -> Difference | str:
+    """Return the difference of two results, or why they are not compared."""
+    from fedpriv.scoring.difference import of_inferences, of_reconstructions
+    from fedpriv.scoring.records import ReconstructionRecord
+
+    one, other = first.record, second.record
+    if one.kind != other.kind or one.target != other.target:
+        return f"{one.kind} of {one.target}, and {other.kind} of {other.target}"
+    if one.knowledge != other.knowledge:
+        return "under different knowledge cards"
+    if one.scoring_version != other.scoring_version:
+        return "scored by different versions; score both again"
+    if isinstance(one, ReconstructionRecord) and isinstance(other, ReconstructionRecord):
+        return of_reconstructions(one, other)
+    if isinstance(one, ReconstructionRecord) or isinstance(other, ReconstructionRecord):
+        raise AssertionError("one kind is one type")
+    return of_inferences(one, other)
+
+
+_MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "options", "run", "stage")
+"""Fields of how a result was made that are compared; defenses are by their labels."""
+
+
+def _changed(before: About | InferenceResult, after: About | InferenceResult) -> Iterator[str]:
+    first, second = _made(before), _made(after)
+    for key in dict.fromkeys([*first, *second]):
+        if first.get(key) != second.get(key):
+            yield f"{key}: {first.get(key, 'not set')} -> {second.get(key, 'not set')}"
+
+
+def _made(about: About | InferenceResult) -> dict[str, Any]:
+    fields = about.model_dump(mode="json", include=set(_MADE))
+    if isinstance(fields["run"], dict):
+        fields["run"].pop("defenses", None)
+    return dict(_flat(fields)) | {"defenses": about.defense}
+
+
+def _flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, own in value.items():
+            yield from _flat(own, f"{before}.{key}" if before else str(key))
+    else:
+        yield before, value

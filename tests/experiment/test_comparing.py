@@ -1,0 +1,97 @@
+"""``fedpriv compare``: results by name, settings that differ, and what is not compared."""
+
+import json
+
+import pytest
+from command_line import call
+from eval_cases import firsts, reconstruction, stored_attack, truths
+
+import fedpriv
+from fedpriv.attacks.observation import KnowledgeCard
+
+SECRETS = truths([1] * 6)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("compared")
+    seen = firsts(SECRETS)
+    permuted = reconstruction(seen.flip(0), per_client=1)
+    sharp, blurred = 0.9 * seen + 0.05, 0.3 * seen + 0.35
+    stored_attack(home / "a" / "dip", sharp, SECRETS, permuted=permuted)
+    stored_attack(home / "a" / "pixels", sharp, SECRETS)
+    stored_attack(home / "b" / "dip", blurred, SECRETS, options={"iterations": 7})
+    stored_attack(home / "b" / "joint", blurred, SECRETS)
+    stored_attack(home / "c" / "dip", sharp, SECRETS, knowledge=KnowledgeCard(extractor="query"))
+    return home
+
+
+def test_results_of_one_name_are_compared_and_others_named(home):
+    found = fedpriv.compare(home / "a", home / "b")
+    (row,) = found.table()
+    before, after = (json.loads((home / one / "dip" / "metrics.json").read_text()) for one in "ab")
+    means = [own["metrics"]["psnr_db"]["mean"] for own in (before, after)]
+    assert (row["name"], row["quantity"], row["paired"]) == ("dip", "PSNR", True)
+    assert [row["before"], row["after"]] == pytest.approx(means)
+    assert row["difference"] == pytest.approx(means[1] - means[0])
+    assert row["low"] < row["difference"] < row["high"] < 0
+    assert row["verdict"] == "leaks less"
+    assert (found.only_before, found.only_after) == (("pixels",), ("joint",))
+    assert "options.iterations: not set -> 7" in found.settings
+    assert str(found).endswith("of 1 differences 1 are told from noise (95 %, tested together): dip leaks less")
+
+
+def test_the_other_way_round_every_difference_has_the_other_sign(home):
+    (there,), (back,) = (fedpriv.compare(home / x, home / y).rows for x, y in ("ab", "ba"))
+    assert back["verdict"] == "leaks more"
+    assert [back["low"], back["difference"], back["high"]] == pytest.approx(
+        [-there["high"], -there["difference"], -there["low"]]
+    )
+
+
+def test_a_result_and_itself_differ_in_nothing(home):
+    found = fedpriv.compare(home / "a", home / "a")
+    assert {row["verdict"] for row in found.rows} == {"not told from noise"}
+    assert found.settings == ()
+    assert "changed: no setting that is stored" in str(found)
+
+
+def test_other_knowledge_is_not_compared(home):
+    found = fedpriv.compare(home / "a", home / "c")
+    (row,) = found.rows
+    assert row["verdict"] == "not compared: under different knowledge cards"
+    assert row["difference"] is None
+    assert found.settings == ("knowledge.extractor: white_box -> query",)
+
+
+def test_single_results_are_compared_by_their_attacks(home):
+    assert fedpriv.compare(home / "a" / "dip", home / "b" / "dip").rows[0]["verdict"] == "leaks less"
+
+
+def test_the_command_prints_a_table_json_and_the_last_line(home, capsys):
+    code, out, _ = call(capsys, "compare", str(home / "a"), str(home / "b"))
+    assert code == 0
+    assert "only in the first: pixels" in out
+    assert "leaks less" in out
+    code, quiet, _ = call(capsys, "compare", str(home / "a"), str(home / "b"), "--quiet")
+    assert quiet == out.splitlines()[-1] + "\n"
+    code, told, _ = call(capsys, "compare", str(home / "a"), str(home / "b"), "--json")
+    assert json.loads(told)["rows"][0]["verdict"] == "leaks less"
+
+
+def test_folders_that_cannot_be_compared_are_one_line(home, tmp_path, capsys):
+    for first, second, line in (
+        (home / "a" / "pixels", home / "b" / "dip", None),
+        (home / "a", home / "nosuch", "no such folder"),
+        (home / "a", tmp_path, "holds no result of an attack"),
+    ):
+        code, _, err = call(capsys, "compare", str(first), str(second))
+        assert (code, len(err.splitlines())) == ((2, 1) if line else (0, 0))
+        assert line is None or line in err
+    stored_attack(tmp_path / "only" / "joint", firsts(SECRETS), SECRETS)
+    with pytest.raises(
+        fedpriv.UserError, match="no result of one name: the first has dip, pixels; the second has joint"
+    ):
+        fedpriv.compare(home / "a", tmp_path / "only")
+    with pytest.raises(fedpriv.UserError, match="expected one folder on either side, got 2"):
+        fedpriv.compare([home / "a", home / "b"], home / "b")
