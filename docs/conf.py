@@ -49,7 +49,25 @@ def navigation(text: str) -> str:
     return "\n".join(found)
 
 
-def _with_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
+FROM_ABOVE = {"overview": "README.md", "contributing": "CONTRIBUTING.md", "changes": "CHANGELOG.md"}
+"""Page -> the file beside this folder that it is on the site."""
+
+
+def from_above(text: str) -> str:
+    """Return the text of a file above this folder with its links as they are from within."""
+    pages = {file: f"{page}.md" for page, file in FROM_ABOVE.items()}
+
+    def inside(link: re.Match[str]) -> str:
+        place, mark, heading = link[1].partition("#")
+        new = pages.get(place) or (place.removeprefix("docs/") if place.startswith("docs/") else f"../{place}")
+        return f"]({new}{mark}{heading})"
+
+    return re.sub(r"\]\((?!https?:|#)([^)\s]+)\)", inside, text)
+
+
+def _read(app: Sphinx, docname: str, source: list[str]) -> None:
+    if docname in FROM_ABOVE:
+        source[0] = from_above((HOME.parent / FROM_ABOVE[docname]).read_text(encoding="utf-8"))
     if docname in INDEXES:
         source[0] += navigation(source[0])
 
@@ -60,6 +78,6 @@ def _as_index(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Have the indexes read with their navigation, and the first page found."""
-    app.connect("source-read", _with_navigation)
+    """Have the indexes read with their navigation, files above as pages, and the first page found."""
+    app.connect("source-read", _read)
     app.connect("build-finished", _as_index)

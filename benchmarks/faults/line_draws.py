@@ -26,6 +26,7 @@ SHARES = {
     "cost": 3,
     "list": 2,
     "explain": 1,
+    "compare": 1,
     "data": 3,
     "doctor": 0.1,
 } | {"reproduce": 1}
@@ -119,6 +120,8 @@ def _beginning(rng: random.Random, command: str, carried_out: bool) -> list[str]
     if command == "cost":
         known = ["--classes", "10", "--models", rng.choice(GOOD["models"])] if rng.random() < 0.6 else tiny[:8]
         return ["--method", rng.choice((name_of(rng, _names()["method"]), "all")), *known]
+    if command == "compare":
+        return [rng.choice(("attacked", "attacked/average", "run", *PATHS)) for _ in range(2)]
     if command == "explain":
         return [name_of(rng, _names()[rng.choice(("attacks", "methods", "defenses", "target"))])]
     if command == "doctor":

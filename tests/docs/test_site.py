@@ -91,11 +91,23 @@ def test_the_gallery_holds_every_picture_and_says_what_it_shows():
     assert all(len(told) > 10 for told in shown.values())
 
 
-def test_the_navigation_is_made_of_the_lists():
+@pytest.fixture
+def conf():
     pytest.importorskip("sphinx", reason="Sphinx is not installed")
     spec = importlib.util.spec_from_file_location("site_conf", DOCS / "conf.py")
-    conf = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(conf)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_files_above_are_pages_whose_links_are_those_from_within(conf):
+    text = "![a](docs/a.png) [b](docs/b.md#c) [d](CHANGELOG.md) [e](LICENSE) [f](https://g/h) [i](#j)"
+    assert conf.from_above(text) == ("![a](a.png) [b](b.md#c) [d](changes.md) [e](../LICENSE) [f](https://g/h) [i](#j)")
+    for page, file in conf.FROM_ABOVE.items():
+        assert f"](../{file})" in (DOCS / f"{page}.md").read_text()
+
+
+def test_the_navigation_is_made_of_the_lists(conf):
     assert tuple(f"{name}.md" for name in conf.INDEXES) == INDEXES
     text = "# All\n- [Top](top.md)\n## Use\n- [Short](a/long.md): of [other](x.md)\n- [Own](b.ipynb)\n- [Out](https://x/y.md)"
     tree = "\n```{{toctree}}\n:hidden:\n{}\n```"

@@ -1,4 +1,4 @@
-"""The verb ``compare``: what changed between two results or studies, and which of it is noise."""
+"""The verb ``compare``: changes between two results or studies, and which of them are told from noise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MORE, LESS = "leaks more", "leaks less"
 
 @dataclass(frozen=True)
 class _Stored:
-    """What is stored of one result: its record, and how it was made."""
+    """One result as it is stored: its record, and how it was made."""
 
     record: ReconstructionRecord | InferenceResult
     about: About | InferenceResult
@@ -30,7 +30,7 @@ class _Stored:
 
 @dataclass(frozen=True)
 class Changes(Tabular):
-    """What changed between two results or studies. As text it can be pasted into a paper's notes.
+    """Changes between two results or studies. As text they can be pasted into a paper's notes.
 
     Attributes:
         rows: one for each result that both have: its ``name``, the ``quantity``, ``before``, ``after``, ``difference`` with
@@ -92,7 +92,7 @@ def compare(before: AttackResult | str | Path, after: AttackResult | str | Path)
 
 
 def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
-    """Return what is stored of every result in a folder, by its place in it."""
+    """Return every result in a folder as it is stored, by its place in it."""
     from fedpriv.scoring.records import About, MembershipRecord, PropertyRecord, ReconstructionRecord
     from fedpriv.scoring.storage import ABOUT, MEMBERSHIP, METRICS, PROPERTY, read_record
 
