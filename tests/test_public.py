@@ -44,6 +44,7 @@ OTHERS = (
         "BatchFacts",
         "Calibration",
         "Catalogue",
+        "Changes",
         "Diagnosis",
         "Explanation",
         "Gradient",
