@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from base64 import b64decode
+from pathlib import Path
 
 import pytest
 from eval_cases import federated, firsts, images, reconstruction, truths
@@ -342,12 +343,30 @@ def test_a_link_unfolds_what_it_leads_to(driver, page):
     assert driver.find_element("css selector", f"#{name} .verdict").is_displayed()
 
 
-def test_a_page_over_one_upload_is_read_in_a_few_minutes(driver, tmp_path):
-    secrets = truths([1, 2, 5, 12] * 3)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A page over one upload."""
+    home, secrets = tmp_path_factory.mktemp("small"), truths([1, 2, 5, 12] * 3)
     homes = [
-        attack(tmp_path / name, 0.9 * firsts(secrets), secrets, attack=name, target="prototype")
+        attack(home / name, 0.9 * firsts(secrets), secrets, attack=name, target="prototype")
         for name in ("dip", "pixels", "joint", "decoder", "average")
     ]
-    write_report(homes, tmp_path / "report")
-    show(driver, tmp_path / "report" / "report.html")
+    write_report(homes, home / "report")
+    return home / "report" / "report.html"
+
+
+def test_a_page_over_one_upload_is_read_in_a_few_minutes(driver, small):
+    show(driver, small)
     assert len(driver.execute_script("return document.body.innerText").split()) < 1200
+
+
+@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (768, "light"), (1280, "dark")])
+def test_axe_finds_nothing(driver, small, width, theme):
+    package = pytest.importorskip("axe_core_python", reason="axe is not installed (pip install axe-core-python)")
+    show(driver, small, width, theme)
+    driver.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    script = (Path(package.__path__[0]) / "axe.min.js").read_text(encoding="utf-8")
+    driver.execute_cdp_cmd("Runtime.evaluate", {"expression": script})  # which the page's policy does not stop
+    found = driver.execute_async_script("const done = arguments[0]; axe.run().then(done)")
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    assert len(found["passes"]) > 20
