@@ -48,8 +48,8 @@ CASES = {
     "unmix": Case(
         "fedre",
         "entangled",
-        "test_unmixing::test_without_drift_as_many_rounds_as_classes_reveal_the_prototypes",
-        "test_unmixing::test_fixed_weights_reveal_nothing_however_many_rounds",
+        "test_round_posterior::test_positive_control_common_drift_and_head_leave_the_older_estimate_behind",
+        "test_round_posterior::test_negative_control_another_clients_uploads_under_the_own_weights_tell_nothing_beyond_the_head",
         card={"rounds_seen": 2},
     ),
     "unmix-prior": Case("fedre", "entangled", *UNMIXED),

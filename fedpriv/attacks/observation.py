@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
@@ -236,6 +236,10 @@ class Reconstruction:
         fits: ``(T, 3)`` float64, the attack's objective (:meth:`fedpriv.attacks.contract.Attack.objective`) against the
             target's own upload: of these images, of those found from another client's upload in its place, and the lowest
             of strangers' images. Measured after the attack, where it has a control; else None.
+        distance: ``(T,)`` the distance of ``features`` from the true vectors that the attack itself expects, or None where
+            it expects none.
+        directions: ``(T, d)`` in which each vector stands out from the client's others, for telling which is which; None
+            where the differences of ``features`` from their mean are all there is.
     """
 
     targets: tuple[TargetId, ...]
@@ -247,12 +251,15 @@ class Reconstruction:
     converged: Tensor
     features: Tensor | None = None
     fits: Tensor | None = None
+    distance: Tensor | None = None
+    directions: Tensor | None = None
 
     def to_cpu(self) -> Reconstruction:
         """Return the same on the CPU."""
         moved = {name: getattr(self, name).detach().cpu() for name in ("images", "objective", "chosen", "labels")}
-        features, fits = (None if one is None else one.detach().cpu() for one in (self.features, self.fits))
-        return replace(self, **moved, converged=self.converged.detach().cpu(), features=features, fits=fits)
+        optional = {name: getattr(self, name) for name in ("features", "fits", "distance", "directions")}
+        there: dict[str, Any] = {name: None if one is None else one.detach().cpu() for name, one in optional.items()}
+        return replace(self, **moved, converged=self.converged.detach().cpu(), **there)
 
 
 Progress = Callable[[int, int], None]

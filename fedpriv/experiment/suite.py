@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,11 +121,15 @@ def concatenate(parts: Sequence[Reconstruction]) -> Reconstruction:
     def in_turn(values: Tensor) -> Tensor:
         return values[:, torch.arange(most) % values.shape[1]]
 
-    joined = {name: torch.cat([in_turn(getattr(part, name)) for part in parts]) for name in ("images", "labels")}
+    joined: dict[str, Any] = {
+        name: torch.cat([in_turn(getattr(part, name)) for part in parts]) for name in ("images", "labels")
+    }
     joined |= {
         name: torch.cat([getattr(part, name) for part in parts]) for name in ("objective", "chosen", "converged")
     }
-    features = [part.features for part in parts if part.features is not None]
+    for name in ("features", "distance", "directions"):
+        there = [value for part in parts if (value := getattr(part, name)) is not None]
+        joined[name] = torch.cat(there) if len(there) == len(parts) else None
     cost = replace(
         first.cost,
         seconds=sum(part.cost.seconds for part in parts),
@@ -135,6 +140,5 @@ def concatenate(parts: Sequence[Reconstruction]) -> Reconstruction:
         first,
         targets=tuple(target for part in parts for target in part.targets),
         cost=cost,
-        features=torch.cat(features) if len(features) == len(parts) else None,
         **joined,
     )

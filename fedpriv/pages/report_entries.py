@@ -35,9 +35,11 @@ _NAMES = {
     "lpips": "LPIPS",
     "identification_top1": "identified first among decoys",
     "relative_error": "relative error of the feature",
+    "expected_error": "relative error that the attack expects",
     "cosine": "cosine of the feature",
     "label_accuracy": "labels recovered",
     "feature_identification": "feature nearest to its own",
+    "direction_identification": "feature points to its own, from the client's mean",
     "class_accuracy": "class recognised by an independent classifier",
 }
 

@@ -75,4 +75,4 @@ def withheld(found: Reconstruction, rule: str) -> Reconstruction:
     if rule == NONE:
         return found
     images = blurred(found.images) if rule == BLUR else torch.full_like(found.images, 0.5, dtype=torch.float32)
-    return replace(found, images=images, features=None)
+    return replace(found, images=images, features=None, directions=None)

@@ -37,14 +37,21 @@ _RECONSTRUCTION_TENSORS: dict[str, tuple[int, torch.dtype]] = {
 }
 
 
+_OPTIONAL: dict[str, tuple[int, torch.dtype]] = {
+    "features": (2, torch.float32),
+    "fits": (2, torch.float64),
+    "distance": (1, torch.float32),
+    "directions": (2, torch.float32),
+}
+
+
 def save_reconstruction(path: Path, reconstruction: Reconstruction) -> None:
     """Write a reconstruction atomically, targets and cost in the header."""
     moved = reconstruction.to_cpu()
     blocks = {name: getattr(moved, name).to(dtype) for name, (_, dtype) in _RECONSTRUCTION_TENSORS.items()}
-    if moved.features is not None:
-        blocks["features"] = moved.features.float()
-    if moved.fits is not None:
-        blocks["fits"] = moved.fits.double()
+    for name, (_, dtype) in _OPTIONAL.items():
+        if (value := getattr(moved, name)) is not None:
+            blocks[name] = value.to(dtype)
     header = {
         "targets": [dataclasses.asdict(target) for target in moved.targets],
         "cost": dataclasses.asdict(moved.cost),
@@ -72,13 +79,12 @@ def load_reconstruction(path: Path) -> Reconstruction:
     chosen = blocks["chosen"]
     if len(chosen) and not bool(((chosen >= 0) & (chosen < restarts)).all()):
         raise UserError(f"{path}: tensor 'chosen' should lie in 0..{restarts - 1}")
-    features, fits = blocks.get("features"), blocks.get("fits")
-    if features is not None:
-        _check_block(path, blocks, "features", len(targets), 2, torch.float32)
-    if fits is not None:
-        _check_block(path, blocks, "fits", len(targets), 2, torch.float64)
-    named = {name: blocks[name] for name in _RECONSTRUCTION_TENSORS}
-    return Reconstruction(targets=targets, cost=cost, features=features, fits=fits, **named)
+    for name, (axes, dtype) in _OPTIONAL.items():
+        if name in blocks:
+            _check_block(path, blocks, name, len(targets), axes, dtype)
+    named: dict[str, Any] = {name: blocks[name] for name in _RECONSTRUCTION_TENSORS}
+    named |= {name: blocks.get(name) for name in _OPTIONAL}
+    return Reconstruction(targets=targets, cost=cost, **named)
 
 
 # ---------------------------------------------------------------- truths

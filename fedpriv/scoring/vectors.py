@@ -27,7 +27,8 @@ class VectorScores:
     """The part of a record on recovered vectors; empty where none were recovered.
 
     Attributes:
-        metrics: ``relative_error``, ``cosine``, ``feature_identification`` and ``others``.
+        metrics: ``relative_error``, ``expected_error``, ``cosine``, ``feature_identification``,
+            ``direction_identification`` and ``others``.
         floors: the same of guesses and the control, means by name.
         comparisons: with the strongest of them.
     """
@@ -67,18 +68,24 @@ def score_vectors(
     guesses = {name: torch.stack([truth.vectors[name] for truth in truths]) for name in names}
     if control is not None:
         guesses[PERMUTED] = control
+    if reconstruction.distance is not None:
+        norms = own.double().norm(dim=1)
+        expected = torch.where(norms > 0, reconstruction.distance.double() / norms, torch.inf)
+        found["expected_error"] = means.summary(expected.numpy())
     clients = [target.client for target in reconstruction.targets]
     hits, formula = identify_features(own, true, clients)
     theirs = {name: identify_features(guess, true, clients)[0] for name, guess in guesses.items()}
-    told, rates = means.finite(hits, "share"), {name: float(np.mean(o)) for name, o in theirs.items()}
-    of = max(rates, key=lambda name: rates[name], default="vectors")
-    beside = control_of(told, theirs[PERMUTED], means, "difference") if control is not None else None
-    found["feature_identification"] = FeatureIdentification(
-        **dict(told), chance=rates.get(of, formula), chance_of=of, permuted=beside, blind=rates
-    )
+    found["feature_identification"] = _told(hits, theirs, formula, means)
+    which = {name: identify_directions(guess, true, clients) for name, guess in guesses.items()}
+    if permuted is not None and permuted.directions is not None:
+        which[PERMUTED] = identify_directions(permuted.directions, true, clients, centred=True)
+    led = reconstruction.directions
+    straight = identify_directions(own if led is None else led, true, clients, centred=led is not None)
+    found["direction_identification"] = _told(straight, which, formula, means)
+    rates, ways = ({name: float(np.mean(one)) for name, one in told.items()} for told in (theirs, which))
     return VectorScores(
         found,
-        {name: VectorMeans(**_means(guess, true, rates[name])) for name, guess in guesses.items()},
+        {name: VectorMeans(**_means(guess, true, rates[name], ways[name])) for name, guess in guesses.items()},
         _compared(own, guesses, true, [stratum(truth.n_c) for truth in truths], means)
         + means.compare(
             {name: np.array(hits) - np.array(rate) for name, rate in theirs.items()},
@@ -108,6 +115,46 @@ def identify_features(features: Tensor, truth: Tensor, clients: Sequence[int]) -
     return hits.tolist(), float(chance)
 
 
+def identify_directions(
+    features: Tensor, truth: Tensor, clients: Sequence[int], *, centred: bool = False
+) -> list[float]:
+    """Tell whether each recovered vector's difference from the mean of the client's points most towards its own true one's.
+
+    Args:
+        features: ``(T, d)`` recovered; one that is not finite counts as zero. Those of a client that are all alike point
+            nowhere, and are taken for the client's first.
+        truth: ``(T, d)`` true, whose differences from the mean of the client's are compared by cosine.
+        clients: T numbers.
+        centred: ``features`` are directions already.
+
+    Returns:
+        1 or 0 for each target.
+    """
+    owner, settled = torch.tensor(list(clients)), _settled(features).double()
+    hits = torch.zeros(len(owner), dtype=torch.float64)
+    for client in owner.unique():
+        rows = (owner == client).nonzero().squeeze(1)
+        found, true = settled[rows], truth[rows].double()
+        found = found if centred else found - found.mean(0)
+        true = true - true.mean(0)
+        # Rounding leaves of equal vectors directions of their own: what is as small as that is none.
+        small = 1e-6 * settled[rows].norm(dim=1).max()
+        found = torch.where(found.norm(dim=1, keepdim=True) > small, found, torch.zeros((), dtype=torch.float64))
+        like = found @ (true / true.norm(dim=1, keepdim=True).clamp_min(1e-300)).T
+        hits[rows] = (like.argmax(1) == torch.arange(len(rows))).double()
+    return hits.tolist()
+
+
+def _told(hits: list[float], guessed: Mapping[str, list[float]], formula: float, means: Means) -> FeatureIdentification:
+    """Return a rate beside that of the strongest guess, or of the formula where there is no guess."""
+    told, rates = means.finite(hits, "share"), {name: float(np.mean(one)) for name, one in guessed.items()}
+    of = max(rates, key=lambda name: rates[name], default="vectors")
+    beside = control_of(told, guessed[PERMUTED], means, "difference") if PERMUTED in guessed else None
+    return FeatureIdentification(
+        **dict(told), chance=rates.get(of, formula), chance_of=of, permuted=beside, blind=rates
+    )
+
+
 def _compared(
     own: Tensor, guesses: Mapping[str, Tensor], true: Tensor, strata: Sequence[str], means: Means
 ) -> tuple[Comparison, ...]:
@@ -123,9 +170,13 @@ def _compared(
     )
 
 
-def _means(guess: Tensor, true: Tensor, rate: float) -> dict[str, float | None]:
+def _means(guess: Tensor, true: Tensor, rate: float, straight: float) -> dict[str, float | None]:
     error = float(relative_error(guess, true).mean())
-    return {"relative_error": error if np.isfinite(error) else None, "feature_identification": rate}
+    return {
+        "relative_error": error if np.isfinite(error) else None,
+        "feature_identification": rate,
+        "direction_identification": straight,
+    }
 
 
 def _settled(features: Tensor) -> Tensor:

@@ -129,10 +129,12 @@ def test_weights_that_stay_leave_the_guess_where_a_single_round_would():
 def test_images_are_asked_for_only_where_the_card_grants_them():
     knowledge = Knowledge(KnowledgeCard(), (1, 8, 8), 4)
     with pytest.raises(UserError, match="prior=images needs images of the attacker's own"):
-        UnmixedInversion(prior="images").prototypes(observed(), 0, knowledge)
-    alone, classes = UnmixedInversion().prototypes(observed(), 0, knowledge)
-    expect_close(alone, UnmixedInversion(prior="none").prototypes(observed(), 0, knowledge)[0])
-    assert classes.tolist() == list(range(len(COUNTS)))
+        UnmixedInversion(prior="images").unmixed(observed(), 0, knowledge)
+    for family in ("posterior", "auto"):
+        alone = UnmixedInversion(family=family).unmixed(observed(), 0, knowledge)
+        without = UnmixedInversion(family=family, prior="none").unmixed(observed(), 0, knowledge)
+        expect_close(alone.prototypes, without.prototypes)
+        assert alone.classes.tolist() == list(range(len(COUNTS)))
 
 
 def observed():

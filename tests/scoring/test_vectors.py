@@ -9,7 +9,7 @@ from eval_cases import firsts, reconstruction, truths
 
 from fedpriv.scoring.leakage import Metric, cosine, relative_error
 from fedpriv.scoring.sections import Means
-from fedpriv.scoring.vectors import identify_features, score_vectors
+from fedpriv.scoring.vectors import identify_directions, identify_features, score_vectors
 
 TRUE = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 4.0], [1.0, 1.0, 0]])
 MEANS = Means((0, 0, 1, 1))
@@ -146,3 +146,33 @@ def test_errors_and_cosines_by_hand():
     assert cosine(own, true).tolist() == [0, 0, 1]
     assert cosine(-own, true).tolist() == [0, 0, -1]
     assert relative_error(own, true).dtype == torch.float64
+
+
+def test_directions_from_the_clients_mean_by_hand():
+    # Of clients 0, 0, 1, 1; shrunk to a tenth about the mean and turned over, or not, and all alike.
+    mean = torch.stack([TRUE[:2].mean(0), TRUE[2:].mean(0)]).repeat_interleave(2, 0)
+    shrunk = mean + 0.1 * (TRUE - mean)
+    assert identify_directions(shrunk, TRUE, [0, 0, 1, 1]) == [1] * 4
+    assert identify_directions(2 * mean - TRUE, TRUE, [0, 0, 1, 1]) == [0] * 4
+    assert identify_directions(mean, TRUE, [0, 0, 1, 1]) == [1, 0, 1, 0]
+    # As directions that need no centring: both of client 0 point to its second.
+    ways = torch.stack([TRUE[1] - mean[1]] * 2 + [TRUE[2] - mean[2], TRUE[3] - mean[3]])
+    assert identify_directions(ways, TRUE, [0, 0, 1, 1], centred=True) == [0, 1, 1, 1]
+    broken = shrunk.clone()
+    broken[0, 0] = torch.nan  # counts as zero
+    assert identify_directions(broken, TRUE, [0, 0, 1, 1])[2:] == [1, 1]
+
+
+def test_directions_and_expected_errors_are_scored_beside_guesses_and_the_control():
+    mean = torch.stack([TRUE[:2].mean(0), TRUE[2:].mean(0)]).repeat_interleave(2, 0)
+    own = dataclasses.replace(found(mean), directions=TRUE - mean, distance=torch.tensor([0.5, 1.0, 2.0, 0.0]))
+    control = dataclasses.replace(found(TRUE), directions=mean - TRUE)
+    part = score_vectors(own, control, secrets(near=0.9 * TRUE), MEANS, {})
+    told = part.metrics["direction_identification"]
+    assert (told.mean, told.permuted.mean) == (1, 0)
+    assert told.blind == {"near": 1, "permuted": 0}
+    assert part.floors["near"].direction_identification == 1
+    expected = (torch.tensor([0.5, 1.0, 2.0, 0.0]) / mean.norm(dim=1)).tolist()
+    assert part.metrics["expected_error"].per_target == pytest.approx(expected)
+    assert "expected_error" not in scored(TRUE).metrics
+    assert scored(mean + 0.1 * (TRUE - mean)).metrics["direction_identification"].mean == 1

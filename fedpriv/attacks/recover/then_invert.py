@@ -38,12 +38,16 @@ class Recovered:
         places: T targets in these uploads, one for each target of the attack and in their order. Rows draw by them.
         labels: ``(T,)`` int64 classes that the recovery tells, or None for those of the targets.
         sound: ``(T,)`` bool, whether the vector can be what it is taken for; None for yes.
+        distance: ``(T,)`` float32 expected distance of each vector from the true one; None where none is expected.
+        directions: ``(T, d)`` float32 in which each vector stands out from the client's others, or None.
     """
 
     uploads: tuple[Observation, ...]
     places: tuple[TargetId, ...]
     labels: Tensor | None = None
     sound: Tensor | None = None
+    distance: Tensor | None = None
+    directions: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +105,14 @@ class RecoverThenInvert(Attack):
             labels = found.labels.to(labels)[:, None].expand_as(labels)
         if found.sound is not None:
             converged = converged & found.sound.to(converged.device)
-        return replace(inverted, targets=problem.targets, labels=labels, converged=converged)
+        return replace(
+            inverted,
+            targets=problem.targets,
+            labels=labels,
+            converged=converged,
+            distance=found.distance,
+            directions=found.directions,
+        )
 
     @final
     def objective(self, problem: AttackProblem) -> Objective | None:

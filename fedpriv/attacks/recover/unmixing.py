@@ -5,14 +5,16 @@ certain and proves nothing. But its upload of round t is r_t = sum_c w_tc p_c(t)
 clear. Re-sampled weights make every round a fresh linear equation in the same m prototypes, and a trained extractor moves
 little from round to round, so the prototypes can be solved for. Fixed weights give one equation only, however many rounds.
 
-Two estimators, both linear in the uploads:
+The estimator is the posterior of :mod:`fedpriv.attacks.recover.round_posterior`, which takes together what the server has:
+all rounds, the rows of the head that it broadcasts, and the class means of its own images where the card grants some. Two
+older estimators, both linear in the uploads, are settings (``family``):
 
 - *window*: least squares over the last rounds, min_P sum_t ||r_t - w_t P||^2, optionally with a linear drift of P.
 - *random walk*: the Kalman filter of p_c(t+1) = p_c(t) + noise with r_t as observations. At the last round it equals the
   Kalman smoother. Its two variance ratios are chosen by the likelihood of the innovations.
 
-Which one, and which window, is chosen by how well it predicts each of the last uploads from those before: a rule that
-needs nothing but the uploads. Where the card grants images, their class means are the start instead: see
+Which of the two, and which window, is chosen by how well it predicts each of the last uploads from those before: a rule
+that needs nothing but the uploads. Where the card grants images, their class means are these settings' start instead: see
 :mod:`fedpriv.attacks.recover.unmixing_prior`.
 """
 
@@ -31,7 +33,10 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import rounds_of
+from fedpriv.attacks.recover.round_posterior import Uploads, infer
+from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape_of_means
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.attacks.recover.unmixing_once import prior_of_images
 from fedpriv.attacks.recover.unmixing_prior import class_prior, unmix_with_prior
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -45,6 +50,7 @@ _WALKS = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0, 1, 2))
 _PRIORS = tuple(10.0**power for power in (0, 2, 4))
 
 Family = Literal["auto", "window", "random_walk"]
+Model = Literal["posterior", Family]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,32 +60,47 @@ class UnmixedInversion(RecoverThenInvert):
     A target is one class of one client (``TargetId.label``), as of the last round.
 
     Attributes:
-        prior: ``images`` starts from the class means of the attacker's own images, ``none`` from the uploads alone; ``auto``
-            takes images where the card grants some.
-        family: which estimators may be chosen, of those without a prior.
+        prior: ``images`` starts from the class means of the attacker's own images, ``none`` does without; ``auto`` takes
+            images where the card grants some.
+        head: the rows of the broadcast head are a prior too; of the posterior alone.
+        family: ``posterior``, or which of the older estimators may be chosen; ``auto`` is both of them.
     """
 
     prior: Literal["auto", "images", "none"] = "auto"
-    family: Family = "auto"
+    head: bool = True
+    family: Model = "posterior"
     iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix"
     summary = "class means unmixed from many rounds of mixtures, then inverted"
-    version = 2
+    version = 3
     targets = MIXTURES
     needs = Needs(min_rounds=2)
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Unmix every attacked client's prototypes."""
-        unmixed = {k: self.prototypes(problem.observations, k, problem.knowledge) for k in problem.clients}
-        places = tuple(replace(t, index=_position(unmixed[t.client][1], t)) for t in problem.targets)
-        found = [unmixed[place.client][0][place.index] for place in places]
-        return Recovered(as_uploads(found, places), places)
+        unmixed = {k: self.unmixed(problem.observations, k, problem.knowledge) for k in problem.clients}
+        places = tuple(replace(t, index=_position(unmixed[t.client].classes, t)) for t in problem.targets)
 
-    def prototypes(
-        self, observations: Sequence[Observation], client: int, knowledge: Knowledge
-    ) -> tuple[Tensor, Tensor]:
-        """Return a client's prototypes ``(m, d)`` and their classes ``(m,)``.
+        def rows(name: Literal["prototypes", "distance", "directions"]) -> list[Tensor] | None:
+            found = [getattr(unmixed[place.client], name) for place in places]
+            return (
+                None
+                if any(one is None for one in found)
+                else [one[place.index] for one, place in zip(found, places, strict=True)]
+            )
+
+        vectors, distance, directions = rows("prototypes"), rows("distance"), rows("directions")
+        assert vectors is not None
+        return Recovered(
+            as_uploads(vectors, places),
+            places,
+            distance=None if distance is None else torch.stack(distance),
+            directions=None if directions is None else torch.stack(directions),
+        )
+
+    def unmixed(self, observations: Sequence[Observation], client: int, knowledge: Knowledge) -> ClientUnmixed:
+        """Return a client's prototypes with their classes.
 
         Raises:
             UserError: with ``prior=images`` where the card grants none.
@@ -91,11 +112,43 @@ class UnmixedInversion(RecoverThenInvert):
                 "attack 'unmix' with prior=images needs images of the attacker's own; pass "
                 f"{argument('knowledge', {'attacker_data': 'same_domain'})} and {argument('public')} N"
             )
-        if self.prior == "none" or images is None or labels is None:
-            return unmix(features, weights, self.family).prototypes, classes
-        own = represent(knowledge, client, images)
-        prior = class_prior(own, labels.cpu(), knowledge.n_classes, classes)
-        return unmix_with_prior(features, weights, prior), classes
+        own = None
+        if self.prior != "none" and images is not None and labels is not None:
+            own = represent(knowledge, client, images)
+        if self.family != "posterior":
+            if own is None or labels is None:
+                return ClientUnmixed(unmix(features, weights, self.family).prototypes, classes)
+            prior = class_prior(own, labels.cpu(), knowledge.n_classes, classes)
+            return ClientUnmixed(unmix_with_prior(features, weights, prior), classes)
+        rounds = rounds_of(observations, client)
+        numbers = torch.tensor([seen.round for seen in rounds])
+        uploads = Uploads(features.double().cpu(), weights.double().cpu(), numbers)
+        shapes = []
+        if self.head and (rows := head_rows(rounds, features.shape[1])) is not None:
+            shapes.append(shape_of_head(uploads, rows, classes))
+        if own is not None and labels is not None:
+            shapes.append(
+                shape_of_means(uploads, prior_of_images(own.double(), labels.cpu(), knowledge.n_classes)[classes])
+            )
+        found = infer(uploads, shapes)
+        return ClientUnmixed(found.prototypes, classes, found.distance, found.directions)
+
+
+@dataclass(frozen=True)
+class ClientUnmixed:
+    """The estimate of one client.
+
+    Attributes:
+        prototypes: ``(m, d)`` float32, as of the last round.
+        classes: ``(m,)`` of its rows.
+        distance: ``(m,)`` expected distance from the true prototypes, where the estimator knows it.
+        directions: ``(m, d)`` in which each stands out from the others, where the estimator tells.
+    """
+
+    prototypes: Tensor
+    classes: Tensor
+    distance: Tensor | None = None
+    directions: Tensor | None = None
 
 
 def unmix_client(observations: Sequence[Observation], client: int, family: Family) -> tuple[Unmixed, Tensor]:

@@ -1,7 +1,8 @@
 """Attacks on one round's entangled upload: guess the class prototypes in it, then invert those.
 
-The two lower rungs of a ladder whose top is ``unmix``, which uses many rounds. One upload r = sum_c w_c p_c is one equation
-in as many prototypes as the client has classes:
+The two lower rungs of a ladder whose top is ``unmix``, which uses many rounds: its posterior
+(:mod:`fedpriv.attacks.recover.round_posterior`) of one round, at hyperparameters that one round cannot tell. One upload
+r = sum_c w_c p_c is one equation in as many prototypes as the client has classes:
 
 - ``unmix-label`` takes the label encoding alone. Without a prior one class is like another, and the best guess of every
   prototype is the upload itself (or, of the class with most weight, r / w_max as if the others' terms were zero). Exact
@@ -30,11 +31,15 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.recover.round_posterior import Uploads, Variances, gains
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
 from fedpriv.wire.payloads import Classifier, Entangled, find_payload, get_payload
+
+_UNBOUNDED = 1e9
+"""Variance of the common part that stands for none being expected at all."""
 
 _RIDGES = (*(10.0**power for power in (-3, -2, -1, 0, 1, 2)), math.inf)
 
@@ -56,6 +61,7 @@ class LabelUnmixing(RecoverThenInvert):
 
     name = "unmix-label"
     summary = "a mixture taken for the mean of each class that it names, then inverted"
+    version = 2
     targets = MIXTURES
 
     def recover(self, problem: AttackProblem) -> Recovered:
@@ -86,6 +92,7 @@ class PriorUnmixing(RecoverThenInvert):
 
     name = "unmix-prior"
     summary = "class means guessed from one mixture and what the server knows of classes, then inverted"
+    version = 2
     targets = MIXTURES
 
     def recover(self, problem: AttackProblem) -> Recovered:
@@ -139,7 +146,7 @@ def _mixture(observations: Sequence[Observation], target: TargetId) -> tuple[Ent
 
 def label_only(feature: Tensor, weights: Tensor, *, scaled: bool = False) -> Tensor:
     """Return a guess of each prototype ``(m, d)`` from an upload ``(d,)`` and the weights ``(m,)`` of its classes alone."""
-    guess = feature.repeat(len(weights), 1)
+    guess = _of_one(weights, Variances(level=_UNBOUNDED, per_round=0, noise=0))[:, None].to(feature) * feature
     if scaled:
         top = int(weights.abs().argmax())
         guess[top] = feature / weights[top]
@@ -152,8 +159,14 @@ def posterior_mean(feature: Tensor, weights: Tensor, prior: Tensor, noise: float
     ``prior`` ``(m, d)`` holds the means q; noise, >= 0, is s^2 over S: at 0 the guess fits the upload exactly.
     """
     surprise = feature - weights @ prior
-    gain = weights / (weights.square().sum() + noise).clamp_min(1e-12)
+    gain = _of_one(weights, Variances(level=0, per_round=0, noise=noise)).to(feature)
     return prior + torch.outer(gain, surprise)
+
+
+def _of_one(weights: Tensor, known: Variances) -> Tensor:
+    """Return the weights ``(m,)`` of one upload in the posterior over rounds, at given hyperparameters."""
+    seen = weights.double().cpu()[None]
+    return gains(Uploads(torch.zeros(1, 1, dtype=torch.float64), seen, torch.ones(1)), known)[:, 0]
 
 
 def prior_of_others(features: Tensor, weights: Tensor, shape: Tensor | None = None) -> Tensor:

@@ -127,12 +127,21 @@ class FloorMeasures(ImageMeasures):
 
 
 class Metrics(ImageMeasures):
-    """Of an attack. None where a measure does not apply: no vectors or labels were recovered, no class images made."""
+    """Of an attack. None where a measure does not apply: no vectors or labels were recovered, no class images made.
+
+    Attributes:
+        expected_error: the relative error that the attack itself expects, of its own uncertainty; None where it says none.
+        feature_identification: by Euclidean distance.
+        direction_identification: by the direction in which a vector differs from the mean of the client's: estimates that
+            shrink look like that mean, and are nearest to the wrong one though they point the right way.
+    """
 
     identification_top1: Identification
     relative_error: FeatureMeasure | None = None
+    expected_error: Summary | None = None
     cosine: FeatureMeasure | None = None
     feature_identification: FeatureIdentification | None = None
+    direction_identification: FeatureIdentification | None = None
     label_accuracy: FiniteSummary | None = None
     class_accuracy: ClassAccuracy | None = None
     lpips: Perceptual | None = None
@@ -149,10 +158,12 @@ class VectorMeans(Record):
     Attributes:
         relative_error: mean distance from the true vector over its norm.
         feature_identification: share nearest to their own among the client's.
+        direction_identification: the same by direction from the mean of the client's.
     """
 
     relative_error: FiniteFloat | None = None
     feature_identification: FiniteFloat | None = None
+    direction_identification: FiniteFloat | None = None
 
 
 class FloorMeans(VectorMeans):

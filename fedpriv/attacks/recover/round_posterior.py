@@ -1,0 +1,321 @@
+"""One Gaussian-process posterior of class prototypes from all rounds of a client's mixtures.
+
+FedRE's upload of round t is r_t = sum_c w_tc p_c(t) + noise with known weights that sum to one. In every coordinate alike,
+
+    p_c(t) = l(t) + g(t) (sum_i s_i h_ic(t) + d_c(t)),        g(t) = (t / T)^beta,
+
+where l is what all classes have in common, h_i are shapes that the server knows (the rows of the head that it broadcast,
+class means of its own images), and d what is a client's own. With D(t) the drift that gathers between t and the last round
+T, in which a round's share falls as 1 / t^gamma, the uploads' covariance in units of d's variance is
+
+    K_tu = a (t u / T^2)^b + b' min(D_t, D_u) + g_t g_u (w_t.w_u) (1 + q min(D_t, D_u))
+           + [t = u] (nu g_t^2 w_t.w_t + e (t / T)^2b)
+
+and that of p_c(T) with r_t is k_ct = a (t / T)^b + g_t w_tc + [t = T] nu w_tc: what drifted away is independent of what is
+there at the end. The prototypes are sum_i s_i h_ic + k K^-1 (r - sum_i s_i W h_i), the s_i least squares in the metric K^-1.
+
+All d coordinates share K, so that nothing larger than T x T is inverted, and the likelihood of K needs of the uploads only
+their inner products. Hyperparameters are those of the highest marginal likelihood along small grids, one after the other,
+from two starts; the overall variance is there in closed form.
+
+One upload with a = 0 and one shape at scale one is ``unmix-prior``; with a without bound and no shape, ``unmix-label``.
+Derived here from FedRE's equations 7-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+MOST_ROUNDS = 60
+"""Last uploads that are used; the cost grows with their cube."""
+
+_SWEEPS = 6
+_JITTER = 1e-11
+_SMALLEST = 1e-300
+_LEVEL_ROUNDS = 5
+_LEAST_ACTIVITY = 0.1
+_SHARED = 0.1
+"""In the metric in which directions are read: the weight of the spread that recovered classes share; the identity's is 1."""
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Hyperparameters, variances in units of that of a class's own part.
+
+    Attributes:
+        noise: e of an upload, common to all classes.
+        common_drift: b' of the common part from one round to the next.
+        per_round: nu of each prototype in its round alone.
+        drift: q of each prototype from one round to the next.
+        level: a of the common part.
+        growth: beta of what sets classes apart.
+        level_growth: b of the common part.
+        settling: gamma with which drift falls.
+    """
+
+    noise: float = 1e-3
+    common_drift: float = 1e-3
+    per_round: float = 1e-4
+    drift: float = 1e-5
+    level: float = 10.0
+    growth: float = 0.0
+    level_growth: float = 0.0
+    settling: float = 0.0
+
+
+_GROWTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+_GRID: dict[str, tuple[float, ...]] = {
+    "noise": tuple(10 ** (power / 2) for power in (-14, -12, *range(-10, 3))),
+    "common_drift": tuple(10 ** (power / 2) for power in (-16, -13, *range(-10, 3))),
+    "per_round": tuple(10 ** (power / 2) for power in (-14, -11, -8, *range(-6, 3))),
+    "drift": tuple(10 ** (power / 2) for power in (-14, *range(-12, 3))),
+    "level": (1.0, 10.0, 100.0, 1000.0),
+    "growth": _GROWTHS,
+    "level_growth": (0.0, 0.25, 0.5, 1.0, 1.5),
+    "settling": (0.0, 1.0, 2.0, 4.0, 8.0, 12.0),
+}
+_STARTS = (
+    Variances(),
+    Variances(noise=1e-2, common_drift=1e-2, per_round=0.1, drift=1e-7, growth=0.5, level_growth=0.5),
+)
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """A client's mixtures in the order of rounds.
+
+    Attributes:
+        features: ``(T, d)`` float64.
+        weights: ``(T, m)`` float64, of the m classes that ever had any.
+        rounds: ``(T,)`` numbers of their rounds, ascending.
+    """
+
+    features: Tensor
+    weights: Tensor
+    rounds: Tensor
+
+    @property
+    def times(self) -> Tensor:
+        """Rounds over the last one ``(T,)``, in (0, 1]."""
+        counted = self.rounds.double().clamp_min(1)
+        return counted / counted[-1]
+
+    def last(self, number: int) -> Uploads:
+        """Return the newest of them."""
+        return Uploads(self.features[-number:], self.weights[-number:], self.rounds[-number:])
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Prototypes as expected, up to a scale.
+
+    Attributes:
+        rows: ``(m, d)`` float64 as of the last round.
+        mixed: ``(T, d)`` the uploads that they would make.
+        leads: ``(m, d)`` float64 directions that training pulls classes apart along, where the shape is made of such.
+    """
+
+    rows: Tensor
+    mixed: Tensor
+    leads: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class RoundPosterior:
+    """Prototypes as far as they are known.
+
+    Attributes:
+        prototypes: ``(m, d)`` float32 posterior means, as of the last round; none below zero where no upload is.
+        distance: ``(m,)`` float32, the distance from the true prototype that the posterior expects (root mean square).
+        directions: ``(m, d)`` float32, in which each prototype stands out from the others of the client; for telling which
+            is which, where means that shrink towards each other say less.
+        variances: the hyperparameters.
+        scales: s_i of the shapes.
+    """
+
+    prototypes: Tensor
+    distance: Tensor
+    directions: Tensor
+    variances: Variances
+    scales: tuple[float, ...]
+
+
+def infer(uploads: Uploads, shapes: Sequence[Shape] = ()) -> RoundPosterior:
+    """Return the posterior of the prototypes; of the newest :data:`MOST_ROUNDS` uploads, as of the last."""
+    positive = bool((uploads.features >= 0).all() and (uploads.weights >= 0).all())
+    spread = activity(uploads.features).sqrt().sqrt() if positive else torch.ones_like(uploads.features[0])
+    used = uploads.last(MOST_ROUNDS)
+    cut = [replace(shape, mixed=shape.mixed[-MOST_ROUNDS:]) for shape in shapes]
+    problem = _Problem.of(used, cut, spread)
+    known = likeliest(problem)
+    weighed = problem.weigh([known])
+    scales = weighed.scales[0]
+    left = used.features - sum((s * w.mixed for s, w in zip(scales, _grown(problem, cut, known), strict=True)), 0)
+    led = [
+        (float(s) * shape.rows, shape.leads) for s, shape in zip(scales, cut, strict=True) if shape.leads is not None
+    ]
+    found = weighed.gains[0] @ left + sum((s * shape.rows for s, shape in zip(scales, cut, strict=True)), 0)
+    variance = weighed.variances[0] * weighed.sizes[0] * spread.square().sum()
+    found = found.clamp_min(0) if positive else found
+    return RoundPosterior(
+        prototypes=found.float(),
+        distance=variance.clamp_min(0).sqrt().float(),
+        directions=stand_out(found, *led[:1]).float(),
+        variances=known,
+        scales=tuple(scales.tolist()),
+    )
+
+
+def activity(features: Tensor) -> Tensor:
+    """Return the activity of each coordinate ``(d,)`` in the newest uploads ``(T, d)``, none below zero; 1 on average.
+
+    Behind a ReLU a coordinate that is hardly ever active differs little between classes: differences go with the root of
+    this, which scales the head's rows.
+    """
+    level = features[-_LEVEL_ROUNDS:].mean(0)
+    level = level + _LEAST_ACTIVITY * level.mean()
+    return level / level.mean() if float(level.mean()) > 0 else torch.ones_like(level)
+
+
+def stand_out(prototypes: Tensor, led: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """Return the directions ``(m, d)`` in which prototypes ``(m, d)`` stand out from each other.
+
+    What was recovered beyond what training was expected to do lies in few directions that many classes share, in which
+    errors lie too. They count less: differences from the mean times (S / S_mean / 10 + I)^-1, S the second moments of that
+    part. To these, of length one, come the directions of training, of length one: where the posterior knows little, those
+    say most.
+
+    Args:
+        prototypes: recovered ones.
+        led: what training was expected to make of the prototypes, and along which directions, both ``(m, d)``; or None.
+    """
+    apart = prototypes - prototypes.mean(0)
+    shared = apart if led is None else apart - (led[0] - led[0].mean(0))
+    gram = shared @ shared.T
+    size = float(gram.trace()) / prototypes.shape[1]
+    if size > 0:
+        inner = gram + (size / _SHARED) * torch.eye(len(gram), dtype=gram.dtype)
+        apart = apart - apart @ shared.T @ torch.linalg.solve(inner, shared)
+    if led is None:
+        return apart
+    return functional.normalize(apart, dim=1) + functional.normalize(led[1] - led[1].mean(0), dim=1)
+
+
+def gains(uploads: Uploads, known: Variances) -> Tensor:
+    """Return the weights ``(m, T)`` with which uploads enter the posterior means, of given hyperparameters."""
+    return _Problem.of(uploads, (), torch.ones_like(uploads.features[0])).weigh([known]).gains[0]
+
+
+def likeliest(problem: _Problem) -> Variances:
+    """Return the hyperparameters of the highest marginal likelihood, along one grid after another, until none gains."""
+    found = [_ascend(problem, start) for start in _STARTS]
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+def _ascend(problem: _Problem, start: Variances) -> tuple[float, Variances]:
+    best, highest = start, -float("inf")
+    for _ in range(_SWEEPS):
+        before = highest
+        for name, values in _GRID.items():
+            tried = [replace(best, **{name: value}) for value in values]
+            likelihoods = problem.weigh(tried).likelihoods
+            place = int(likelihoods.argmax())
+            if float(likelihoods[place]) > highest:
+                best, highest = tried[place], float(likelihoods[place])
+        if highest - before < 1e-3:
+            break
+    return highest, best
+
+
+def _grown(problem: _Problem, shapes: Sequence[Shape], known: Variances) -> list[Shape]:
+    growth = problem.times**known.growth
+    return [replace(shape, mixed=growth[:, None] * shape.mixed) for shape in shapes]
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """N choices of hyperparameters.
+
+    Attributes:
+        likelihoods: ``(N,)`` logarithms, up to a constant.
+        scales: ``(N, n)`` of the shapes.
+        gains: ``(N, m, T)``.
+        sizes: ``(N,)`` variance of a class's own part in a coordinate of spread 1.
+        variances: ``(N, m)`` posterior variance of each prototype in units of that.
+    """
+
+    likelihoods: Tensor
+    scales: Tensor
+    gains: Tensor
+    sizes: Tensor
+    variances: Tensor
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The parts of the likelihood: inner products ``(n + 1, n + 1, T, T)`` of uploads and shapes, weights, times, d."""
+
+    products: Tensor
+    weights: Tensor
+    times: Tensor
+    rounds: Tensor
+    width: int
+
+    @classmethod
+    def of(cls, uploads: Uploads, shapes: Sequence[Shape], spread: Tensor) -> _Problem:
+        rows = torch.stack([uploads.features, *(shape.mixed for shape in shapes)]) / spread
+        products = torch.einsum("iad,jbd->ijab", rows, rows)
+        return cls(products, uploads.weights, uploads.times, uploads.rounds.double(), len(spread))
+
+    def weigh(self, choices: Sequence[Variances]) -> _Weighed:
+        """Return likelihood and posterior of every choice."""
+        names = [spec.name for spec in fields(Variances)]
+        table = torch.tensor([[asdict(choice)[name] for name in names] for choice in choices], dtype=torch.float64)
+        known = dict(zip(names, table.T, strict=True))
+        covariance, cross, prior, growth = self._covariances(known)
+        factor = torch.linalg.cholesky(covariance)
+        inverse = torch.cholesky_inverse(factor)
+        times = torch.cat([torch.ones_like(growth)[:, None], growth[:, None].expand(-1, len(self.products) - 1, -1)], 1)
+        moments = torch.einsum("nab,ijab,nia,njb->nij", inverse, self.products, times, times)
+        scales, fit = _least_squares(moments)
+        n_uploads = len(self.weights)
+        sizes = (fit / (n_uploads * self.width)).clamp_min(_SMALLEST)
+        halves = factor.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * n_uploads * sizes.log()
+        gain = cross @ inverse
+        return _Weighed(-self.width * halves, scales, gain, sizes, prior - (gain * cross).sum(2))
+
+    def _covariances(self, known: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the uploads' ``(N, T, T)``, theirs with prototypes ``(N, m, T)``, and of these ``(N, m)``; g ``(N, T)``."""
+        one = {name: values[:, None] for name, values in known.items()}
+        growth, level = self.times ** one["growth"], self.times ** one["level_growth"]
+        gaps = self.rounds.diff() * self.times[:-1] ** -one["settling"]
+        gathered = torch.cat([gaps.flip(1).cumsum(1).flip(1), torch.zeros_like(growth[:, :1])], 1)
+        drifted = torch.minimum(gathered[:, :, None], gathered[:, None])
+        alike = self.weights @ self.weights.T
+        square = {name: values[:, None] for name, values in one.items()}
+        covariance = (
+            square["level"] * level[:, :, None] * level[:, None]
+            + square["common_drift"] * drifted
+            + growth[:, :, None] * growth[:, None] * alike * (1 + square["drift"] * drifted)
+        )
+        alone = one["per_round"] * growth**2 * alike.diagonal() + one["noise"] * level**2
+        # Relative to each upload's own variance: drift that falls steeply makes those of early ones very large.
+        alone = alone + _JITTER * (covariance.diagonal(dim1=1, dim2=2) + alone)
+        cross = (one["level"] * level)[:, None] + self.weights.T * growth[:, None]
+        cross[:, :, -1] += one["per_round"] * self.weights[-1]
+        prior = (one["level"] + 1 + one["per_round"]).expand(-1, self.weights.shape[1])
+        return covariance + torch.diag_embed(alone), cross, prior, growth
+
+
+def _least_squares(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scales ``(N, n)`` of shapes and the squares ``(N,)`` left, of second moments with the uploads first."""
+    own, mixed, shapes = moments[:, 0, 0], moments[:, 1:, 0], moments[:, 1:, 1:]
+    ridge = torch.diag_embed(1e-9 * shapes.diagonal(dim1=1, dim2=2) + _SMALLEST)
+    scales = torch.linalg.solve(shapes + ridge, mixed[..., None])[..., 0]
+    left = own - (scales * mixed).sum(1)
+    return scales, left.clamp_min(1e-14 * own.clamp_min(_SMALLEST))

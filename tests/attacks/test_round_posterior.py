@@ -1,0 +1,292 @@
+"""The posterior over rounds: by hand, its old settings, what head and strangers add, and that it knows its error."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from compare import expect_close
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
+from fedpriv.attacks.recover.round_posterior import Shape, Uploads, Variances, activity, gains, infer, stand_out
+from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape_of_means
+from fedpriv.attacks.recover.unmixing import UnmixedInversion, unmix
+from fedpriv.attacks.recover.unmixing_once import label_only, posterior_mean
+from fedpriv.scoring.vectors import identify_directions
+from fedpriv.wire.payloads import Classifier, Entangled
+
+WIDTH, N_CLASSES = 48, 8
+BARE = Variances(noise=0, common_drift=0, per_round=0, drift=0, level=0)
+
+
+def uploads_of(features, weights, rounds=None):
+    numbers = torch.arange(1, len(weights) + 1) if rounds is None else torch.tensor(rounds)
+    return Uploads(torch.as_tensor(features).double(), torch.as_tensor(weights).double(), numbers)
+
+
+def made(seed, rounds=20, drift=0.0, common=0.0, fixed=False, aligned=0.5):
+    """Uploads of a client, its prototypes and the head's rows, along which the prototypes stand apart; behind a ReLU."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    rows = normal(N_CLASSES, WIDTH)
+    level = normal(WIDTH).abs() + 4
+    last = level + aligned * (rows - rows.mean(0)) + 0.4 * normal(N_CLASSES, WIDTH)
+    draws = torch.rand(rounds, N_CLASSES, generator=rng, dtype=torch.float64)
+    weights = (draws[:1].expand_as(draws) if fixed else draws) / draws[: 1 if fixed else None].sum(1, keepdim=True)
+    features, prototypes = [], last
+    for mixing in weights.flip(0):
+        features.append(mixing @ prototypes)
+        prototypes = prototypes + drift * normal(N_CLASSES, WIDTH) + common * normal(WIDTH)
+    return uploads_of(torch.stack(features[::-1]), weights), last, rows
+
+
+def error(found, truth):
+    return float(((found.double() - truth).norm(dim=1) / truth.norm(dim=1)).median())
+
+
+def straight(found, truth, *, centred=True):
+    return sum(identify_directions(found, truth, [0] * len(truth), centred=centred)) / len(truth)
+
+
+def headed(uploads, rows):
+    return shape_of_head(uploads, rows.expand(len(uploads.weights), -1, -1), torch.arange(len(rows)))
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_two_rounds_of_one_class_by_hand():
+    # Of own part 1, drift and noise 1: the uploads' covariance is (3 1; 1 2), theirs with the prototype (1 1), and (1 1)
+    # times the inverse is (1/5 2/5).
+    one = uploads_of(torch.zeros(2, 1), torch.ones(2, 1))
+    expect_close(
+        gains(one, replace(BARE, noise=1, drift=1)), torch.tensor([[0.2, 0.4]], dtype=torch.float64), atol=1e-9
+    )
+    # A common drift of 1 does the same to a single class; a part in its round alone belongs to the last prototype too.
+    expect_close(
+        gains(one, replace(BARE, noise=1, common_drift=1)), torch.tensor([[0.2, 0.4]], dtype=torch.float64), atol=1e-9
+    )
+    # (2 1; 1 2), with the prototype (1 2): all of the last upload, nothing of the first.
+    expect_close(gains(one, replace(BARE, per_round=1)), torch.tensor([[0.0, 1.0]], dtype=torch.float64), atol=1e-9)
+
+
+def test_growth_and_settling_by_hand():
+    # At rounds 1 and 2 of 2, growth 1: amplitudes 1/2 and 1. Noise 1: (5/4 1/2; 1/2 2), with the prototype (1/2 1).
+    one = uploads_of(torch.zeros(2, 1), torch.ones(2, 1))
+    found = gains(one, replace(BARE, noise=1, growth=1))
+    expect_close(found, torch.tensor([[0.5 * 2 - 0.5, 1.25 - 0.25]], dtype=torch.float64) / 2.25, atol=1e-9)
+    # Settling 1: drift from round 1 of 2 counts (1/2)^-1 = 2: (4 1; 1 2), with (1 1).
+    found = gains(one, replace(BARE, noise=1, drift=1, settling=1))
+    expect_close(found, torch.tensor([[1 / 7, 3 / 7]], dtype=torch.float64), atol=1e-9)
+    # Rounds 1 and 4: three rounds' drift at rate 4.
+    apart = uploads_of(torch.zeros(2, 1), torch.ones(2, 1), (1, 4))
+    found = gains(apart, replace(BARE, noise=1, drift=1, settling=1))
+    expect_close(found, torch.tensor([[1, 13]], dtype=torch.float64) / (14 * 2 - 1), atol=1e-9)
+
+
+@given(st.integers(0, 999), st.integers(1, 6), st.sampled_from([0.0, 0.1, 3.0]))
+def test_one_round_without_a_common_part_is_unmix_prior_and_with_it_unbounded_unmix_label(seed, n_classes, noise):
+    rng = torch.Generator().manual_seed(seed)
+    weights = torch.rand(n_classes, generator=rng, dtype=torch.float64) + 0.01
+    prior, upload = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((n_classes, 4), (4,)))
+    # q_c + w_c (|w|^2 + s^2)^-1 (r - sum_k w_k q_k)
+    by_formula = prior + torch.outer(weights / (weights @ weights + noise), upload - weights @ prior)
+    expect_close(posterior_mean(upload, weights, prior, noise), by_formula, rtol=1e-7, atol=1e-7)
+    expect_close(label_only(upload, weights), upload.expand(n_classes, -1), rtol=1e-6, atol=1e-6)
+
+
+def test_directions_by_hand():
+    # Apart from the mean (3, 0) and (-3, 0); nothing was expected, so that S = 9 in one direction of two, S_mean = 9, and
+    # what lies along it counts 1 / (1 + 2 / 10).
+    found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64))
+    expect_close(found, torch.tensor([[3.0, 0.0], [-3.0, 0.0]], dtype=torch.float64) / 1.2)
+    # Where training leads elsewhere, both directions count alike; what training was expected to do is no shared spread.
+    turned = torch.tensor([[0.0, 5.0], [0.0, -5.0]], dtype=torch.float64)
+    found = stand_out(torch.tensor([[4.0, 1.0], [-2.0, 1.0]], dtype=torch.float64), (turned * 0, turned))
+    expect_close(found, torch.tensor([[1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64))
+
+
+def test_activity_is_one_on_average_and_floors_what_is_never_active():
+    expect_close(activity(torch.tensor([[9.0, 9.0], *[[0.0, 2.0]] * 5])), torch.tensor([0.1, 2.1]) / 1.1)
+    expect_close(activity(torch.zeros(3, 2)), torch.ones(2))
+
+
+# ---------------------------------------------------------------- what it finds
+
+
+@given(st.integers(0, 199), st.integers(2, 7))
+def test_without_drift_as_many_rounds_as_classes_reveal_the_prototypes(seed, n_classes):
+    rng = torch.Generator().manual_seed(seed)
+    prototypes = torch.randn(n_classes, 40, generator=rng, dtype=torch.float64)
+    draws = torch.rand(n_classes + 3, n_classes, generator=rng, dtype=torch.float64)
+    weights = draws / draws.sum(1, keepdim=True)
+    found = infer(uploads_of(weights @ prototypes, weights))
+    assert error(found.prototypes, prototypes) < 1e-2
+    assert straight(found.directions, prototypes) == 1
+
+
+@pytest.mark.parametrize(("drift", "common"), [(0.02, 0.3), (0.2, 1.0)])
+def test_positive_control_common_drift_and_head_leave_the_older_estimate_behind(drift, common):
+    """Common drift is what extractors do most: as a walk of each prototype alone it drowns what is asked for."""
+    errors = {"posterior": 0.0, "without head": 0.0, "older": 0.0}
+    for seed in range(4):
+        uploads, truth, rows = made(seed, drift=drift, common=common)
+        found = infer(uploads, (headed(uploads, rows),))
+        errors["posterior"] += error(found.prototypes, truth)
+        errors["without head"] += error(infer(uploads).prototypes, truth)
+        errors["older"] += error(unmix(uploads.features, uploads.weights).prototypes, truth)
+        assert straight(found.directions, truth) == 1
+        assert 0.25 < found.scales[0] < 1  # 0.5, and the part of what is a class's own that lies along its row
+    assert errors["posterior"] < errors["without head"] < errors["older"]
+    assert errors["posterior"] < 0.8 * errors["older"]
+
+
+def test_negative_control_fixed_weights_leave_each_prototype_at_the_mixture():
+    for seed in range(3):
+        uploads, truth, _ = made(seed, rounds=40, fixed=True)
+        found = infer(uploads)
+        assert error(found.prototypes, truth) > 0.7 * error(uploads.features[-1].expand_as(truth), truth)
+        assert straight(found.directions, truth) <= 0.5
+
+
+def test_negative_control_another_clients_uploads_under_the_own_weights_tell_nothing_beyond_the_head():
+    own, swapped, head = [], [], []
+    for seed in range(5):
+        uploads, truth, rows = made(seed, aligned=0.1)
+        other, _, _ = made(100 + seed, aligned=0.1)
+        mixed = replace(uploads, features=other.features)
+        own.append(straight(infer(uploads, (headed(uploads, rows),)).directions, truth))
+        swapped.append(straight(infer(mixed, (headed(mixed, rows),)).directions, truth))
+        head.append(straight(rows, truth, centred=False))
+    assert sum(own) == len(own)
+    assert sum(swapped) <= sum(head)
+    assert sum(head) < 0.9 * sum(own)
+
+
+def test_settled_clients_are_no_worse_than_by_the_filter():
+    pairs = []
+    for seed in range(6):
+        uploads, truth, _ = made(seed, rounds=14, drift=0.003, aligned=0)
+        older = unmix(uploads.features, uploads.weights).prototypes
+        pairs.append((error(infer(uploads).prototypes, truth), error(older, truth)))
+    new, old = (sum(column) for column in zip(*pairs, strict=True))
+    assert new < 1.05 * old
+
+
+def test_the_distance_that_it_expects_is_the_one_that_it_has():
+    ratios = []
+    for seed in range(6):
+        uploads, truth, rows = made(seed, rounds=12, drift=0.05, common=0.2)
+        found = infer(uploads, (headed(uploads, rows),))
+        distance = (found.prototypes.double() - truth).norm(dim=1)
+        ratios.append(float((distance.square().mean() / found.distance.double().square().mean()).sqrt()))
+    assert 0.7 < sum(ratios) / len(ratios) < 1.4
+
+
+def test_means_of_strangers_are_believed_as_far_as_the_uploads_bear_them_out():
+    uploads, truth, _ = made(3, rounds=6, drift=0.1, common=0.3)
+    rng = torch.Generator().manual_seed(7)
+    near = truth + 0.2 * torch.randn(truth.shape, generator=rng, dtype=torch.float64)
+    alone = error(infer(uploads).prototypes, truth)
+    assert error(infer(uploads, (shape_of_means(uploads, near),)).prototypes, truth) < 0.6 * alone
+    noise = torch.randn(truth.shape, generator=rng, dtype=torch.float64)
+    assert error(infer(uploads, (shape_of_means(uploads, noise),)).prototypes, truth) < 1.2 * alone
+
+
+def test_no_prototype_is_below_zero_unless_an_upload_is():
+    uploads, _, _ = made(0)
+    pulled = replace(uploads, features=(uploads.features - 4).clamp_min(0))
+    assert float(infer(pulled).prototypes.min()) == 0
+    assert float(infer(replace(uploads, features=uploads.features - 5)).prototypes.min()) < 0
+
+
+def test_scaling_and_the_order_of_classes_change_nothing():
+    uploads, _, rows = made(1, drift=0.05, common=0.1)
+    found = infer(uploads, (headed(uploads, rows),))
+    scaled = replace(uploads, features=3 * uploads.features)
+    larger = infer(scaled, (headed(scaled, rows),))
+    expect_close(larger.prototypes, 3 * found.prototypes, rtol=1e-3, atol=1e-3)
+    expect_close(larger.distance, 3 * found.distance, rtol=1e-3, atol=1e-3)
+    turned = torch.randperm(N_CLASSES, generator=torch.Generator().manual_seed(0))
+    other = replace(uploads, weights=uploads.weights[:, turned])
+    again = infer(other, (headed(other, rows[turned]),))
+    expect_close(again.prototypes, found.prototypes[turned], rtol=1e-3, atol=1e-3)
+    expect_close(again.directions, found.directions[turned], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_few_uploads_and_uploads_of_nothing_give_finite_answers(rounds):
+    uploads, _, rows = made(0, rounds=rounds)
+    for features in (uploads.features, torch.zeros_like(uploads.features)):
+        seen = replace(uploads, features=features)
+        found = infer(seen, (headed(seen, rows),))
+        assert all(bool(value.isfinite().all()) for value in (found.prototypes, found.distance, found.directions))
+    from_zero = replace(uploads, rounds=torch.arange(rounds))
+    assert bool(infer(from_zero).prototypes.isfinite().all())
+
+
+def test_older_uploads_than_the_newest_sixty_are_left_out():
+    uploads, _, rows = made(0, rounds=64, drift=0.05)
+    shapes = (headed(uploads, rows),)
+    cut = (Shape(shapes[0].rows, shapes[0].mixed[-60:], shapes[0].leads),)
+    expect_close(infer(uploads, shapes).prototypes, infer(uploads.last(60), cut).prototypes)
+
+
+# ---------------------------------------------------------------- from observations
+
+
+def observations(uploads, rows=None, client=0):
+    head = () if rows is None else (Classifier({"weight": rows.float(), "bias": torch.zeros(len(rows))}),)
+    return tuple(
+        Observation(int(number), client, (Entangled(feature.float(), weights.float()),), head)
+        for number, feature, weights in zip(uploads.rounds, uploads.features, uploads.weights, strict=True)
+    )
+
+
+def test_rows_of_the_head_are_taken_where_every_broadcast_has_them():
+    uploads, _, rows = made(0, rounds=3)
+    expect_close(head_rows(observations(uploads, rows), WIDTH), rows.float().double().expand(3, -1, -1))
+    assert head_rows(observations(uploads), WIDTH) is None
+    assert head_rows(observations(uploads, rows), WIDTH + 1) is None
+    assert head_rows((*observations(uploads, rows), *observations(uploads)), WIDTH) is None
+
+
+def test_only_classes_held_and_only_as_far_as_coordinates_are_active():
+    uploads = uploads_of([[0.0, 3.0], [0.0, 3.0]], [[1.0], [1.0]])
+    rows = torch.tensor([[1.0, 1.0], [3.0, 5.0], [5.0, 0.0]], dtype=torch.float64)
+    shape = shape_of_head(uploads, rows.expand(2, -1, -1), torch.tensor([1]))
+    active = torch.tensor([0.15, 3.15], dtype=torch.float64) / 1.65
+    expect_close(shape.rows, torch.tensor([[0.0, 3.0]], dtype=torch.float64) * active.sqrt())
+    expect_close(shape.leads, torch.tensor([[0.0, 3.0]], dtype=torch.float64))
+    expect_close(shape.mixed, shape.rows.expand(2, -1))
+    below = replace(uploads, features=-uploads.features)
+    expect_close(shape_of_head(below, rows.expand(2, -1, -1), torch.tensor([1])).rows, shape.leads)
+
+
+def test_the_attack_hands_over_what_it_expects_and_the_older_settings_do_not():
+    uploads, truth, rows = made(0, drift=0.1, common=0.3)
+    seen = observations(uploads, rows)
+    knowledge = Knowledge(
+        KnowledgeCard(rounds_seen=20),
+        (1, 8, 8),
+        N_CLASSES,
+        extractors={0: lambda images: images.flatten(1)[:, :WIDTH]},
+    )
+    targets = tuple(TargetId(20, 0, place, place) for place in range(N_CLASSES))
+    found = UnmixedInversion(iterations=1, inversion="pixels")(seen, knowledge, targets, seed=0)
+    sent = replace(uploads, features=uploads.features.float().double(), weights=uploads.weights.float().double())
+    direct = infer(sent, (headed(sent, rows.float().double()),))
+    expect_close(found.features, direct.prototypes, rtol=1e-3, atol=1e-3)
+    expect_close(found.distance, direct.distance, rtol=1e-2, atol=1e-3)
+    assert straight(found.directions, truth) == 1
+    older = UnmixedInversion(iterations=1, inversion="pixels", family="auto")(seen, knowledge, targets, seed=0)
+    assert (older.distance, older.directions) == (None, None)
+    expect_close(
+        older.features, unmix(uploads.features.float(), uploads.weights.float()).prototypes, rtol=1e-3, atol=1e-3
+    )
+    headless = UnmixedInversion(head=False).unmixed(seen, 0, knowledge)
+    assert not torch.allclose(headless.prototypes, found.features)
