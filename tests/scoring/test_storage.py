@@ -11,6 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedpriv.evidence.pool import Pool
+from fedpriv.experiment.suite import concatenate
+from fedpriv.scoring.redaction import withheld
 from fedpriv.scoring.score import score
 from fedpriv.scoring.storage import (
     holds_scores,
@@ -22,6 +24,7 @@ from fedpriv.scoring.storage import (
     save_attack,
     write_record,
 )
+from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import whole, write_text
 from fedpriv.util.manifest import MARKER, contents
@@ -276,6 +279,27 @@ def test_what_is_no_attack_directory(tmp_path):
     assert not is_attack_directory(tmp_path)
     with pytest.raises(UserError, match="not readable as JSON"):
         load_attack(tmp_path)
+
+
+def test_expected_distances_and_directions_come_back_and_older_files_have_none(tmp_path):
+    secrets = truths([1] * 4)
+    bare = reconstruction(firsts(secrets), features=torch.randn(4, 3))
+    full = dataclasses.replace(bare, distance=torch.rand(4), directions=torch.randn(4, 3))
+    for name, found in (("bare", bare), ("full", full)):
+        save_reconstruction(tmp_path / name, found)
+    again = load_reconstruction(tmp_path / "full")
+    expect_same(again.distance, full.distance)
+    expect_same(again.directions, full.directions)
+    older = load_reconstruction(tmp_path / "bare")
+    assert (older.distance, older.directions) == (None, None)
+    both = concatenate([full, full])
+    expect_same(both.distance, torch.cat([full.distance] * 2))
+    expect_same(both.directions, torch.cat([full.directions] * 2))
+    assert concatenate([full, bare]).distance is None
+    assert withheld(full, "blur").directions is None
+    save_reconstruction(tmp_path / "odd", dataclasses.replace(full, distance=torch.rand(3)))
+    with pytest.raises(UserError, match="distance"):
+        load_reconstruction(tmp_path / "odd")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
