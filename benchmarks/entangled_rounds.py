@@ -160,7 +160,7 @@ def cells(run: RunDirectory, rounds: int) -> dict[str, tuple[float, float, float
         ways = [None if part.directions is None else part.directions[row] for part, row in rows]
         led = torch.stack([way for way in ways if way is not None]) if None not in ways else None
         far = [float("nan") if part.distance is None else float(part.distance[row]) for part, row in rows]
-        expected = (torch.tensor(far) / vectors.norm(dim=1)).median()
+        expected = 100 * (torch.tensor(far) / vectors.norm(dim=1)).median()
         made[name] = (*measured(vectors, true, clients, led), float(expected), seconds)
     for name in guessed[0].vectors:
         vectors = torch.stack([one.vectors[name] for one in guessed])
