@@ -18,6 +18,16 @@ from fedpriv.scoring.privacy_audit.bounds import (
 )
 from fedpriv.scoring.privacy_audit.choice import from_part, over_frontier, over_frontier_growing, over_ladder
 from fedpriv.scoring.privacy_audit.counts import Told, beyond, frontier
+from fedpriv.scoring.privacy_audit.verdict import (
+    Audited,
+    Design,
+    audit_scores,
+    canaries_for,
+    epsilon_bounds,
+    sentence,
+    word,
+)
+from fedpriv.scoring.records import ClaimedPrivacy
 
 PUBLISHED = [
     (one_run_epsilon, 0, 0.0),
@@ -119,7 +129,8 @@ def test_bounds_depend_on_ranks_alone():
     coins = rng.random(600) < 0.5
     scores = 2 * coins + rng.standard_normal(600)
     other = np.exp(scores) * 3 + 1
-    for estimate in ESTIMATES.values():
+    by_rank = [estimate for name, estimate in ESTIMATES.items() if "from a part" not in name]
+    for estimate in by_rank:
         assert estimate(scores, coins, 0.05, 1e-5) == estimate(other, coins, 0.05, 1e-5)
 
 
@@ -129,6 +140,14 @@ def test_a_threshold_that_a_part_chose_is_tried_on_the_others():
     scores = np.where(np.arange(300) < 100, 5.0 * coins, (np.arange(300) // 2 % 2).astype(float))
     assert from_part(threshold_epsilon, scores, coins, 0.05, 0.0) == 0
     assert beyond(scores[coins], scores[~coins], 5.0).hits == 50
+
+
+def test_a_threshold_lies_in_the_middle_of_the_gap():
+    """Far apart, of unequal scores: the others are all on their side, as if they had no spread."""
+    rng = np.random.default_rng(0)
+    coins = rng.random(300) < 0.5
+    spread = from_part(threshold_epsilon, 50 * coins + rng.random(300), coins, 0.05, 0.0)
+    assert spread == from_part(threshold_epsilon, coins.astype(float), coins, 0.05, 0.0)
 
 
 def test_who_is_out_may_be_told_where_who_is_in_may_not():
@@ -168,3 +187,71 @@ def test_a_weaker_mechanism_than_claimed_is_told():
     for estimate in ("threshold, from a part", "one run, over the ladder", "Gaussian threshold, from a part"):
         found = audits(gaussian(2.7), estimate, canaries=300, number=20, alpha=0.05, delta=1e-5, seed=1)
         assert found.median > 1
+
+
+CLAIM = ClaimedPrivacy(epsilon=1.0, delta=1e-5, unit="client", releases=1, neighbours="replaced", implied=25.4)
+
+
+@pytest.mark.parametrize(
+    ("most", "control", "expected"),
+    [
+        (1.1, 5.0, "contradicted"),
+        (1.1, 0.5, "contradicted"),
+        (1.0, 5.0, "not contradicted"),  # a bound may be the claim itself
+        (0.2, 1.0, "untested"),
+        (0.2, 0.5, "untested"),
+    ],
+)
+def test_verdicts(most, control, expected):
+    assert word(CLAIM, most, control) == expected
+    assert word(None, most, control) == "no claim"
+
+
+def test_bounds_share_what_may_be_wrong():
+    """Three bounds of a Gaussian mechanism at 0.05 / 3 each, one alone at 0.05."""
+    rng = np.random.default_rng(0)
+    coins = rng.random(400) < 0.5
+    scores = 3 * coins + rng.standard_normal(400)
+    alone = epsilon_bounds(scores, coins, Design(0.95, 1e-5, independent=False, gaussian=False))
+    assert alone == {"one run": over_ladder(one_run_epsilon, scores, coins, 1 - 0.95, 1e-5)}
+    three = epsilon_bounds(scores, coins, Design(0.95, 1e-5, independent=True, gaussian=True))
+    assert three.keys() == {"one run", "threshold", "Gaussian"}
+    assert three["one run"] < alone["one run"]
+    assert three["threshold"] == from_part(threshold_epsilon, scores, coins, (1 - 0.95) / 3, 1e-5)
+
+
+def test_the_control_is_the_same_canaries_ten_times_as_far():
+    rng = np.random.default_rng(0)
+    coins = rng.random(300) < 0.5
+    noise = rng.standard_normal(300)
+    design = Design(0.95, 1e-5, independent=True, gaussian=True)
+    weak, strong = (audit_scores(mu * coins + noise, coins, design) for mu in (0.3, 3.0))
+    assert weak.most < 0.6 < weak.control
+    assert weak.control == pytest.approx(strong.most, rel=0.35)  # the distance itself is an estimate
+    assert strong.control == strong.attainable  # thirty deviations apart
+    backwards = audit_scores(noise - coins, coins, design)
+    assert backwards.control == backwards.most == 0  # nothing stands out: less noise makes it no clearer
+
+
+def test_enough_canaries_are_enough_and_half_of_them_are_not():
+    design = Design(0.95, 1e-6, independent=True, gaussian=False)
+    number = canaries_for(3.0, design)
+    for canaries, enough in ((number, True), (number // 2, False)):
+        coins = np.arange(canaries) % 2 == 0
+        assert (max(epsilon_bounds(coins.astype(float), coins, design).values()) > 3.0) is enough
+
+
+def test_sentences_hold_every_figure():
+    design = Design(0.95, 1e-5, independent=True, gaussian=True)
+    found = Audited({"one run": 2.5, "Gaussian": 26.0}, 30.0, 28.0)
+    told = sentence("local-dp", CLAIM, found, "contradicted", 1000, design)
+    for figure in ("epsilon 1 ", "delta 1e-05", "imply 25.4", "1,000 canaries", "epsilon 26", "95 %", "one run 2.5"):
+        assert figure in told
+    assert "more than clip and noise imply" in told
+    inside = Audited({"one run": 2.5}, 30.0, 28.0)
+    assert "cannot have been hidden" in sentence("local-dp", CLAIM, inside, "contradicted", 1000, design)
+    faint = Audited({"one run": 0.0}, 4.0, 0.7)
+    assert "take more canaries" in sentence("local-dp", CLAIM, faint, "untested", 1000, design)
+    few = Audited({"one run": 0.0}, 0.7, 0.7)
+    assert "take 16 at least" in sentence("local-dp", CLAIM, few, "untested", 16, design)
+    assert "claims no epsilon" in sentence("clip", None, inside, "no claim", 1000, design)

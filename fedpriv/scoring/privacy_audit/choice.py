@@ -81,8 +81,14 @@ def from_part(bound: Bound, scores: Scores, coins: NDArray[np.bool_], alpha: flo
         for backwards in (False, True)
     ]
     _, threshold, backwards = max(rules)
-    found = beyond(*parts[1], threshold)
+    found = beyond(*parts[1], _between(np.sort(scores[:end]), threshold))
     return bound(found.reversed if backwards else found, alpha, delta)
+
+
+def _between(ordered: Scores, threshold: float) -> float:
+    """Return the middle between a threshold and the next lower score: of others some lie just below the one that it is."""
+    place = int(np.searchsorted(ordered, threshold))
+    return threshold if place in (0, len(ordered)) else float((ordered[place - 1] + threshold) / 2)
 
 
 def ladder(canaries: int) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from fedpriv.scoring.records.privacy_audit import AuditWord, ClaimedPrivacy, Eps
 LESS_NOISE: Final = 10
 """A mechanism with so many times less noise has to be contradicted, or the audit says nothing."""
 
-_MOST_CANARIES: Final = 2**20
+_MOST_CANARIES: Final = 2**17
 
 Coins = NDArray[np.bool_]
 
@@ -97,7 +97,10 @@ def epsilon_bounds(scores: Scores, coins: Coins, design: Design) -> dict[str, fl
 
 
 def canaries_for(epsilon: float, design: Design) -> int | None:
-    """Return a number of canaries that could contradict a claim if all were told apart; None for over a million."""
+    """Return a number of canaries that could contradict a claim if all were told apart; None for over a hundred thousand.
+
+    None, too, where no number does: in one run delta counts against every canary.
+    """
     number = 16
     while number <= _MOST_CANARIES:
         coins = np.arange(number) % 2 == 0
@@ -164,7 +167,8 @@ def opening(claimant: str, claim: ClaimedPrivacy, verdict: AuditWord) -> str:
         "untested": "Not tested hard enough to say",
     }.get(verdict, verdict)
     implied = "" if claim.implied is None else f"; clip and noise imply {figure(claim.implied)}"
-    of = "one upload" if claim.releases == 1 else f"{claim.releases} releases together"
+    one = "one upload" if claim.unit == "client" else "one release"
+    of = one if claim.releases == 1 else f"{claim.releases} releases together"
     return f"{told}: {claimant} claims epsilon {figure(claim.epsilon)} (delta {claim.delta:g}) of {of}{implied}."
 
 
@@ -184,7 +188,11 @@ def _behind(claim: ClaimedPrivacy, found: Audited, verdict: AuditWord, design: D
             "either: take more canaries, or let them take part in more steps."
         )
     enough = canaries_for(claim.epsilon, design)
-    take = "no number of them up to a million would do" if enough is None else f"take {enough:,} at least"
+    take = (
+        "at this delta no number of them up to a hundred thousand would do"
+        if enough is None
+        else f"take {enough:,} at least"
+    )
     return f"Were all of them told apart, they would show {figure(found.attainable)}: {take}."
 
 
