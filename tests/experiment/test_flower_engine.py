@@ -22,10 +22,17 @@ from fedpriv.experiment.flower.engine import FlowerEngine
 from fedpriv.federation.client_part import ClientJob, client_part
 from fedpriv.federation.run_directory import DefenseChoice, EngineChoice
 from fedpriv.methods import METHODS
+from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError, WorkError
 
 CONFIG = small("fedproto", per_class=20, clients=4, participation=0.5, rounds=3, keep=(1, 2))
 NODES = {7: 0, 9: 1}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Bits are equal with one thread, which every command and every node fixes."""
+    pick_device("cpu")
 
 
 def grid(**options):
