@@ -78,6 +78,11 @@ def test_the_public_names_are_these():
         _ = fedpriv.trian
 
 
+def test_a_result_is_shown_by_its_verdicts_and_not_by_its_records(attacked):
+    assert repr(attacked) == f"AttackResult:\n{attacked.verdict}"
+    assert len(repr(attacked)) < 2000
+
+
 def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, fedpriv; assert not {'torch', 'numpy', 'pydantic', 'click'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

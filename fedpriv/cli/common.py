@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -183,6 +183,15 @@ def anew() -> list[str]:
 def command_line(*parts: str | Path) -> str:
     """Return a command that can be pasted into a shell."""
     return " ".join(["fedpriv", *(shell_word(str(part)) for part in parts)])
+
+
+def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return what completes an argument in a shell: those of the names that begin as what is typed."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+        return [name for name in names() if name.startswith(typed)]
+
+    return complete
 
 
 # ---------------------------------------------------------------- output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
 import rich_click as click
@@ -11,8 +12,19 @@ from fedpriv.cli import common
 from fedpriv.util.escape import visible
 
 
+def _names() -> Iterable[str]:
+    """Return the names of members that are known without loading any."""
+    from fedpriv.attacks import ATTACKS
+    from fedpriv.datasets import DATASETS
+    from fedpriv.defenses import DEFENSES
+    from fedpriv.methods import METHODS
+    from fedpriv.models import FAMILIES, MODELS
+
+    return (*METHODS, *ATTACKS, *DEFENSES, *DATASETS, *MODELS, *FAMILIES)
+
+
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=common.completed(_names))
 @common.common_options
 def explain(name: str, as_json: bool, quiet: bool) -> None:
     """Say all there is to say of one method, attack, defense, kind of payload, metric, data set, model or claim."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
+from fedpriv.experiment.verbs.cataloguing import Kind
 
 
 @click.command(name="list")
-@click.argument("kind")
+@click.argument("kind", shell_complete=common.completed(lambda: get_args(Kind)))
 @click.option("--target", help="With attacks: only those for this kind of upload.")
 @click.option("--bibtex", is_flag=True, help="With methods: the papers behind them, as BibTeX.")
 @common.common_options

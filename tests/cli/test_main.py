@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 
@@ -378,3 +379,26 @@ def test_a_damaged_result_is_refused(attacked, capsys, tmp_path):
     code, _, err = call(capsys, "score", "copy")
     assert code == 2
     assert "reconstruction.safetensors" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("fedpriv expl", ["explain"]),
+        ("fedpriv attack --targ", ["--target", "--targets"]),
+        ("fedpriv list me", ["methods", "metrics"]),
+        ("fedpriv explain fedg", ["fedgh", "fedgen", "fedgen-homogeneous"]),
+    ],
+)
+def test_the_shell_completes_commands_flags_and_names_without_torch(typed, expected):
+    code = """
+import atexit, sys
+from fedpriv.cli.main import main
+atexit.register(lambda: print("torch" in sys.modules))
+main(prog_name="fedpriv")
+"""
+    told = {"_FEDPRIV_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | told, check=False
+    )
+    assert done.stdout.splitlines() == [*(f"plain,{name}" for name in expected), "False"], done.stderr
