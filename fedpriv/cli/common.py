@@ -186,7 +186,7 @@ def command_line(*parts: str | Path) -> str:
 
 
 def completed(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes an argument in a shell: those of the names that begin as what is typed."""
+    """Return the completion of an argument in a shell: the names that begin as typed."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
         return [name for name in names() if name.startswith(typed)]
