@@ -125,7 +125,9 @@ _COUNTED = ("communication", "computation")
 def _found(known: dict[str, ClaimCard]) -> str:
     told = [(name, one) for name, card in known.items() if card.quantity not in _COUNTED for one in card.statements]
     words = ("holds", "does not hold", "below the floor", "cannot be told")
-    counts = [f"{sum(one.verdict == word for _, one in told)} {word}" for word in words]
+    plural = {"holds": "hold", "does not hold": "do not hold"}
+    numbers = {word: sum(one.verdict == word for _, one in told) for word in words}
+    counts = [f"{n} {word if n == 1 else plural.get(word, word)}" for word, n in numbers.items()]
     return (
         f"Of {len(told)} statements about trained or attacked results: {', '.join(counts)}.\n"
         "Time is of training and attacks on one core, beside other work.\n"
