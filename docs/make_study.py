@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.pages.claim_card import COUNTED, headline
+from fedpriv.pages.claim_card import COUNTED, headline, never
 from fedpriv.pages.claims import Claim, claims
-from fedpriv.scoring.records import ClaimCard, ClaimedOrder, ClaimStatement
+from fedpriv.scoring.records import ClaimCard, ClaimCell, ClaimedOrder, ClaimStatement
 from fedpriv.util.durations import duration
 
 PAGE = Path(__file__).with_name("study.md")
@@ -175,7 +175,7 @@ def _values(card: ClaimCard) -> str:
     cells = {(cell.row, cell.column): cell for cell in card.cells}
     lines = [f"| {card.cells[0].unit} | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
     for row in dict.fromkeys(cell.row for cell in card.cells if cell.measured is not None):
-        told = [_value(cells.get((row, column))) for column in columns]
+        told = [_value(cells.get((row, column)), len(card.seeds)) for column in columns]
         lines.append(f"| {row} | {' | '.join(told)} |")
     floors = {(cell.column, cell.floor_name): cell.floor for cell in card.cells if cell.floor is not None}
     for floor_name in dict.fromkeys(name for _, name in floors):
@@ -185,13 +185,11 @@ def _values(card: ClaimCard) -> str:
     return "Here (the paper's in brackets):\n\n" + "\n".join(lines) + "\n"
 
 
-def _value(cell: object) -> str:
-    from fedpriv.scoring.records import ClaimCell
-
-    if not isinstance(cell, ClaimCell) or cell.measured is None or cell.measured.mean is None:
+def _value(cell: ClaimCell | None, seeds: int) -> str:
+    if cell is None or cell.measured is None or cell.measured.mean is None:
         return "–"
     claimed = "–" if cell.claimed is None else f"{cell.claimed:,.{cell.digits}f}"
-    return f"{cell.measured.mean:,.{cell.digits}f} ({claimed})"
+    return f"{cell.measured.mean:,.{cell.digits}f} ({claimed}){never(cell, seeds)}"
 
 
 if __name__ == "__main__":

@@ -62,7 +62,9 @@ class OrderView:
 
 def write_claim_card(folder: Path, card: ClaimCard) -> None:
     """Write ``claim.json``, ``claim.html`` and ``claim.md`` into a folder."""
-    views = [_view(cell) for cell in card.cells if cell.claimed is not None or cell.measured is not None]
+    views = [
+        _view(cell, len(card.seeds)) for cell in card.cells if cell.claimed is not None or cell.measured is not None
+    ]
     columns = list(dict.fromkeys(cell.column for cell in card.cells))
     by_place = {(view.cell.row, view.cell.column): view for view in views}
     values = {
@@ -118,12 +120,20 @@ def _of_values(word: ClaimWord) -> str:
     return {"holds": "hold", "does not hold": "do not", "below the floor": "lie below the floor"}.get(word, word)
 
 
-def _view(cell: ClaimCell) -> CellView:
+def never(cell: ClaimCell, seeds: int) -> str:
+    """Return how many seeds a number of rounds is of, where others never reached the accuracy; else nothing."""
+    if cell.unit != "rounds" or cell.measured is None or cell.measured.n >= seeds:
+        return ""
+    return f", under {cell.measured.n} of {seeds} seeds: never under the others"
+
+
+def _view(cell: ClaimCell, seeds: int) -> CellView:
     claimed = "–" if cell.claimed is None else _number(cell.claimed, cell.digits)
     if cell.spread is not None:
         claimed += f" ± {_number(cell.spread, cell.digits)}"
     floor = "–" if cell.floor is None else f"{_estimate(cell.floor, cell.digits)} ({cell.floor_name})"
-    return CellView(cell, claimed, _estimate(cell.measured, cell.digits), floor, cell.verdict or "")
+    measured = _estimate(cell.measured, cell.digits) + never(cell, seeds)
+    return CellView(cell, claimed, measured, floor, cell.verdict or "")
 
 
 def _estimate(found: Estimate | None, digits: int) -> str:

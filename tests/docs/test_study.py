@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+from fedpriv.pages.claim_card import never
 from fedpriv.pages.claims import claims
 from fedpriv.scoring.records import ClaimCard
 
@@ -60,3 +61,11 @@ def test_a_card_is_taken_over_without_paths(tmp_path):
     assert "--images CIFAR-10=DIR/cifar10-jpeg" in kept
     with Image.open(tmp_path / "study" / card.name / "grid-1.png") as picture:
         assert picture.size == (900, 450)
+
+
+def test_a_mean_over_the_seeds_that_reached_an_accuracy_says_so():
+    card = ClaimCard.model_validate_json((maker().CARDS / "fedral-table-4-rounds" / "claim.json").read_text())
+    cell = next(one for one in card.cells if one.measured is not None and one.measured.n == 2)
+    assert never(cell, 3) == ", under 2 of 3 seeds: never under the others"
+    assert never(cell, 2) == ""
+    assert never(cell.model_copy(update={"unit": "%"}), 3) == ""
