@@ -121,7 +121,7 @@ def _of_values(word: ClaimWord) -> str:
 
 
 def never(cell: ClaimCell, seeds: int) -> str:
-    """Return how many seeds a number of rounds is of, where others never reached the accuracy; else nothing."""
+    """Return the seeds that a mean number of rounds is of, where others never reached the accuracy; else nothing."""
     if cell.unit != "rounds" or cell.measured is None or cell.measured.n >= seeds:
         return ""
     return f", under {cell.measured.n} of {seeds} seeds: never under the others"
