@@ -253,7 +253,8 @@ def test_a_run_is_audited_with_its_own_settings(tmp_path):
         fedpriv.audit_dp(run, clients=4)
 
 
-def test_the_command_tells_the_claim_and_the_verdict(tmp_path, capsys):
+def test_the_command_tells_the_claim_and_the_verdict(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedpriv", "audit-dp", "--canaries", "100"])
     flags = ["--dataset", "digits", "--clients", 3, "--partition", "iid", "--per-class", 30, "--models", "small-cnn"]
     defense = ["--defense", "local-dp:sensitivity=0.05"]
     code, out, _ = call(capsys, "audit-dp", *flags, "--canaries", 100, *defense, "--out", tmp_path / "out")
@@ -261,7 +262,7 @@ def test_the_command_tells_the_claim_and_the_verdict(tmp_path, capsys):
     shown = " ".join(out.split())
     assert "The claim is contradicted: local-dp claims epsilon 1 (delta 1e-05) of one upload" in shown
     assert "clip and noise imply" in shown
-    assert load_privacy_audit(tmp_path / "out").command.startswith("fedpriv ")  # as it was typed
+    assert load_privacy_audit(tmp_path / "out").command == "fedpriv audit-dp --canaries 100"  # as it was typed
     code, _, err = call(capsys, "audit-dp", *flags, "--defense", "clip", "--out", tmp_path / "other")
     assert code == 2
     assert "no defense claims an epsilon here" in err

@@ -25,7 +25,10 @@ def test_no_two_members_share_a_name():
 @pytest.mark.parametrize("kind", ["methods", "attacks", "defenses", "payloads", "metrics", "datasets", "models"])
 def test_every_member_says_in_one_line_what_it_is(kind):
     said = {"methods": "does", "attacks": "gives", "defenses": "does", "datasets": "holds", "metrics": "measures"}
+    own = dict(zip(("methods", "attacks", "defenses", "payloads", "metrics", "datasets"), TABLES, strict=False))
     for name, facts in fedpriv.catalogue(kind).members.items():
+        if kind in own and name not in own[kind].builtins:
+            continue  # other tests make members of their own known
         told = facts[said.get(kind, "is")]
         assert 5 < len(told) < 180, (name, told)
         assert "\n" not in told
