@@ -171,36 +171,6 @@ def test_an_attack_leaves_grid_table_report_and_records(attacked):
         assert {row["attack"] for row in csv.DictReader(file)} >= {"dip", "pixels"}
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_what_is_printed_ends_with_the_finding_the_page_and_the_next_command(trained, capsys, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    arguments = ["attack", "--target", "prototype", "--run", trained, "--attack", "pixels", "--attack", "membership"]
-    cheap = ["--iterations", "4", "--targets", "3", "--no-control", "--out", "shown"]
-    code, out, _ = call(capsys, *arguments, *cheap)
-    assert code == 0
-    lines = out.splitlines()
-    assert max(map(len, lines)) <= width
-    assert lines[-2:] == ["report: shown/report.html", "next:   fedpriv report shown --open"]
-    told = out.partition("└")[2]
-    assert "prototype uploads of fedgh, digits: Not tested hard enough to say." in " ".join(told.split())
-    assert [f"{name}: " in told for name in ("images", "representations", "membership", "properties")] == [True] * 4
-    code, out, _ = call(capsys, *arguments, *cheap, "--resume", "--verbose")
-    assert code == 0
-    assert all(word in out for word in ("(median)", "targets", "image grid: "))
-
-
-def test_a_report_is_opened_in_the_browser(attacked, capsys, tmp_path, monkeypatch):
-    import rich_click as click
-
-    opened = []
-    monkeypatch.setattr(click, "launch", lambda page: opened.append(page) or 0)
-    assert call(capsys, "report", attacked, "--out", "page", "--open")[0] == 0
-    assert opened == [(tmp_path / "page" / "report.html").as_uri()]
-    monkeypatch.setattr(click, "launch", lambda page: 1)
-    code, _, err = call(capsys, "report", attacked, "--out", "again", "--open")
-    assert (code, "no browser could be started; open" in err) == (0, True)
-
-
 def test_scoring_again_gives_the_same_record(attacked, capsys):
     before = json.loads((attacked / "dip" / "metrics.json").read_text())
     code, out, _ = call(capsys, "score", attacked / "dip", "--json")
