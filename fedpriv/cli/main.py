@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "list": "fedpriv.cli.list:list_names",
     "explain": "fedpriv.cli.explain:explain",
     "data": "fedpriv.cli.data:data",
+    "leaderboard": "fedpriv.cli.leaderboard:leaderboard",
     "doctor": "fedpriv.cli.doctor:doctor",
 }
 

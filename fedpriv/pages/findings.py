@@ -43,7 +43,7 @@ class Finding:
         key: what :func:`fedpriv.pages.alike.upload_key` calls it.
         upload: kind of upload, method, defense.
         where: data set, and the local work where it is limited.
-        method, target: registry names.
+        method, target, dataset: registry names; a folder of images goes by its own.
         kinds: of the verdicts that stand, the gravest first; else ``untested`` or ``none``.
         short: the gravest of it in one sentence.
         sentence: what is said of images and vectors.
@@ -58,6 +58,7 @@ class Finding:
     where: str
     method: str
     target: str
+    dataset: str
     kinds: tuple[Kind, ...]
     short: str
     sentence: str
@@ -131,6 +132,7 @@ def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> 
         where=", ".join(filter(None, (about.dataset, local_work(about.run)))),
         method=about.method,
         target=about.target,
+        dataset=about.dataset,
         kinds=said,
         short=_short(said[0], first, asked),
         sentence=_sentence(gravest, images) if images else "No attack that makes images was run.",

@@ -29,12 +29,13 @@ from fedpriv.pages.report_sections import claim_views, commands, federations, fr
 from fedpriv.pages.round_curve import round_curve_svg, round_curves
 from fedpriv.pages.score_section import html_sections, markdown_sections
 from fedpriv.pages.stage_table import stage_tables
+from fedpriv.pages.standings import standing
 from fedpriv.pages.study_settings import StudySettings
 from fedpriv.pages.upload_card import MEANINGS, SIGNS, short_name, upload_cards
 from fedpriv.scoring.convergence import objective
 from fedpriv.scoring.floors import CONTROL, FLOOR, LABELS
 from fedpriv.scoring.ranking import in_order, largest_budgets
-from fedpriv.scoring.records import InferenceResult, Labels, PrivacyAuditRecord, Provenance
+from fedpriv.scoring.records import InferenceResult, Labels, LeaderboardEntry, PrivacyAuditRecord, Provenance
 from fedpriv.scoring.redaction import NONE, stricter
 from fedpriv.scoring.storage import AttackRecord, load_attack, load_scores, scored
 from fedpriv.scoring.verdict import BADGES, TOGETHER
@@ -111,10 +112,12 @@ class Others:
     Attributes:
         left_out: results that could not be read, which the page names.
         audits: of claims of differential privacy.
+        entries: of a leaderboard, among which uploads are placed.
     """
 
     left_out: Sequence[LeftOut] = ()
     audits: Sequence[PrivacyAuditRecord] = ()
+    entries: Sequence[LeaderboardEntry] = ()
 
 
 def write_report(
@@ -193,8 +196,9 @@ def write_results(
     by_round = {f"rounds-{n}-{slug(one.name)}.svg": round_curve_svg(one) for n, one in enumerate(rounds, start=1)}
     verdicts = judge_results(by_folder(found, scores))
     points = frontiers(by_folder(largest, scores), verdicts, alone)
-    values = {
-        **_values(found, scores, study, verdicts, others.audits),
+    values = _values(found, scores, study, verdicts, others.audits)
+    values |= {
+        "standings": {one.key: standing(one, others.entries) for one in values["findings"]},
         "frontiers": frontier_views(points),
         "runs": runs,
         "left_out": others.left_out,

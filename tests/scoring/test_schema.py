@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
+from entry_cases import entry
 from eval_cases import ABOUT, asked, scored_once
 
 from fedpriv.scoring.schema import schemas
@@ -40,6 +41,7 @@ def refuse_strangers(value, part, whole, where=""):
         ("metrics", None),
         ("membership", asked("membership")),
         ("property", asked("property", control=0.5)),
+        ("leaderboard-entry", entry()),
     ],
 )
 def test_a_record_has_the_fields_of_its_schema(file, record):

@@ -22,11 +22,14 @@ from fedpriv.pages.report import Others, load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import StudyResults, read_results, together
+from fedpriv.scoring.entries import check_folder
+from fedpriv.scoring.records import LeaderboardEntry
 from fedpriv.scoring.redaction import read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
@@ -64,6 +67,7 @@ def report(
     representations: str | None = None,
     strict: bool = False,
     redact: str | None = None,
+    leaderboard: str | Path | None = None,
     force: bool = False,
     listener: Listener = SILENT,
 ) -> Report:
@@ -84,6 +88,7 @@ def report(
             ``listener`` and the pages name it.
         redact: ``blur`` or ``omit`` pictures of people, so that the report can be passed on (docs/redaction.md). What
             is stored redacted is never shown by a milder rule.
+        leaderboard: folder of entries; where it has twenty of an upload's kind, the page says where it stands among them.
         force: replace ``out`` if it exists.
         listener: hears of what is left out.
 
@@ -91,6 +96,7 @@ def report(
         UserError: for folders that hold no results, or an ``out`` that overlaps them.
     """
     rule = read_rule(redact)
+    entries = _entries(leaderboard, listener)
     given = given_folders(results, (AttackResult, Run, PrivacyAudit))
     found, strangers = result_directories(given)
     studies, no_studies = readable(found["study"], read_results)
@@ -150,11 +156,22 @@ def report(
                 runs=PAGE if runs else None,
                 study=together({path: own.facts for path, own in studies.items() if path not in trained_only}),
                 alone=baselines([*runs, *(run for own in studies.values() for run in own.runs)]),
-                others=Others(left_out, list(audits.values())),
+                others=Others(left_out, list(audits.values()), entries),
                 redact=rule,
             )
     pages = tuple(folder / name for name, some in (("report.html", leaks), (PAGE, bool(runs))) if some)
     return Report(folder, pages, (*attacks, *scores, *audits), tuple(runs), tuple(complaints), scratch)
+
+
+def _entries(leaderboard: str | Path | None, listener: Listener) -> list[LeaderboardEntry]:
+    """Return the entries of a leaderboard that nothing is wrong with; of the others the listener hears."""
+    if leaderboard is None:
+        return []
+    checked = check_folder(given_path(argument("leaderboard"), leaderboard))
+    for one in checked:
+        for fault in one.faults[:1]:
+            listener.warn(f"{one.path}: {fault}; left out of the leaderboard")
+    return [one.entry for one in checked if one.entry is not None and not one.faults]
 
 
 def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> dict[Path, Representations | str] | None:

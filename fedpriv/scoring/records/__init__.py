@@ -19,6 +19,7 @@ from fedpriv.scoring.records.base import (
 )
 from fedpriv.scoring.records.claim import ClaimCard, ClaimCell, ClaimedOrder, ClaimStatement, ClaimWord
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
+from fedpriv.scoring.records.leaderboard import EnteredAttack, LeaderboardEntry
 from fedpriv.scoring.records.made import About, Labels, Provenance
 from fedpriv.scoring.records.privacy_audit import ClaimedPrivacy, EpsilonBound, PrivacyAuditRecord
 from fedpriv.scoring.records.reconstruction import Metrics, ReconstructionRecord
@@ -36,6 +37,7 @@ __all__ = [
     "ClaimedOrder",
     "ClaimedPrivacy",
     "Comparison",
+    "EnteredAttack",
     "EpsilonBound",
     "Estimate",
     "FiniteSummary",
@@ -45,6 +47,7 @@ __all__ = [
     "Kind",
     "KnowledgeCard",
     "Labels",
+    "LeaderboardEntry",
     "Measure",
     "MembershipRecord",
     "Metrics",
@@ -63,7 +66,13 @@ InferenceResult = MembershipRecord | PropertyRecord
 """Records of attacks that return scores, not images."""
 
 AnyRecord = Annotated[
-    About | ReconstructionRecord | MembershipRecord | PropertyRecord | ClaimCard | PrivacyAuditRecord,
+    About
+    | ReconstructionRecord
+    | MembershipRecord
+    | PropertyRecord
+    | ClaimCard
+    | PrivacyAuditRecord
+    | LeaderboardEntry,
     Field(discriminator="kind"),
 ]
 """Every record that is written beside a result."""

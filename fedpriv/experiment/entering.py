@@ -1,0 +1,115 @@
+"""Entries of a leaderboard from results: one for each upload that was attacked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
+from fedpriv.federation.run_directory import RunConfig
+from fedpriv.pages.alike import Result, about_of, by_folder, judge_results, over_seeds, upload_key
+from fedpriv.pages.report import load_scored
+from fedpriv.pages.study_report import read_results
+from fedpriv.pages.upload_size import upload_size
+from fedpriv.scoring.entries import without_folders
+from fedpriv.scoring.ranking import largest_budgets
+from fedpriv.scoring.records import About, EnteredAttack, LeaderboardEntry, Provenance, Verdict
+from fedpriv.scoring.storage import AttackRecord, load_scores, scored
+from fedpriv.util.errors import UserError
+
+
+def entries_of(folders: Sequence[Path], *, entered_by: str = "", source: str = "") -> tuple[LeaderboardEntry, ...]:
+    """Return an entry for each upload that was attacked in some folders of results or studies.
+
+    Each upload's attacks are judged together, apart from the other uploads: an entry is to say the same wherever it stands.
+    Of an attack with several budgets the largest is entered.
+
+    Args:
+        folders: of results, or that hold some.
+        entered_by: whose measurement it is.
+        source: where a method is described that this package lacks.
+
+    Raises:
+        UserError: where there are no results of attacks, or one is unfinished, damaged or was not scored.
+    """
+    found, strangers = result_directories(folders)
+    if strangers:
+        raise UserError(strangers[0])
+    for line in unfinished(folders):
+        raise UserError(f"{line}; an entry is of a whole suite")
+    studies = [read_results(folder) for folder in found["study"]]
+    attacks = each_once(
+        [*((path, load_scored(path)) for path in found["attack"]), *(one for s in studies for one in s.attacks.items())]
+    )
+    scores = each_once(
+        [
+            *((path, load_scores(path)) for path in found["membership"]),
+            *(one for s in studies for one in s.scores.items()),
+        ]
+    )
+    results = by_folder(list(attacks.values()), scores)
+    if not results:
+        raise UserError(f"{folders[0]}: holds no attack; an entry is of an upload that was attacked")
+    uploads: dict[str, dict[Path, Result]] = {}
+    for folder, result in results.items():
+        uploads.setdefault(upload_key(about_of(result)), {})[folder] = result
+    return tuple(_entry(own, entered_by, source) for own in uploads.values())
+
+
+def _entry(own: Mapping[Path, Result], entered_by: str, source: str) -> LeaderboardEntry:
+    """Return the entry of one upload from all that was done to it."""
+    abouts = [about_of(result) for result in own.values()]
+    attacks = [result for result in own.values() if isinstance(result, AttackRecord)]
+    first = abouts[0]
+    sizes = [size for attack in attacks if (size := upload_size(attack.about)) is not None]
+    return LeaderboardEntry(
+        target=first.target,
+        method=first.method,
+        dataset=first.dataset,
+        source=source,
+        entered_by=entered_by,
+        defenses=first.defenses,
+        run=None if first.run is None else _without_machine(first.run, min(about.run_seed for about in abouts)),
+        seeds=tuple(sorted({about.run_seed for about in abouts})),
+        accuracy=_accuracy([attack.about for attack in attacks]),
+        upload_bytes=sizes[0].bytes if sizes else None,
+        attacks=tuple(_attacks(own)),
+        commands=tuple(dict.fromkeys(without_folders(about.command) for about in abouts if about.command)),
+        versions=dict(scored(attacks[0]).versions) if attacks else {},
+    )
+
+
+def _attacks(own: Mapping[Path, Result]) -> list[EnteredAttack]:
+    verdicts = judge_results(own)
+    attacks = [result for result in own.values() if isinstance(result, AttackRecord)]
+    others = {folder: result for folder, result in own.items() if not isinstance(result, AttackRecord)}
+    largest: dict[Path, Result] = {
+        one.directory: one for one in largest_budgets(attacks, scored, lambda one: one.about)
+    }
+    return [_attack(about_of(own[folders[0]]), verdicts[folders]) for folders in over_seeds({**largest, **others})]
+
+
+def _attack(about: Provenance, verdict: Verdict) -> EnteredAttack:
+    return EnteredAttack(
+        name=about.attack,
+        version=about.attack_version,
+        options=about.options,
+        knowledge=about.knowledge,
+        verdict=verdict,
+    )
+
+
+def _without_machine(run: RunConfig, seed: int) -> RunConfig:
+    """Return a run's configuration with the first seed, and of the folder of its data the last part alone."""
+    return replace(run, seed=seed, data_dir=None if run.data_dir is None else Path(run.data_dir).name)
+
+
+def _accuracy(abouts: Sequence[About]) -> dict[str, float]:
+    """Return the accuracy after the last round by when it was taken, mean over runs."""
+    runs = {about.run_seed: about.run_accuracy for about in abouts}
+    told: dict[str, list[float]] = {}
+    for reached in runs.values():
+        for moment, one in reached.items():
+            told.setdefault(moment, []).append(one.final)
+    return {moment: sum(values) / len(values) for moment, values in told.items()}

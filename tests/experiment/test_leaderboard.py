@@ -1,0 +1,84 @@
+"""Results become entries of a leaderboard, which is checked and drawn."""
+
+import json
+
+import pytest
+from eval_cases import firsts, reconstruction, stored_attack, truths
+
+import fedpriv
+from fedpriv.util.errors import UserError
+
+
+@pytest.fixture
+def leak(tmp_path):
+    secrets = truths([1] * 6)
+    control = reconstruction(firsts(secrets).roll(2, 0))
+    return stored_attack(tmp_path / "results" / "dip", firsts(secrets) * 0.9, secrets, permuted=control).parent
+
+
+def test_a_result_becomes_an_entry_that_says_the_same(leak, tmp_path):
+    board = fedpriv.leaderboard(tmp_path / "board", add=leak, entered_by="A Lab", out=tmp_path / "page")
+    assert [str(path.relative_to(tmp_path)) for path in board.added] == ["board/representation/fedallrep-digits.json"]
+    (entry,) = board.entries
+    assert (entry.target, entry.method, entry.dataset, entry.entered_by) == (
+        "representation",
+        "fedallrep",
+        "digits",
+        "A Lab",
+    )
+    assert [one.verdict.kind for one in entry.attacks] == ["leaks"]
+    assert entry.commands == ("fedpriv attack --target representation --seed 0",)
+    assert board.faults == ()
+    assert board.table()[0]["images"] == "● leak"
+    assert "by A Lab" in board.pages[0].read_text()
+    (ranking, *_) = board.rankings
+    assert [place.attack.name for place in ranking.places] == ["dip"]
+
+
+def test_an_entry_is_replaced_only_when_asked_and_nothing_else_ever(leak, tmp_path):
+    home = tmp_path / "board"
+    (path,) = fedpriv.leaderboard(home, add=leak).added
+    before = path.read_text()
+    with pytest.raises(UserError, match=r"exists; force"):
+        fedpriv.leaderboard(home, add=leak, entered_by="Other")
+    assert path.read_text() == before
+    fedpriv.leaderboard(home, add=leak, entered_by="Other", force=True)
+    assert json.loads(path.read_text())["entered_by"] == "Other"
+    path.write_text("mine")
+    with pytest.raises(UserError, match="is no entry that could be read; it is not replaced"):
+        fedpriv.leaderboard(home, add=leak, force=True)
+    assert path.read_text() == "mine"
+
+
+def test_damaged_entries_are_told_and_the_others_shown(leak, tmp_path):
+    home = tmp_path / "board"
+    (path,) = fedpriv.leaderboard(home, add=leak).added
+    (path.parent / "fedproto.json").write_text("{}")
+    board = fedpriv.leaderboard(home)
+    assert len(board.entries) == 1
+    assert len(board.faults) == 1
+    assert "fedproto.json" in board.faults[0]
+
+
+def test_what_is_no_entry_is_refused(leak, tmp_path):
+    with pytest.raises(UserError, match="says something of results that are added"):
+        fedpriv.leaderboard(tmp_path / "board", entered_by="A Lab")
+    with pytest.raises(UserError, match="no such folder"):
+        fedpriv.leaderboard(tmp_path / "board")
+    (leak / "request.json").write_text(json.dumps({"results": ["dip", "pixels"]}))
+    with pytest.raises(UserError, match=r"unfinished, pixels missing.*an entry is of a whole suite"):
+        fedpriv.leaderboard(tmp_path / "board", add=leak)
+    assert not (tmp_path / "board").exists()
+
+
+def test_a_report_takes_a_leaderboard(leak, tmp_path):
+    home = tmp_path / "board"
+    (path,) = fedpriv.leaderboard(home, add=leak).added
+    for number in range(20):
+        copy = json.loads(path.read_text()) | {"method": f"m{number}", "source": "a test"}
+        (path.parent / f"m{number}.json").write_text(json.dumps(copy))
+    told = "Of 21 entries of the leaderboard on representation uploads of digits under the same card, 0 give away less"
+    page = fedpriv.report(leak, out=tmp_path / "page", leaderboard=home).pages[0]
+    assert told in page.read_text()
+    assert told in page.with_suffix(".md").read_text()
+    assert told not in fedpriv.report(leak, out=tmp_path / "plain").pages[0].read_text()
