@@ -14,9 +14,10 @@ ENTRIES = PAGE.parents[1] / "leaderboard"
 HOW = """
 ## Add an entry
 
-An entry is a file, `leaderboard/PAYLOAD/METHOD.json` (with a defense or another data set than the embedded one in its name), in the
-published schema ([leaderboard-entry.schema.json](schema/leaderboard-entry.schema.json)): the upload, the configuration of its run, every attack
-on it with its knowledge card, figures, intervals and verdict, accuracy, the size of an upload, the commands that make it again, and versions.
+An entry is a file, `leaderboard/PAYLOAD/METHOD.json` (with a defense or another data set than the embedded one in its
+name), in the published schema ([leaderboard-entry.schema.json](schema/leaderboard-entry.schema.json)): the upload,
+the configuration of its run, every attack on it with its knowledge card, figures, intervals and verdict, accuracy,
+the size of an upload, the commands that make it again, and versions.
 
 ```console
 $ fedpriv attack --target prototype --method fedtgp --out results/fedtgp
@@ -24,21 +25,23 @@ $ fedpriv leaderboard leaderboard --add results/fedtgp --entered-by "Your name"
 $ fedpriv leaderboard leaderboard --out results/leaderboard
 ```
 
-The second command writes the file, the third checks all of them and draws the page. A study does as well as a result: each of its
-uploads becomes an entry, all seeds together. Of a method that this package does not have, `--source` says where it is described; its
-upload can come [from your own code](own-uploads.md) or [a recorded app](recording.md). Nothing of the machine goes along: absolute
-paths in commands become `DIR`.
+The second command writes the file, the third checks all of them and draws the page. A study does as well as a result:
+each of its uploads becomes an entry, all seeds together. Of a method that this package does not have, `--source` says
+where it is described; its upload can come [from your own code](own-uploads.md) or [a recorded app](recording.md).
+Nothing of the machine goes along: absolute paths in commands become `DIR`.
 
-What is checked: the schema; that the file lies where its upload and method say; that every finding follows from the entry's own
-comparisons, by the rule of every page (a claim needs five clients and an adjusted p-value of 0.05; nothing found needs no reason
-against it); that means lie in their intervals; that no attack saw more rounds or clients than there were; that the rules of
-scoring are today's. An entry at fault is named, left out, and makes the command's exit code 1. What is told beside: attacks of
-the default suite that were not run, and attacks that have changed since. Whether the figures were measured, no check can tell:
-run the entry's command, and [`fedpriv compare`](report.md) it with yours.
+What is checked: the schema; that the file lies where its upload and method say; that every finding follows from the
+entry's own comparisons, by the rule of every page (a claim needs five clients and an adjusted p-value of 0.05;
+nothing found needs no reason against it); that means lie in their intervals; that no attack saw more rounds or
+clients than there were; that the rules of scoring are today's. An entry at fault is named, left out, and makes the
+command's exit code 1. What is told beside: attacks of the default suite that were not run, and attacks that have
+changed since. Whether the figures were measured, no check can tell: run the entry's command, and [`fedpriv
+compare`](report.md) it with yours.
 
-Uploads are ranked within one kind, one data set and one knowledge card, by their strongest attack; what stands alone there is not ranked. Places
-of entries whose intervals overlap mean nothing. From twenty entries of a kind on, `fedpriv report RESULT --leaderboard leaderboard` says on
-a card how many of them give away less, and how many of those cannot be told apart.
+Uploads are ranked within one kind, one data set and one knowledge card, by their strongest attack; what stands alone
+there is not ranked. Places of entries whose intervals overlap mean nothing. From twenty entries of a kind on,
+`fedpriv report RESULT --leaderboard leaderboard` says on a card how many of them give away less, and how many of
+those cannot be told apart.
 """
 
 

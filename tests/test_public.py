@@ -31,6 +31,7 @@ VERBS = (
     "doctor",
     "compare",
     "explain",
+    "leaderboard",
     "reproduce",
     "submit",
 )
@@ -51,7 +52,17 @@ OTHERS = (
         "Holdings",
         "KnowledgeCard",
     ),
-    *("Listener", "PrivacyAudit", "Report", "Reproduction", "Run", "StudyEstimate", "StudyResult", "Submission"),
+    *(
+        "Leaderboard",
+        "Listener",
+        "PrivacyAudit",
+        "Report",
+        "Reproduction",
+        "Run",
+        "StudyEstimate",
+        "StudyResult",
+        "Submission",
+    ),
     *("Traffic", "Update", "UserError"),
 )
 SMALL = {**QUICK_DATA, "per_class": 20, "clients": 3, "partition": "iid", "rounds": 1}

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import entry_cases
 import pydantic
 import pytest
-from entry_cases import entry
 from eval_cases import ABOUT, asked, scored_once
 
 from fedpriv.scoring.schema import schemas
@@ -41,7 +41,7 @@ def refuse_strangers(value, part, whole, where=""):
         ("metrics", None),
         ("membership", asked("membership")),
         ("property", asked("property", control=0.5)),
-        ("leaderboard-entry", entry()),
+        ("leaderboard-entry", entry_cases.entry()),
     ],
 )
 def test_a_record_has_the_fields_of_its_schema(file, record):

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiment.entering import entries_of
+from fedpriv.experiment.leaderboard.checking import Checked, check_file, check_folder, place_of
+from fedpriv.experiment.leaderboard.entering import entries_of
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.study.run import StudyResult
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
 from fedpriv.pages.leaderboard_page import overview, write_page
 from fedpriv.pages.standings import Ranking, rankings
-from fedpriv.scoring.entries import Checked, check_file, check_folder, place_of
 from fedpriv.scoring.records import LeaderboardEntry
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from fedpriv.experiment.federation import prepare
+from fedpriv.experiment.leaderboard.checking import check_folder
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.experiment.verbs.privacy_auditing import PrivacyAudit
@@ -22,7 +23,6 @@ from fedpriv.pages.report import Others, load_scored, write_results
 from fedpriv.pages.run_records import check_run
 from fedpriv.pages.runs_report import PAGE, TARGET_ACCURACY, check_target, write_runs_report
 from fedpriv.pages.study_report import StudyResults, read_results, together
-from fedpriv.scoring.entries import check_folder
 from fedpriv.scoring.records import LeaderboardEntry
 from fedpriv.scoring.redaction import read_rule
 from fedpriv.scoring.storage import load_privacy_audit, load_scores

@@ -9,7 +9,7 @@ from eval_cases import but, compared
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.scoring.entries import check_file, check_folder, place_of, without_folders
+from fedpriv.experiment.leaderboard.checking import check_file, check_folder, place_of, without_folders
 from fedpriv.util.errors import UserError
 
 

@@ -20,7 +20,8 @@ from fedpriv.util.registry import is_reference
 EMBEDDED = "fashion"
 """The data set that the package carries; entries on others name theirs in the file's name."""
 
-_OF_A_MACHINE = re.compile(r"(?<![\w.~:/\\])(?:~|[A-Za-z]:)?[/\\][\w.\\/~-]*")
+_ROOT = r"(?:~|[A-Za-z]:)?[/\\]"
+_OF_A_MACHINE = re.compile(rf"""(?<=['"]){_ROOT}[^'"]*|(?<![\w.~:/\\'"]){_ROOT}[\w.\\/~@+-]*""")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ def without_folders(command: str) -> str:
 
     >>> without_folders("fedpriv attack --data-dir /home/me/data/cifar --out results/mine")
     'fedpriv attack --data-dir DIR/cifar --out results/mine'
+    >>> without_folders("fedpriv.attack('/home/me/my runs/one', target='entangled')")
+    "fedpriv.attack('DIR/one', target='entangled')"
     """
     return _OF_A_MACHINE.sub(lambda found: "DIR/" + re.split(r"[\\/]", found[0].rstrip("\\/"))[-1], command)
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedpriv.experiment.leaderboard.checking import without_folders
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.alike import Result, about_of, by_folder, judge_results, over_seeds, upload_key
 from fedpriv.pages.report import load_scored
 from fedpriv.pages.study_report import read_results
 from fedpriv.pages.upload_size import upload_size
-from fedpriv.scoring.entries import without_folders
 from fedpriv.scoring.ranking import largest_budgets
 from fedpriv.scoring.records import About, EnteredAttack, LeaderboardEntry, Provenance, Verdict
 from fedpriv.scoring.storage import AttackRecord, load_scores, scored

@@ -1,0 +1,1 @@
+"""Entries of a leaderboard: made from results, and checked."""
