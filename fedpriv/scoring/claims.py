@@ -124,7 +124,8 @@ def judge_order(
     few = [told for told, one in zip(orders, found, strict=True) if one is not None and one.n_clients < FEW[told.over]]
     if few:
         least_units = min(few, key=lambda told: told.n)
-        return "cannot be told", f"{least_units.n} {least_units.over} say too little"
+        word = least_units.over.removesuffix("s") if least_units.n == 1 else least_units.over
+        return "cannot be told", f"a difference over {least_units.n} {word} says too little, it takes {FEW[least_units.over]}"
     if any(one.ci95 is None or one.degrees is None for one in known):
         return "cannot be told", "some difference has no interval"
     refuted = [
