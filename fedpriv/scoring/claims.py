@@ -125,7 +125,8 @@ def judge_order(
     if few:
         least_units = min(few, key=lambda told: told.n)
         word = least_units.over.removesuffix("s") if least_units.n == 1 else least_units.over
-        return "cannot be told", f"a difference over {least_units.n} {word} says too little, it takes {FEW[least_units.over]}"
+        told = f"a difference over {least_units.n} {word} says too little, it takes {FEW[least_units.over]}"
+        return "cannot be told", told
     if any(one.ci95 is None or one.degrees is None for one in known):
         return "cannot be told", "some difference has no interval"
     refuted = [
