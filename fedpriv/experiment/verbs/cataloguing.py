@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedpriv.experiment.catalogued import shipped
 from fedpriv.experiment.described import one_sentence
 from fedpriv.experiment.saving import Tabular
 from fedpriv.util.arguments import argument
@@ -69,8 +70,19 @@ def catalogue(kind: Kind, *, target: str | None = None) -> Catalogue:
         raise unknown_name("list", kind, _LISTS)
     if target is not None and kind != "attacks":
         raise UserError(f"{argument('target', target)}: only goes with attacks")
-    rows = _attacks(target) if kind == "attacks" else _LISTS[kind]()
+    rows = shipped(kind, target)
+    if rows is None:
+        rows = rows_of(kind, target)
     return Catalogue(kind, {row.pop("name"): row for row in rows})
+
+
+def rows_of(kind: str, target: str | None = None) -> list[dict[str, str]]:
+    """Return the rows of a kind, made from its members; they are imported for it.
+
+    Raises:
+        UserError: for an unknown target.
+    """
+    return _attacks(target) if kind == "attacks" else _LISTS[kind]()
 
 
 def _methods() -> list[dict[str, str]]:
@@ -269,3 +281,6 @@ _LISTS = {
     "targets": _targets,
     "claims": _claims,
 }
+
+KINDS = tuple(_LISTS)
+"""All that can be listed."""

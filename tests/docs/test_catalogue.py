@@ -1,0 +1,58 @@
+"""The catalogue that is read without torch says what the members say of themselves."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import fedpriv
+from fedpriv.experiment import catalogued
+from fedpriv.experiment.verbs.cataloguing import KINDS, rows_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+LISTED = """
+import sys, json
+import fedpriv
+told = {kind: fedpriv.catalogue(kind).table() for kind in sys.argv[1:]}
+told["attacks on kernel"] = fedpriv.catalogue("attacks", target="kernel").table()
+assert "torch" not in sys.modules
+print(json.dumps(told))
+"""
+
+
+def test_the_committed_catalogue_is_what_the_command_makes():
+    spec = importlib.util.spec_from_file_location("make_catalogue", DOCS / "make_catalogue.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.PLACE.read_text(encoding="utf-8") == made.text(), "python docs/make_catalogue.py"
+
+
+def test_lists_are_read_without_torch_and_say_the_same():
+    done = subprocess.run([sys.executable, "-c", LISTED, *KINDS], capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    for kind in KINDS:
+        assert told[kind] == rows_of(kind), kind
+    assert told["attacks on kernel"] == rows_of("attacks", "kernel")
+
+
+def test_members_of_other_packages_are_asked_themselves(monkeypatch):
+    for name in [name for name in sys.modules if name == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert catalogued.shipped("attacks", None)
+    assert catalogued.shipped("attacks", "no such kind") is None
+
+    class Points:
+        groups = frozenset({"console_scripts", "fedpriv.attacks"})
+
+    monkeypatch.setattr(catalogued.metadata, "entry_points", Points)
+    assert catalogued.shipped("attacks", None) is None
+
+
+def test_what_is_listed_depends_on_no_file_where_torch_is_there():
+    import torch
+
+    assert torch.__version__
+    assert catalogued.shipped("methods", None) is None
+    assert set(fedpriv.catalogue("methods").members) >= {"fedre", "fedavg"}
