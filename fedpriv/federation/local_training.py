@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import accumulate
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.defense import Loss, Work, guarded
 from fedpriv.federation.method import GuardedTraining, LocalTraining
+from fedpriv.federation.sgd import Part, Sgd, velocity_by_name, velocity_of
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
@@ -83,19 +83,6 @@ def _poisson(training: LocalTraining) -> bool:
     return isinstance(training, GuardedTraining) and training.poisson
 
 
-@dataclass(frozen=True)
-class Part:
-    """Parameters that take steps of a size of their own.
-
-    Attributes:
-        parameters: to move.
-        learning_rate: their step size; None for the training's.
-    """
-
-    parameters: tuple[nn.Parameter, ...]
-    learning_rate: float | None = None
-
-
 def train(
     module: nn.Module,
     samples: Samples,
@@ -127,12 +114,8 @@ def train(
     noise = int(torch.randint(2**62, (1,), generator=rng))
     parts = _parts(module.parameters() if trained is None else trained)
     moved = tuple(parameter for part in parts for parameter in part.parameters)
-    optimiser = torch.optim.SGD(
-        [{"params": part.parameters, "lr": part.learning_rate or training.learning_rate} for part in parts],
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
-    )
-    _start_with(optimiser, module, velocity or {})
+    optimiser = Sgd(parts, training.learning_rate, training.momentum, training.weight_decay)
+    optimiser.velocity.update(velocity_of(module, velocity or {}))
     guards, poisson = (training.guards, training.poisson) if isinstance(training, GuardedTraining) else ((), False)
     expected = float(min(training.batch_size, len(samples))) if poisson else None
     step, work = guarded(guards), Work(module, loss, moved, expected, generator(noise, "guards"))
@@ -140,11 +123,11 @@ def train(
     total = torch.zeros((), device=samples.labels.device)
     with global_seed(noise):
         for index in batches:
-            optimiser.zero_grad()
+            optimiser.forget_gradients()
             total += step(work, *samples.batch(index.to(samples.labels.device)))
             optimiser.step()
     if velocity is not None:
-        velocity |= _velocity(optimiser, module)
+        velocity |= velocity_by_name(module, optimiser.velocity)
     trace.local_steps_done()
     return float(total) / len(batches) if batches else float("nan")
 
@@ -154,22 +137,6 @@ def _parts(trained: Iterable[nn.Parameter | Part]) -> list[Part]:
     given = list(trained)
     loose = tuple(one for one in given if not isinstance(one, Part))
     return [*([Part(loose)] if loose else []), *(one for one in given if isinstance(one, Part))]
-
-
-_VELOCITY = "momentum_buffer"  # torch's name
-
-
-def _start_with(optimiser: torch.optim.SGD, module: nn.Module, velocity: Mapping[str, Tensor]) -> None:
-    """Give an optimiser the momentum of earlier steps."""
-    for name, parameter in module.named_parameters():
-        if name in velocity:
-            optimiser.state[parameter][_VELOCITY] = velocity[name].clone()
-
-
-def _velocity(optimiser: torch.optim.SGD, module: nn.Module) -> dict[str, Tensor]:
-    """Return the momentum of every parameter that has some."""
-    found = {name: optimiser.state[parameter].get(_VELOCITY) for name, parameter in module.named_parameters()}
-    return {name: value.clone() for name, value in found.items() if value is not None}
 
 
 def classification_loss(model: SplitModel) -> Loss:

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import as_unit
-from fedpriv.federation.local_training import EVALUATION_BATCH, Part, train
+from fedpriv.federation.local_training import EVALUATION_BATCH, train
 from fedpriv.federation.method import (
     ClientSetup,
     LocalTraining,
@@ -48,6 +48,7 @@ from fedpriv.federation.method import (
     State,
     Uploads,
 )
+from fedpriv.federation.sgd import Part
 from fedpriv.federation.states import parameters, put, take, weighted_mean
 from fedpriv.methods.fedavg import sample_count
 from fedpriv.methods.shared.personal_model import draw_seed
