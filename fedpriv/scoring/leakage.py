@@ -16,12 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedpriv.scoring.ssim import structural_similarity
 from fedpriv.util.errors import UserError
 from fedpriv.util.registry import Registry
 
 PSNR_CAP_DB = 100.0
 _SMALLEST_MSE = 1e-10  # -10 log10 of this is the cap
-_SSIM_CHUNK = 512  # images at a time; bounds memory, changes nothing
 _LPIPS_CHUNK = 64
 _LPIPS_SIDE = 64  # smaller images are enlarged to this: AlexNet's pools leave nothing of 32 pixels
 
@@ -112,26 +112,7 @@ def ssim(images: Tensor, truth: Tensor) -> Tensor:
         raise UserError(reason)
     if len(left) == 0:
         return torch.zeros(0, dtype=torch.float64)
-    from torchmetrics.functional.image import structural_similarity_index_measure  # takes seconds to import
-
-    gaussian = min(images.shape[-2:]) >= 11
-    border = 5 if gaussian else 3
-    # Eleven-pixel windows are fifteen times slower in double; single is off by under 1e-4.
-    precision = torch.float32 if gaussian else torch.float64
-    found = []
-    for part, true_part in _chunks(left, right, _SSIM_CHUNK):
-        _, maps = structural_similarity_index_measure(
-            part.to(precision),
-            true_part.to(precision),
-            gaussian_kernel=gaussian,
-            sigma=1.5,
-            kernel_size=7,
-            data_range=1.0,
-            reduction="none",
-            return_full_image=True,
-        )
-        found.append(maps[..., border:-border, border:-border].mean(dim=(1, 2, 3), dtype=torch.float64))
-    return torch.cat(found)
+    return structural_similarity(left, right)
 
 
 _BACKBONES = {
