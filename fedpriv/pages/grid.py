@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FEW = 10  # with so many targets or fewer all are shown
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)  # holds the 10, 50 and 90 % that the rules ask for
 _PER_BAND = 10
+_SET = 0.94  # letters set pixel by pixel are up to some percent wider than by their outlines
+_LETTERS = 600  # of a paragraph; longer ones are made by whoever names things to do harm
 _INK, _SOFT, _GOOD = "#1c2430", "#6a7482", "#0b6e4f"
 
 
@@ -91,7 +93,7 @@ def grid_figure(
     names, columns = grid_columns(attack, every_target, quantiles)
     record = scored(attack)
     redacted = "" if attack.about.redacted == NONE else f"\nRedacted: {RULES[attack.about.redacted]}."
-    return _draw(names, columns, _title(record), _subtitle(record, columns) + redacted)
+    return draw_columns(names, columns, _title(record), _subtitle(record, columns) + redacted)
 
 
 def grid_columns(
@@ -209,26 +211,65 @@ def _subtitle(record: ReconstructionRecord, columns: Sequence[Column]) -> str:
     )
 
 
-def _draw(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> Figure:
+def _wrapped(text: str, size: float, width: float, *, bold: bool = False) -> str:
+    """Return a text in lines that are at most so many inches wide in letters of so many points, broken between words.
+
+    A word that is wider by itself is broken anywhere.
+    """
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(weight="bold" if bold else "normal", size=size)
+
+    def fits(line: str) -> bool:
+        with any_letters():
+            return bool(text_to_path.get_text_width_height_descent(line, font, False)[0] <= _SET * 72 * width)
+
+    lines: list[str] = []
+    for given in (line[:_LETTERS] for line in text.split("\n")):
+        line = ""
+        for word in given.split(" "):
+            longer = f"{line} {word}" if line else word
+            if not fits(longer) and line:
+                lines.append(line)
+                longer = word
+            while not fits(longer):
+                most = next(end for end in range(len(longer) - 1, 0, -1) if end == 1 or fits(longer[:end]))
+                lines.append(longer[:most])
+                longer = longer[most:]
+            line = longer
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _high(text: str, size: float, spacing: float = 1.2) -> float:
+    """Return the inches that lines of so many points take."""
+    return (text.count("\n") + 1) * size * spacing / 72
+
+
+def draw_columns(names: Sequence[str], columns: Sequence[Column], title: str, subtitle: str) -> Figure:
+    """Return the picture of columns under a title and a subtitle, which are broken into lines that fit."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     bands = [columns[start : start + _PER_BAND] for start in range(0, len(columns), _PER_BAND)]
     widest = max(len(band) for band in bands)
     cell, caption, head, gap, left = 1.15, 0.24, 0.42, 0.14, 1.35  # inches
-    top = 0.95
     band_height = head + len(names) * (cell + caption)
     width = max(left + widest * (cell + gap) + 0.15, 8.6)
+    title, subtitle = _wrapped(title, 11.5, width - 0.3, bold=True), _wrapped(subtitle, 7.5, width - 0.3)
+    second = 0.14 + _high(title, 11.5)
+    top = second + _high(subtitle, 7.5, 1.5) + 0.1
     height = top + len(bands) * (band_height + 0.1)
     figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
     FigureCanvasAgg(figure)
 
     def words(x: float, y: float, text: str, size: float, **how: Any) -> None:
-        shown = "\n".join(map(picture_text, text.split("\n")))
+        shown = "\n".join(picture_text(line, _LETTERS + 1) for line in text.split("\n"))
         figure.text(x / width, 1 - y / height, shown, fontsize=size, **{"color": _INK, "va": "top", **how})
 
     words(0.15, 0.12, title, 11.5, weight="bold")
-    words(0.15, 0.38, subtitle, 7.5, color=_SOFT, linespacing=1.5)
+    words(0.15, second, subtitle, 7.5, color=_SOFT, linespacing=1.5)
     for number, band in enumerate(bands):
         start = top + number * (band_height + 0.1)
         for row, name in enumerate(names):
