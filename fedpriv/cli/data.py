@@ -26,7 +26,7 @@ from fedpriv.util.folders import numbered
 @click.pass_context
 def data(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Show what each client holds, as a table and a picture."""
-    folder = out or numbered(Path("results") / f"data-{flags['dataset']}")
+    folder = out or numbered(Path("results") / f"data-{common.called(flags)}")
     found = fedpriv.data(out=folder, **common.given_values(ctx, flags))
     if as_json:
         common.print_json({"out": str(found.path), "clients": list(found.clients)})

@@ -50,7 +50,7 @@ def report(
     written = fedpriv.report(
         directories,
         out=out or numbered(Path("results") / "report"),
-        listener=common.Terminal(quiet=quiet, as_json=True),
+        listener=common.Terminal(quiet=quiet, as_json=True, foretell=not (quiet or as_json)),
         **flags,
     )
     if as_json:

@@ -38,7 +38,7 @@ def train(ctx: click.Context, /, out: Path | None, as_json: bool, quiet: bool, *
     """Train a federation and store what crossed the wire."""
     given = common.given_values(ctx, flags)
     if out is None and not flags["resume"]:
-        out = numbered(Path("runs") / f"{flags['method']}-{flags['dataset']}")
+        out = numbered(Path("runs") / f"{flags['method']}-{common.called(flags)}")
     resume = common.command_line("train", "--resume", "--out", out or "")
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=resume)
     run = fedpriv.train(out=out, listener=listener, **given)

@@ -62,7 +62,14 @@ def shape_images(dataset: Dataset, channels: int | None, image_size: int | None)
     for part, place in zip(images.split(chunk), shaped.split(chunk), strict=True):
         recoloured = part if same_channels or channels is None else _with_channels(part, channels)
         place.copy_(recoloured if same_size or image_size is None else _resized(recoloured, image_size))
-    return replace(dataset, samples=Samples(shaped, dataset.samples.labels))
+    done = []
+    if not same_size:
+        cropped = " (cropped to a square first)" if width != height else ""
+        done.append(f"{len(images):,} images scaled from {width}x{height} to {image_size}x{image_size}{cropped}")
+    if not same_channels:
+        done.append(f"{len(images):,} images made {'grey' if channels == 1 else 'colour'}")
+    brought = "; ".join(filter(None, (dataset.brought, *done)))
+    return replace(dataset, samples=Samples(shaped, dataset.samples.labels), brought=brought)
 
 
 def refuse_large(shape: Sequence[int], entry: int, name: str) -> None:

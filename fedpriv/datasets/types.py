@@ -56,12 +56,14 @@ class Dataset:
         samples: every image, the source's training and test parts merged in this order.
         class_names: one name per class.
         n_official_train: how many of the first samples belong to the source's own training part.
+        brought: in words, what was done to how many images so that all have one shape; empty where all are as stored.
     """
 
     name: str
     samples: Samples
     class_names: tuple[str, ...]
     n_official_train: int
+    brought: str = ""
 
     @property
     def n_classes(self) -> int:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.experiment.plan import AttackPlan, build_attacks, options_by_attack, parse_budgets
 from fedpriv.scoring.redaction import read_rule
 from fedpriv.util.arguments import argument
+from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 
 if TYPE_CHECKING:
     from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.federation.run_directory import RunConfig
 
 
 def with_settings(names: Sequence[str], settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -51,3 +53,21 @@ def plan_of(
         redact=read_rule(settings.get("redact")),
         **more,
     )
+
+
+def refuse_kind(target: str, config: RunConfig, *, download: bool) -> None:
+    """Check before a run is trained that its clients will upload a kind.
+
+    Raises:
+        UserError: naming what they upload.
+    """
+    from fedpriv.experiment.federation import prepare
+    from fedpriv.methods import METHODS
+
+    kinds = METHODS.load(config.method).uploads
+    if config.defenses:  # which may put another kind in the place of one
+        kinds = prepare(config, pick_device("cpu"), download=download).uploads
+    if target not in kinds:
+        sent = ", ".join(kinds) or "nothing"
+        where = argument("target", target)
+        raise UserError(f"{where}: clients of {config.method!r} upload no {target!r}; they upload: {sent}")

@@ -261,6 +261,7 @@ def described(
         options=plain(attack),
         stage=stage_facts(run, *moment),
         run=run.config,
+        images=run.summary.images,
         defenses=defenses,
         command=command,
     )

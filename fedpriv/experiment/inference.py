@@ -54,7 +54,7 @@ def measure_all(
                 found[home] = load_scores(home)
                 continue
             with listener.progress(f"{home.name} on {plan.target}"):
-                case = _case(ground, plan, inference, number)
+                case = case_of(ground, plan, inference, number)
                 card = inference.card(plan.card)
                 if inference.reads_every_round and case.told:
                     read = [seen for seen in ground.run.captured_rounds() if number is None or seen <= number]
@@ -122,7 +122,7 @@ def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) 
         refusals = []
         for _, number in plan.moments:
             try:
-                scoring.check(inference, _case(ground, plan, inference, number))
+                scoring.check(inference, case_of(ground, plan, inference, number))
             except UserError as error:
                 if name in named:
                     raise
@@ -134,7 +134,8 @@ def check(ground: AttackContext, plan: AttackPlan, named: Collection[str] = ()) 
     return replace(plan, inferences=kept), tuple(reasons)
 
 
-def _case(ground: AttackContext, plan: AttackPlan, inference: Inference, number: int | None) -> InferenceCase:
+def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference, number: int | None) -> InferenceCase:
+    """Return the evidence of an inference on a run, and its truth; ``number`` is the round, None for the last stored."""
     from fedpriv.evidence.disclosed import disclosed_labels
     from fedpriv.evidence.gather import gather
     from fedpriv.evidence.held import held_in_run, used_in_round

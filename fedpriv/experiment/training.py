@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
-from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.listener import SILENT, Listener, Report
+from fedpriv.util.pace import Pace
 
 if TYPE_CHECKING:
     from fedpriv.federation.client_part import Engine
     from fedpriv.federation.prepared import Federation
-    from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.federation.run_directory import RunConfig, RunDirectory
     from fedpriv.federation.summary import RunSummary
 
 
@@ -65,12 +67,12 @@ def train_run(
         directory = RunDirectory.open(out) if resume else RunDirectory.create(out, config)
         if resume and directory.complete:
             return directory.summary
-        _tell_unsampled(federation, listener)
+        _tell_facts(federation, listener)
         listener.resumable()
         here = engine is not None or config.engine.superlink is None
         if here:
             with opened(federation, engine) as clients, listener.progress(f"training {config.method}") as report:
-                run(federation, directory, clients, report)
+                run(federation, directory, clients, _paced(federation, directory, report, listener))
     summary = directory.summary if here else deployed(directory, device, listener)  # another process holds it
     if summary.failures:
         times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
@@ -78,9 +80,29 @@ def train_run(
     return summary
 
 
-def _tell_unsampled(federation: Federation, listener: Listener) -> None:
+def _paced(federation: Federation, directory: RunDirectory, report: Report, listener: Listener) -> Pace:
+    """Return a report that tells from the first round how long all will take, by the images that each client has."""
+    rounds, a_round = federation.config.rounds, len(federation.participants(1))
+    sizes = [max(1, len(setup.train)) for setup in federation.clients]
+    steps = [sizes[client] for number in range(1, rounds + 1) for client in federation.participants(number)]
+    until = [0, *accumulate(steps)]
+    pace = Pace(
+        report,
+        listener,
+        "client steps",
+        share=lambda done, planned: until[min(done, len(steps))] / until[-1],
+        ripe=lambda done: done > a_round,  # then a round's evaluation is in it
+    )
+    pace.resumed((directory.newest_checkpoint() or 0) * a_round)
+    return pace
+
+
+def _tell_facts(federation: Federation, listener: Listener) -> None:
+    """Tell what was done to the images, and which clients no round samples."""
     from fedpriv.federation.unsampled import unsampled_facts, warning
 
+    if federation.data.dataset.brought:
+        listener.say(f"{federation.data.dataset.name}: {federation.data.dataset.brought}")
     config = federation.config
     absent = unsampled_facts(federation.unsampled(config.rounds), federation.clients, config.unsampled)
     if absent is not None and config.unsampled != "left_out":

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.convergence import overall
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
-from fedpriv.federation.run_directory import RunConfig, RunDirectory
+from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
 from fedpriv.federation.summary import (
     ClientFailure,
     Communication,
@@ -143,6 +143,7 @@ def summarise(
     unsampled: Unsampled | None,
     defenses: tuple[DefenseFacts, ...],
     privacy: Sequence[Mapping[str, Any]],
+    images: str = "",
 ) -> RunSummary:
     """Return the summary of a finished run from its lines.
 
@@ -153,11 +154,13 @@ def summarise(
         unsampled: its clients that no round sampled.
         defenses: in the order in which they were applied.
         privacy: the guarantees that they account for.
+        images: what was done to the data set's images.
     """
     lines, totals = directory.rounds(), count(directory.ledger())
     return RunSummary(
         method=config.method,
-        dataset=config.dataset,
+        dataset=dataset_title(config),
+        images=images,
         rounds=len(lines),
         accuracy={when: _over_rounds(lines, when) for when in lines[-1].accuracy},
         communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),

@@ -17,7 +17,7 @@ from fedpriv.federation.defense import Defense, DefensePipeline
 from fedpriv.federation.footprint import refuse_images, refuse_networks
 from fedpriv.federation.method import ClientSetup, GuardedTraining, Method, ServerSetup, State
 from fedpriv.federation.plans import check_plan, protection_plan
-from fedpriv.federation.run_directory import RunConfig
+from fedpriv.federation.run_directory import RunConfig, dataset_title
 from fedpriv.federation.states import on_device
 from fedpriv.federation.validation import refuse_useless
 from fedpriv.models import default_width, family
@@ -110,6 +110,7 @@ def load_data(config: RunConfig, *, download: bool = False) -> tuple[FederatedDa
     with blaming("dataset"):
         dataset = load_dataset(config.dataset, source)
     refuse_images(dataset)
+    dataset = replace(dataset, name=dataset_title(config))
     public = None
     if config.public:
         dataset, public = public_split(dataset, config.public, seed)

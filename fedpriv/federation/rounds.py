@@ -213,7 +213,8 @@ def _summary(federation: Federation, directory: RunDirectory, untrained: tuple[i
     privacy = federation.pipeline.privacy(protection_plan(config, method, federation.clients))
     work = client_operations(method, federation.clients, federation.server)
     absent = unsampled_facts(untrained, federation.clients, config.unsampled)
-    return summarise(directory, config, work, unsampled=absent, defenses=defenses, privacy=privacy)
+    done = federation.data.dataset.brought
+    return summarise(directory, config, work, unsampled=absent, defenses=defenses, privacy=privacy, images=done)
 
 
 def _standing(federation: Federation, directory: RunDirectory) -> _Standing:

@@ -49,7 +49,7 @@ from fedpriv.util.files import (
     write_json,
     write_text,
 )
-from fedpriv.util.folders import occupied
+from fedpriv.util.folders import occupied, telling_name
 from fedpriv.util.manifest import mark
 from fedpriv.util.record import Record, first_fault
 from fedpriv.wire.ledger import Entry
@@ -154,10 +154,10 @@ class RunConfig:
 
 
 def dataset_title(config: RunConfig) -> str:
-    """Return a run's data set as tables and pictures call it: a folder of images goes by its own name."""
-    if config.dataset == "folder" and config.data_dir is not None:
-        return Path(config.data_dir).name
-    return config.dataset
+    """Return a run's data set as it is called wherever it is named: a folder of images goes by its own name."""
+    if config.dataset != "folder" or config.data_dir is None:
+        return config.dataset
+    return "/".join(telling_name(Path(config.data_dir))) or config.dataset
 
 
 @dataclass(frozen=True)

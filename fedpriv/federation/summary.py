@@ -270,6 +270,7 @@ class RunSummary(Record):
         validation: on validation images, by when it was taken; empty without any.
         engine: what ran the clients.
         failures: how often a sampled client left its round.
+        images: in words, what was done to how many images so that all have one shape; empty where all are as stored.
     """
 
     format: Literal[2] = 2
@@ -288,3 +289,4 @@ class RunSummary(Record):
     validation: Mapping[str, ValidationAccuracy] = {}
     engine: str = "local"
     failures: int = 0
+    images: str = ""

@@ -93,7 +93,7 @@ def _setting(about: About) -> str:
     work = local_work(run)
     return (
         f"{about.dataset}, {run.clients} clients ({partition.name.replace('_', ' ')}{detail}), {rounds}, "
-        f"models {run.models}" + (f", {work}" if work else "")
+        f"models {run.models}" + (f", {work}" if work else "") + (f"; {about.images}" if about.images else "")
     )
 
 

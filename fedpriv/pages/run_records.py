@@ -217,8 +217,8 @@ def _accuracy(pairs: Sequence[Sequence[Sequence[int]]], left_out: Sequence[Seque
 # ---------------------------------------------------------------- settings
 
 
-def settings(config: RunConfig) -> dict[str, str]:
-    """Return the choices made for a run, in words; those left at nothing are left out."""
+def settings(config: RunConfig, images: str = "") -> dict[str, str]:
+    """Return the choices made for a run, and what was done to its images, in words; those left at nothing are left out."""
     partition, training = config.partition, config.training
     detail = {
         "dirichlet": f", alpha {partition.alpha:g}",
@@ -229,6 +229,7 @@ def settings(config: RunConfig) -> dict[str, str]:
         "data set": dataset_title(config),
         "images per class": config.per_class,
         "image size": config.image_size,
+        "images": images or None,
         "partition": f"{partition.name.replace('_', ' ')}{detail}",
         "least images of a client": partition.least_per_client,
         "clients with half their training images": f"{partition.halved_clients:g}"
@@ -276,7 +277,7 @@ TEST_IMAGES = (
 
 def shared_settings(runs: Sequence[RunRecord]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the settings that all runs share, and the names of the others."""
-    each = [settings(run.config) for run in runs]
+    each = [settings(run.config, run.summary.images) for run in runs]
     names = list(dict.fromkeys(name for one in each for name in one))
     shared = {name: each[0][name] for name in names if all(one.get(name) == each[0].get(name) for one in each)}
     return shared, tuple(name for name in names if name not in shared)

@@ -252,7 +252,7 @@ def _by_scalars(runs: Sequence[RunRecord]) -> list[Picture]:
 def _section(number: int, run: RunRecord, differing: Sequence[str], redact: str) -> Section:
     trained, received = (run.at(moment).per_client[-1] for moment in MOMENTS)
     images = run.at("after_training").total[-1]
-    own = settings(run.config)
+    own = settings(run.config, run.summary.images)
     clients = Picture(
         f"clients-{number}-{run.config.method}.svg",
         curves.client_bars(trained, received, f"{run.config.method}: clients in round {run.rounds[-1]}"),

@@ -174,3 +174,17 @@ def _try_to_make(path: Path) -> None:
         for place in reversed(made):
             with contextlib.suppress(OSError):  # somebody else put something there
                 place.rmdir()
+
+
+_PARTS = ("train", "test", "val", "valid", "validation", "images", "data")
+
+
+def telling_name(path: Path) -> tuple[str, ...]:
+    """Return a folder's name, after that of the folder around it where it says nothing alone; none for the root.
+
+    >>> telling_name(Path("data/birds")), telling_name(Path("data/birds/train"))
+    (('birds',), ('birds', 'train'))
+    """
+    place = Path(os.path.abspath(path))
+    named = (place.parent.name, place.name) if place.name in _PARTS else (place.name,)
+    return tuple(filter(None, named))

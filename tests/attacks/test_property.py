@@ -172,7 +172,7 @@ def test_shadow_clients_upload_what_they_are_shown():
     ):
         like = Observation(2, 0, (upload,), (head,))
         made, again = (
-            shadow_clients(like, own, 10, 3, 0, training=short, mechanism="RAP", batch=BatchFacts(8, 0.1, 2))
+            tuple(shadow_clients(like, own, 10, 3, 0, training=short, mechanism="RAP", batch=BatchFacts(8, 0.1, 2)))
             for _ in range(2)
         )
         assert [type(one.observation.upload[0]) for one in made] == [type(upload)] * 3
@@ -182,7 +182,7 @@ def test_shadow_clients_upload_what_they_are_shown():
             expect_same(a.counts, b.counts)
     few = Samples(images[:20], own.labels[:20])
     with pytest.raises(UserError, match="expected at least 40"):
-        shadow_clients(like, few, 10, 3, 0, training=short, mechanism="RAP", batch=None)
+        tuple(shadow_clients(like, few, 10, 3, 0, training=short, mechanism="RAP", batch=None))
 
 
 # ---------------------------------------------------------------- kernels

@@ -256,3 +256,38 @@ def test_packed_files_of_torchvision_have_a_bounded_size(tmp_path):
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").symlink_to("/dev/zero")
     refused("mnist", "train-images-idx3-ubyte: is no regular file", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("beside", [("test",), ("val",), ("valid",), ("validation",), ("val", "test")])
+def test_the_part_beside_train_may_have_any_of_its_usual_names(tmp_path, beside):
+    for number, part in enumerate(("train", *beside)):
+        for place, name in enumerate("ab"):
+            flat_image(tmp_path / part / name / "1.png", 10 * number + place)
+    dataset = load_dataset("folder", SourceOptions(tmp_path))
+    assert (len(dataset.samples), dataset.n_official_train) == (2 + 2 * len(beside), 2)
+    assert first_pixels(dataset)[:2] == [0, 1]
+
+
+def test_classes_may_be_called_as_parts_are(tmp_path):
+    for name in ("valid", "invalid"):
+        flat_image(tmp_path / name / "1.png", 1)
+    assert load_dataset("folder", SourceOptions(tmp_path)).class_names == ("invalid", "valid")
+
+
+def test_what_is_done_to_images_is_told(tmp_path):
+    flat_image(tmp_path / "a" / "1.png", 1, size=(8, 8))
+    flat_image(tmp_path / "a" / "2.png", 1, size=(20, 10))
+    flat_image(tmp_path / "b" / "1.png", 1, size=(30, 40), mode="L")
+    flat_image(tmp_path / "b" / "2.png", 1, size=(8, 8), mode="RGBA")
+    assert load_dataset("folder", SourceOptions(tmp_path, image_size=8)).brought == (
+        "2 of 4 images scaled from 20x10 to 30x40 to 8x8 (2 of them cropped to a square first); 1 of 4 images made colour "
+        "that are grey; 1 of 4 images without the transparency that they are stored with"
+    )
+
+
+def test_of_images_that_stay_as_they_are_nothing_is_told(tmp_path):
+    for number in range(3):
+        flat_image(tmp_path / "a" / f"{number}.png", 1)
+    assert load_dataset("folder", SourceOptions(tmp_path)).brought == ""
+    assert load_dataset("digits", SourceOptions()).brought == ""
+    assert load_dataset("digits", SourceOptions(image_size=4)).brought == "1,797 images scaled from 8x8 to 4x4"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import Declared
-from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, Progress
 from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.util.errors import UserError
 
@@ -48,6 +48,7 @@ class InferenceProblem:
         disclosed: client -> what it said in clear in any round; of one that is not there its newest upload is asked.
         colluders: client -> how many images of each class it has ``(C,)`` int64, of clients in league with the attacker.
         seed: of everything drawn.
+        progress: called with (units done, units planned) by an inference whose work has units.
     """
 
     observations: tuple[Observation, ...]
@@ -57,6 +58,7 @@ class InferenceProblem:
     disclosed: Mapping[int, Said] = field(default_factory=dict)
     colluders: Mapping[int, Tensor] = field(default_factory=dict)
     seed: int = 0
+    progress: Progress | None = None
 
     @property
     def uploads(self) -> dict[int, Observation]:

@@ -315,7 +315,7 @@ class PropertyInference(Inference):
             return found, f"{some}the {len(uploads) - 1} other clients, in league with the attacker"
         assert knowledge.public_images is not None
         assert knowledge.public_labels is not None
-        known = shadow_clients(
+        made = shadow_clients(
             next(seen for k, seen in uploads.items() if k not in asked.certain),
             Samples(knowledge.public_images, knowledge.public_labels),
             n_classes,
@@ -325,6 +325,11 @@ class PropertyInference(Inference):
             mechanism=self.mechanism,
             batch=knowledge.batch,
         )
+        known = []
+        for client in made:
+            known.append(client)
+            if problem.progress is not None:
+                problem.progress(len(known), self.shadow_clients)
         fitted = self.learn(known, asked.question, n_classes)
         return dict.fromkeys(uploads, fitted), f"{some}{len(known)} shadow clients"
 

@@ -7,7 +7,7 @@ towards broadcast prototypes and class outputs where there are some.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,7 @@ def shadow_clients(
     training: ShadowTraining,
     mechanism: Mechanism,
     batch: BatchFacts | None,
-) -> tuple[KnownClient, ...]:
+) -> Iterator[KnownClient]:
     """Make up clients that upload what ``like`` does: its kind, the width of its vectors, and its broadcast are copied.
 
     Args:
@@ -76,7 +76,6 @@ def shadow_clients(
             f"run with {argument('public')} N)"
         )
     template = _Template(like, n_classes, training, mechanism, batch)
-    made = []
     for place in range(number):
         rng = generator(seed, "shadow client", place)
         index = _holding(own.labels.cpu(), n_classes, place, rng)
@@ -84,8 +83,7 @@ def shadow_clients(
         model = template.trained(held, derive_seed(seed, "shadow client", place), rng)
         upload = template.uploaded(model, held, rng)
         counts = torch.bincount(held.labels.cpu(), minlength=n_classes)
-        made.append(KnownClient(Observation(like.round, -1 - place, (upload,), like.broadcast), counts))
-    return tuple(made)
+        yield KnownClient(Observation(like.round, -1 - place, (upload,), like.broadcast), counts)
 
 
 def _holding(labels: Tensor, n_classes: int, place: int, rng: torch.Generator) -> Tensor:

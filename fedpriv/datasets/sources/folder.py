@@ -11,11 +11,15 @@ from fedpriv.datasets.types import Dataset
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 
-LAYOUT = "train/ and test/ with one folder per class, or one folder per class"
+LAYOUT = "train/ and test/ (or val/) with one folder per class, or one folder per class"
+BESIDE = ("test", "val", "valid", "validation")
+"""Names of the parts beside ``train/``; where there are several, all of them are taken."""
 
 
 def load_folder(options: SourceOptions) -> Dataset:
     """Load images from ``data_dir``: ``train/`` and ``test/`` with one folder per class, or class folders alone.
+
+    ``val/``, ``valid/`` and ``validation/`` are taken as ``test/`` is.
 
     Classes are the folder names in sorted order, images are in the order of their file names. With class folders alone
     every image counts as training part. Images are grey if all files are, else colour.
@@ -29,12 +33,16 @@ def load_folder(options: SourceOptions) -> Dataset:
     found = {path.name: path for path in subfolders(root)}
     if not found:
         raise UserError(f"no folders in {root}: expected {LAYOUT}")
-    if ("train" in found) != ("test" in found):
-        there, missing = ("train", "test") if "train" in found else ("test", "train")
+    beside = [name for name in BESIDE if name in found]
+    alone = "test" in found or set(found) <= set(BESIDE)  # "valid" may be a class
+    if not beside if "train" in found else alone:
+        there, missing = ("train", "test") if "train" in found else (beside[0], "train")
         raise UserError(
             f"{root} has {there}/ but no {missing}/; to use only {there}/ give {argument('data_dir')} {root / there}"
         )
-    parts = [(found["train"], True), (found["test"], False)] if "train" in found else [(root, True)]
+    parts = [(root, True)]
+    if "train" in found:
+        parts = [(found["train"], True), *((found[name], False) for name in beside)]
     class_names = [path.name for path in subfolders(parts[0][0])]
     if not class_names:
         raise UserError(f"no class folders in {parts[0][0]}: expected {LAYOUT}")

@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from fedpriv.datasets.shaping import first_per_class
+from fedpriv.datasets.sources.brought import GREY_MODES, Brought
 from fedpriv.datasets.sources.foreign_image import SUFFIXES, opened
 from fedpriv.datasets.sources.options import SourceOptions
 from fedpriv.datasets.types import Dataset, Samples
@@ -20,8 +21,6 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import entries
 from fedpriv.util.memory import require
-
-GREY_MODES = frozenset({"1", "L", "LA"})
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,17 @@ def read_dataset(
     labels = np.array([file.label for file in files], dtype=np.int64)
     kept = [files[int(position)] for position in first_per_class(labels, options.per_class)]
     wanted = options.channels or channels or (1 if all(_is_grey(file.path) for file in kept) else 3)
-    images = _decode([file.path for file in kept], wanted, options.image_size)
+    brought = Brought()
+    images = _decode([file.path for file in kept], wanted, options.image_size, brought)
     kept_labels = torch.tensor([file.label for file in kept], dtype=torch.int64)
     n_train = sum(file.official_train for file in kept)
-    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train)
+    done = brought.words(wanted, options.image_size)
+    return Dataset(name, Samples(images, kept_labels), tuple(class_names), n_train, done)
 
 
-def _decode(paths: Sequence[Path], channels: int, size: int | None) -> Tensor:
+def _decode(paths: Sequence[Path], channels: int, size: int | None, brought: Brought) -> Tensor:
     """Return ``(n, channels, height, width)`` bytes; every image must have the size of the first."""
-    first = _pixels(paths[0], channels, size)
+    first = _pixels(paths[0], channels, size, brought)
     _, height, width = first.shape
     require(
         len(paths) * first.numel(),
@@ -81,7 +82,7 @@ def _decode(paths: Sequence[Path], channels: int, size: int | None) -> Tensor:
     )
     images = torch.empty((len(paths), *first.shape), dtype=torch.uint8)
     for position, path in enumerate(paths):
-        pixels = first if position == 0 else _pixels(path, channels, size)
+        pixels = first if position == 0 else _pixels(path, channels, size, brought)
         if pixels.shape != first.shape:
             here, there = (f"{shape[2]}x{shape[1]}" for shape in (pixels.shape, first.shape))
             raise UserError(
@@ -91,9 +92,10 @@ def _decode(paths: Sequence[Path], channels: int, size: int | None) -> Tensor:
     return images
 
 
-def _pixels(path: Path, channels: int, size: int | None) -> Tensor:
-    """Return one image as ``(channels, height, width)`` bytes."""
+def _pixels(path: Path, channels: int, size: int | None, brought: Brought) -> Tensor:
+    """Return one image as ``(channels, height, width)`` bytes, and count what is done to it."""
     with opened(path) as image:
+        brought.note(image, channels, size)
         picture = image.convert("L" if channels == 1 else "RGB")
         if size is not None:
             picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)

@@ -24,6 +24,7 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import append_lines, read_lines
 from fedpriv.util.listener import Listener
+from fedpriv.util.pace import Pace
 from fedpriv.util.seeds import derive_seed
 
 SCORES: Final = "scores.jsonl"
@@ -116,7 +117,8 @@ class PlannedAudit:
         coins = self.asked.coins()
         if self.canaries is None:
             with listener.progress("training with canaries") as report:
-                scores = training_scores(self.federation, self.asked.canaries, self.asked.seed, report)
+                pace = Pace(report, listener, "rounds with canaries")
+                scores = training_scores(self.federation, self.asked.canaries, self.asked.seed, pace)
         else:
             scores = _behind_defenses(self.canaries, coins, folder, listener)
         if not bool(np.isfinite(scores).all()):
@@ -130,7 +132,7 @@ class PlannedAudit:
             independent=self.canaries is not None,
             way="training" if self.canaries is None else "uploads",
             method=self.federation.method.name,
-            dataset=self.federation.config.dataset,
+            dataset=self.federation.data.dataset.name,
             defense=" + ".join(one.label for one in facts) or "none",
         )
 
@@ -202,6 +204,8 @@ def _behind_defenses(
     found = [float(row["score"]) for row in known][:number]
     fresh: list[dict[str, Any]] = []
     with listener.progress("canaries behind the defenses") as report, torch.no_grad():
+        pace = Pace(report, listener, "canaries")
+        pace.resumed(len(found))
         for canary in range(len(found), number):
             score = canaries.score(canary, included=bool(coins[canary]))
             found.append(score)
@@ -209,5 +213,5 @@ def _behind_defenses(
             if len(fresh) == TOGETHER or canary + 1 == number:
                 append_lines(path, fresh)
                 fresh = []
-            report(canary + 1, number, f"{canary + 1:,} of {number:,}")
+            pace(canary + 1, number, f"{canary + 1:,} of {number:,}")
     return np.array(found)

@@ -12,7 +12,7 @@ from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.client_states import refuse_mixed
 from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, every_round, kept_rounds, planned_rounds, rounds_to_keep, usable_rounds
-from fedpriv.experiment.asked import plan_of, with_settings
+from fedpriv.experiment.asked import plan_of, refuse_kind, with_settings
 from fedpriv.experiment.crew import crew
 from fedpriv.experiment.execution import AttackContext, attack_all, collected, open_ground, without_points
 from fedpriv.experiment.federation_settings import (
@@ -24,6 +24,7 @@ from fedpriv.experiment.federation_settings import (
     sets_images_aside,
     texts,
 )
+from fedpriv.experiment.foresight import Foresight
 from fedpriv.experiment.inference import check, measure_all
 from fedpriv.experiment.plan import (
     AttackPlan,
@@ -41,7 +42,7 @@ from fedpriv.experiment.shares import Suite, workers_for
 from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
-from fedpriv.federation.run_directory import RunDirectory
+from fedpriv.federation.run_directory import RunDirectory, dataset_title
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
@@ -189,13 +190,14 @@ def _attack(
     if path is None:
         config = _quick_config(asked, settings)
         _refuse_without_images(asked.plan.card, config)
+        refuse_kind(target, config, download=download)
         _refuse_mixed(target, config)
     plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
     workers = workers_for(settings.get("workers", "auto"), plan)
     notices = _Notices(listener, [*asked.refusals, *plan.left_out()])
-    ground, request = None, Request.of(plan, path, config)
+    ground, request, foresight = None, Request.of(plan, path, config), Foresight(listener, workers)
     if path is not None:
         # What an existing run cannot give is refused before a folder is made.
         ground, plan = _prepare(path, plan, asked.named, notices)
@@ -212,9 +214,11 @@ def _attack(
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         with crew(workers, listener, patient=settings.get("workers", "auto") == "auto") as hands:
             if config is not None:
-                _train(folder / "run", config, device=device, download=download, listener=listener)
+                told = foresight.while_training(config, plan)
+                _train(folder / "run", config, device=device, download=download, listener=told)
             if ground is None:
                 ground, plan = _prepare(folder / "run", plan, asked.named, notices)
+            foresight.before_attacking(folder, ground, plan)
             hands.work_off(Suite(ground.run.path, folder, plan, asked.named, command), ground)
         results = attack_all(folder, ground, plan, command=command, listener=listener)
         measured = measure_all(folder, ground, plan, command=command, named=asked.named, listener=listener)
@@ -380,7 +384,7 @@ def _train(path: Path, config: RunConfig, *, device: str, download: bool, listen
     if resume and RunDirectory.open(path).complete:
         return
     listener.say(
-        f"no {argument('run')}: training {config.method} on {config.dataset}: {config.clients} clients, models "
+        f"no {argument('run')}: training {config.method} on {dataset_title(config)}: {config.clients} clients, models "
         f"{config.models}, {config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}"
     )
     train_run(path, config, device=device, download=download, resume=resume, listener=listener)

@@ -177,7 +177,7 @@ def _datasets() -> list[dict[str, str]]:
         "digits": "embedded, 1,797 images of 8x8",
         "plane": "drawn from the run's seed",
         "tiny-imagenet": f"{argument('data_dir')} with tiny-imagenet-200/ in its original layout",
-        "folder": f"{argument('data_dir')} with train/ and test/, or one folder a class",
+        "folder": f"{argument('data_dir')} with train/ and test/ (or val/), or one folder a class",
     }
     return [
         {

@@ -12,6 +12,7 @@ from fedpriv.experiment.federation_settings import FederationSettings, named_con
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
 from fedpriv.federation.prepared import load_division
+from fedpriv.federation.run_directory import dataset_title
 from fedpriv.util import folders
 from fedpriv.util.arguments import argument
 from fedpriv.util.files import write_json
@@ -81,6 +82,6 @@ def data(
     federated, _ = load_division(config, download=download)
     rows = holdings_table(federated)
     with folders.output(folder, "data", force=force):
-        write_json(folder / "about.json", {"dataset": config.dataset, "seed": seed, "clients": rows})
+        write_json(folder / "about.json", {"dataset": dataset_title(config), "seed": seed, "clients": rows})
         draw_holdings(federated, folder / "holdings.png")
-    return Holdings(folder, config.dataset, tuple(rows), scratch)
+    return Holdings(folder, dataset_title(config), tuple(rows), scratch)

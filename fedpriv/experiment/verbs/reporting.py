@@ -31,6 +31,7 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.pace import Pace
 
 Reportable = AttackResult | Run | PrivacyAudit | str | Path
 
@@ -188,7 +189,8 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
     if not runs:
         raise UserError(f"{argument('representations')}: applies to runs, but only attacks were given")
     found: dict[Path, Representations | str] = {}
-    with listener.progress("representing images") as advance:
+    with listener.progress("representing images") as report:
+        pace = Pace(report, listener, "runs")
         for number, path in enumerate(runs, start=1):
             directory = RunDirectory.open(path)
             try:
@@ -196,7 +198,7 @@ def _represented(of: str | None, runs: Sequence[Path], listener: Listener) -> di
                 found[path] = stored_representations(federation, directory, kinds[of])
             except UserError as error:  # data that are gone cost a picture, not the page
                 found[path] = str(error)
-            advance(number, len(runs), path.name)
+            pace(number, len(runs), path.name)
     return found
 
 

@@ -27,6 +27,7 @@ from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.pace import Pace
 
 _NOT_STORED = "inference stores no scores of single candidates; attack again"
 
@@ -51,7 +52,7 @@ def score(
         metrics: measures of your own, ``package.module:NAME``; one or several. Those of installed packages need no naming.
         redact: ``blur`` or ``omit`` pictures of people in these folders, for good: they cannot be scored again
             (docs/redaction.md). Pages that were made before are not made again.
-        listener: hears of what is not scored again.
+        listener: hears of the progress, and of what is not scored again.
 
     Returns:
         The new records by attack directory.
@@ -64,9 +65,13 @@ def score(
     rule = read_rule(redact)
     paths = given_folders(results, (AttackResult,))
     records: dict[Path, ReconstructionRecord] = {}
-    for directory in attack_directories(paths):
-        with ownership.held_with_those_around(directory):
-            records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
+    directories = attack_directories(paths)
+    with listener.progress("scoring") as report:
+        pace = Pace(report, listener, "attacks that are scored")
+        for done, directory in enumerate(directories, start=1):
+            with ownership.held_with_those_around(directory):
+                records[directory] = _score(directory, seed, texts("metrics", metrics), rule)
+            pace(done, len(directories), directory.name)
     if rule != NONE:
         listener.say("pages that were made of these before show what they showed; make them again with report")
     for path in inference_directories(paths):

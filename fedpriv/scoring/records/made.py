@@ -124,6 +124,7 @@ class Provenance(Identity):
     Attributes:
         options: of the attack.
         run: configuration of the attacked run; None for uploads that were made elsewhere.
+        images: in words, what was done to how many images of its data set so that all have one shape; empty for nothing.
         defenses: of the run, in the order in which they are applied.
         command: that does the same again, or empty.
         labels: what the study that holds the result calls it; None outside studies.
@@ -131,6 +132,7 @@ class Provenance(Identity):
 
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
     run: RunConfig | None = None
+    images: str = ""
     defenses: tuple[DefenseFacts, ...] = ()
     command: str = ""
     labels: Labels | None = None
