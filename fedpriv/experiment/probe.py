@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 STEADY = 0.4
 """Seconds between two iterations from which the others' time is known."""
-MOST = 6.0
+MOST = 2.0
 """Seconds after which one attack is broken off, wherever it is."""
-COMPUTED = 1.5
+COMPUTED = 0.8
 """Seconds of computing after which it is broken off at its next unit: fewer than :data:`MOST` unless the machine is busy."""
-ALTOGETHER = 15.0
+ALTOGETHER = 4.0
 """Seconds after which no further attack is begun."""
 
 
@@ -61,7 +61,8 @@ class Probed:
     def basis(self) -> str:
         """The work from which the time was estimated, in words."""
         some = f"{self.timed} of {self.of}" if self.timed < self.of else f"{self.of}"
-        return f"the first iterations of {some} attack{'s' if self.of > 1 else ''} here, without scoring"
+        said = f"the first iterations of {some} attack{'s' if self.of > 1 else ''} here, at full budget and without scoring"
+        return said
 
 
 def _on() -> bool:
