@@ -61,8 +61,8 @@ class Probed:
     def basis(self) -> str:
         """The work from which the time was estimated, in words."""
         some = f"{self.timed} of {self.of}" if self.timed < self.of else f"{self.of}"
-        said = f"the first iterations of {some} attack{'s' if self.of > 1 else ''} here, at full budget and without scoring"
-        return said
+        noun = "attack" if self.of == 1 else "attacks"
+        return f"the first iterations of {some} {noun} here, at full budget and without scoring"
 
 
 def _on() -> bool:

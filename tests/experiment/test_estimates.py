@@ -125,7 +125,7 @@ def test_attacks_on_a_run_are_told_of_before_the_first_is_done_and_results_stay_
     silent = fedpriv.attack(trained, out=tmp_path / "silent", **given)
     ((seconds, basis, done),) = heard.times
     assert seconds > 0
-    assert basis == "estimated from the first iterations of 2 attacks here, without scoring"
+    assert basis == "estimated from the first iterations of 2 attacks here, at full budget and without scoring"
     assert done == 0
     _same(told, silent)
 
