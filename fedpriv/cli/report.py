@@ -14,7 +14,11 @@ from fedpriv.util.folders import numbered
 
 @click.command()
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: results/report).")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the report (default: results/report, or index in the folder).",
+)
 @click.option("--target-accuracy", type=float, help="For runs: the cost of reaching it (default: 0.7).")
 @click.option(
     "--target-of", help="Which accuracy that is: pooled over test images (default), or the mean over clients."
@@ -29,6 +33,7 @@ from fedpriv.util.folders import numbered
     type=click.Path(path_type=Path),
     help="Folder of entries (see fedpriv leaderboard): say where uploads stand among twenty or more of their kind.",
 )
+@click.option("--index", is_flag=True, help="Instead: a page over all that the folders hold, an entry for each result.")
 @click.option("--strict", is_flag=True, help="Refuse what is unfinished (run, suite, study) or damaged; default: warn.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @click.option("--open", "opened", is_flag=True, help="Show the page in the browser when it is made.")
@@ -37,6 +42,7 @@ from fedpriv.util.folders import numbered
 def report(
     directories: tuple[Path, ...],
     out: Path | None,
+    index: bool,
     opened: bool,
     as_json: bool,
     quiet: bool,
@@ -45,11 +51,14 @@ def report(
     """Report on attack and run directories, studies, and folders that hold some of them.
 
     Attacks give report.html, report.md and results.csv: what leaked. Runs give runs.html, runs.md, runs.csv and
-    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded.
+    pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded. With --index
+    the folders are searched to any depth, and index.html has an entry for each result: what it found, and its own page.
     """
+    place = directories[0] / "index" if index else Path("results") / "report"
     written = fedpriv.report(
         directories,
-        out=out or numbered(Path("results") / "report"),
+        out=out or numbered(place),
+        index=index,
         listener=common.Terminal(quiet=quiet, as_json=True, foretell=not (quiet or as_json)),
         **flags,
     )

@@ -35,7 +35,7 @@ def result_directories(paths: Sequence[Path]) -> tuple[dict[Kind, list[Path]], l
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; expected one that attack, train or audit made")
-        kinds = [(place, kind) for place in _inside(path) if (kind := _kind(place)) is not None]
+        kinds = [(place, kind) for place in _inside(path) if (kind := holds(place)) is not None]
         if not kinds:
             strangers.append(
                 f"{path}: holds neither an attack result (about.json) nor a run (config.json), nor a study"
@@ -59,7 +59,7 @@ def each_once(results: Iterable[tuple[Path, T]]) -> dict[Path, T]:
 
 def _inside(path: Path, depth: int = 2) -> list[Path]:
     """Return a result folder itself, or the result folders at most ``depth`` levels below it."""
-    if _kind(path) is not None:
+    if holds(path) is not None:
         return [path]
     if depth == 0 or not path.is_dir():
         return []
@@ -78,7 +78,7 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
             continue
         done = (suite / "report.html").is_file()  # written last
         # Of a suite that is done, a damaged result is told of where it is read.
-        missing = [name for name in wanted if not (_kind(suite / name) if done else _is_result(suite / name))]
+        missing = [name for name in wanted if not (holds(suite / name) if done else _is_result(suite / name))]
         if missing and done:
             told = ", ".join(f"{name}{_without(suite / name)}" for name in missing)
             lines.append(f"{suite}: {told} missing, though it was made; restore it, or attack again")
@@ -110,7 +110,7 @@ def _wanted(suite: Path) -> list[str]:
     return names
 
 
-def _kind(path: Path) -> Kind | None:
+def holds(path: Path) -> Kind | None:
     """Return the kind of thing that a folder holds, or held before it was damaged."""
     if is_study(path):
         return "study"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.util.escape import Markdown, code_block, code_span, markdown, visible
@@ -36,6 +39,31 @@ def environment(*, autoescape: bool) -> Environment:
     if not autoescape:
         home.filters |= {"code": code_span, "block": code_block, "cells": markdown_cells}
     return home
+
+
+SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrolls sideways">'
+"""A box that tables scroll in, for who has no mouse."""
+
+
+def with_scripts(page: str, *names: str, values: Mapping[str, Any], filters: Mapping[str, Any] | None = None) -> str:
+    """Return a page as HTML, from a template that takes its ``script``, and the ``script_hash`` that its policy allows.
+
+    Args:
+        page: name of the template.
+        names: of the scripts, which run one after the other.
+        values: of the template.
+        filters: of it, beside those of every page.
+    """
+    from markupsafe import Markup
+
+    home = resources.files("fedpriv.pages") / "templates"
+    script = "\n".join((home / name).read_text("utf-8").strip() for name in names)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    own = {"script": Markup(script), "script_hash": f"sha256-{digest}"}
+    templates = environment(autoescape=True)
+    templates.filters |= filters or {}
+    html = templates.get_template(page).render({**values, **own})
+    return html.replace('<div class="scroll">', SCROLL)
 
 
 def _shown(value: Any) -> Any:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +20,7 @@ from fedpriv.pages.frontier import frontiers
 from fedpriv.pages.frontier_plot import WITHOUT_LOCAL, chart_style, effect_words, frontier_svg
 from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.left_out import LeftOut
-from fedpriv.pages.page import environment
+from fedpriv.pages.page import environment, with_scripts
 from fedpriv.pages.privacy_claims import told_claims
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
@@ -54,7 +52,16 @@ _TITLES = {"membership": membership_report.TITLE, "property": property_report.TI
 
 P = TypeVar("P", bound=Provenance)
 
-_SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="Table, scrolls sideways">'
+_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "number": number,
+    "span": span,
+    "gain_span": gain_span,
+    "label": lambda name: LABELS.get(name, name),
+    "objective": objective,
+    "effect": effect_words,
+    "gain": gain_words,
+}
+"""Of templates, beside those of every page."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +193,9 @@ def write_results(
     Raises:
         UserError: when an attack was not scored.
     """
-    attacks = [_redacted(attack, redact) for attack in attacks]
+    attacks = [redacted(attack, redact) for attack in attacks]
     called = {} if study is None else study.labels
-    found = [_called(attack, called) for attack in attacks]
+    found = [called_by(attack, called) for attack in attacks]
     scores = {folder: _labels(record, folder, called) for folder, record in inferred.items()}
     largest = largest_budgets(found, scored, lambda attack: attack.about)
     curves, rounds = budget_curves(in_order(found, scored)), round_curves(in_order(largest, scored))
@@ -208,7 +215,7 @@ def write_results(
     as_html, as_markdown = score_sections(scores, verdicts)
     written = {
         "report.html": _page({**values, "scores": as_html}),
-        "report.md": _render("report.md.j2", {**values, "scores": as_markdown}, autoescape=False),
+        "report.md": _markdown("report.md.j2", {**values, "scores": as_markdown}),
         **table_files("results.csv", csv_rows(found, verdicts, alone)),
         **(
             {"frontier.svg": frontier_svg(points)} | table_files("frontier.csv", frontier_rows(points))
@@ -232,12 +239,14 @@ def _labels(about: P, folder: Path, called: Mapping[Path, Labels]) -> P:
     return about.model_copy(update={"labels": called.get(folder.resolve())})
 
 
-def _redacted(attack: AttackRecord, rule: str) -> AttackRecord:
+def redacted(attack: AttackRecord, rule: str) -> AttackRecord:
+    """Return an attack whose pictures are shown by a rule, or by the stricter one by which it is stored."""
     kept = stricter(attack.about.redacted, rule)
     return replace(attack, about=attack.about.model_copy(update={"redacted": kept}))
 
 
-def _called(attack: AttackRecord, called: Mapping[Path, Labels]) -> AttackRecord:
+def called_by(attack: AttackRecord, called: Mapping[Path, Labels]) -> AttackRecord:
+    """Return an attack with the labels that a study gives it, by its resolved folder."""
     return replace(attack, about=_labels(attack.about, attack.directory, called))
 
 
@@ -310,18 +319,8 @@ def _values(
 def _page(values: Mapping[str, Any]) -> str:
     from markupsafe import Markup
 
-    script = (resources.files("fedpriv.pages") / "templates" / "report.js").read_text("utf-8").strip()
-    trusted = {
-        "script": Markup(script),
-        "chart_style": Markup(chart_style()),
-    }
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = _render(
-        "report.html.j2",
-        {**values, **trusted, "script_hash": f"sha256-{digest}", "contents": _contents(values), "markup": Markup},
-        autoescape=True,
-    )
-    return page.replace('<div class="scroll">', _SCROLL)
+    more = {"chart_style": Markup(chart_style()), "contents": _contents(values), "markup": Markup}
+    return with_scripts("report.html.j2", "report.js", values={**values, **more}, filters=_FILTERS)
 
 
 def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -350,15 +349,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(anchor, name) for anchor, name, there in wanted if there]
 
 
-def _render(template: str, values: Mapping[str, Any], *, autoescape: bool) -> str:
-    home = environment(autoescape=autoescape)
-    home.filters |= {
-        "number": number,
-        "span": span,
-        "gain_span": gain_span,
-        "label": lambda name: LABELS.get(name, name),
-        "objective": objective,
-        "effect": effect_words,
-        "gain": gain_words,
-    }
+def _markdown(template: str, values: Mapping[str, Any]) -> str:
+    home = environment(autoescape=False)
+    home.filters |= _FILTERS
     return home.get_template(template).render(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -101,18 +101,29 @@ def upload_cards(found: Sequence[Finding], attacks: Sequence[AttackRecord]) -> t
     """
     by_folder = {attack.directory: attack for attack in attacks}
     room = STRIPS_BYTES // max(len(found), 1)
-    return tuple(_card(finding, by_folder, room) for finding in found)
+    return tuple(
+        upload_card(finding, by_folder, lambda attack: picture_table(attack, room, quantiles=SHOWN))
+        for finding in found
+    )
 
 
-def _card(finding: Finding, attacks: Mapping[Path, AttackRecord], room: int) -> UploadCard:
+def upload_card(
+    finding: Finding, attacks: Mapping[Path, AttackRecord], strip: Callable[[AttackRecord], PictureTable | None]
+) -> UploadCard:
+    """Return the card of one finding.
+
+    Args:
+        finding: on the upload.
+        attacks: by their folders.
+        strip: makes the pictures of the attack that the finding shows.
+    """
     first = finding.first
     attack = None if first is None else attacks.get(first.folders[0])
-    strip = None if attack is None else picture_table(attack, room, quantiles=SHOWN)
     return UploadCard(
         finding=finding,
         marks=marks([one.verdict for one in finding.told]),
         attack="" if attack is None else title(scored(attack)),
-        strip=strip,
+        strip=None if attack is None else strip(attack),
         home=None if attack is None else attack.directory,
     )
 

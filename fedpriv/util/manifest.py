@@ -104,6 +104,16 @@ def identity(folder: Path) -> str | None:
     return str(head["id"]) if head.get("id") else None
 
 
+def kind(folder: Path) -> str | None:
+    """Return the kind of thing that a folder of ours was made to hold, or None for any other.
+
+    Raises:
+        UserError: as :func:`identity`.
+    """
+    head = None if identity(folder) is None else _head(folder / MARKER)
+    return None if head is None else str(head.get("kind"))
+
+
 def home_of(folder: Path) -> Path | None:
     """Return the nearest marked folder, this one or one above it."""
     return next((place for place in (folder, *folder.parents) if identity(place) is not None), None)

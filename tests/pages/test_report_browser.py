@@ -6,19 +6,16 @@ Needs Debian's chromium with its driver, and selenium; skips where one is missin
 import itertools
 import json
 import re
-import shutil
 from base64 import b64decode
-from pathlib import Path
 
 import pytest
+from browser import CONTRAST, axe, show
 from eval_cases import federated, firsts, images, reconstruction, truths
 from eval_cases import stored_attack as attack
 
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.pages.report import StudyFacts, UnfinishedCell, write_report
-
-selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install selenium)")
 
 ATTACKS = 20
 SCALARS = {"fedre": 138, "fedgh": 522, "fedallrep": 17344, "fedproto": 530}
@@ -56,36 +53,6 @@ def page(tmp_path_factory):
     failed = UnfinishedCell("fedre--none--s1", "fedre", "none", "entangled", 1, "failed", "stopped: not finite")
     write_report(homes, home / "report", study=StudyFacts(21, (failed,), commands=("fedpriv audit study.toml",)))
     return home / "report" / "report.html"
-
-
-@pytest.fixture(scope="module")
-def driver():
-    from selenium import webdriver
-    from selenium.common.exceptions import WebDriverException
-
-    chromium, helper = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or helper is None:
-        pytest.skip("chromium or chromedriver is not installed (apt-get install chromium chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    try:
-        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(helper))
-    except WebDriverException as error:
-        pytest.skip(f"chromium does not start here: {str(error).splitlines()[0]}")
-    yield browser
-    browser.quit()
-
-
-def show(driver, page, width=1400, theme="light"):
-    """Open the page anew at a width, in a colour scheme."""
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = {"media": "", "features": [{"name": "prefers-color-scheme", "value": theme}]}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    driver.get(page.as_uri())
 
 
 def column(driver, table, number):
@@ -191,35 +158,6 @@ def test_only_tables_scroll_sideways(driver, page, width):
         """return [...document.querySelectorAll("svg.chart text")].map((text) => text.getBoundingClientRect().height)"""
     )
     assert min(driver.execute_script(small)) >= 10
-
-
-CONTRAST = """
-    const level = (text) => {
-        const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
-            .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const opaque = (text) => !/rgba\\(.*, 0\\)|transparent/.test(text);
-    const behind = (element) => {
-        for (let at = element; at; at = at.parentElement) {
-            const colour = getComputedStyle(at).backgroundColor;
-            if (opaque(colour)) return colour;
-        }
-        return "rgb(255, 255, 255)";
-    };
-    const seen = new Map();
-    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    while (walk.nextNode()) {
-        const element = walk.currentNode.parentElement;
-        if (!walk.currentNode.textContent.trim() || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
-        const style = getComputedStyle(element);
-        const front = element.closest("svg") ? style.fill : style.color;
-        const [a, b] = [level(front), level(behind(element))];
-        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        const key = element.tagName + "." + (element.className.baseVal ?? element.className);
-        if (!seen.has(key) || seen.get(key) > ratio) seen.set(key, ratio);
-    }
-    return [...seen];"""
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -362,11 +300,5 @@ def test_a_page_over_one_upload_is_read_in_a_few_minutes(driver, small):
 
 @pytest.mark.parametrize(("width", "theme"), [(390, "light"), (768, "light"), (1280, "dark")])
 def test_axe_finds_nothing(driver, small, width, theme):
-    package = pytest.importorskip("axe_core_python", reason="axe is not installed (pip install axe-core-python)")
     show(driver, small, width, theme)
-    driver.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    script = (Path(package.__path__[0]) / "axe.min.js").read_text(encoding="utf-8")
-    driver.execute_cdp_cmd("Runtime.evaluate", {"expression": script})  # which the page's policy does not stop
-    found = driver.execute_async_script("const done = arguments[0]; axe.run().then(done)")
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
-    assert len(found["passes"]) > 20
+    assert axe(driver) == []
