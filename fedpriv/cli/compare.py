@@ -16,15 +16,25 @@ from fedpriv.cli import common
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for a page: intervals drawn, pictures of both.")
+@click.option("--force", is_flag=True, help="Replace the folder if it exists.")
+@common.redact_option
 @common.common_options
-def compare(before: Path, after: Path, as_json: bool, quiet: bool) -> None:
-    """Say what changed between two results of attacks, or two studies, and which of it is more than noise."""
-    found = fedpriv.compare(before, after)
+def compare(before: Path, after: Path, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
+
+    With --out also as a page, comparison.html: settings that differ, a drawn interval for each result, and pictures of
+    both where both attacked the same images.
+    """
+    found = fedpriv.compare(before, after, **flags)
     if as_json:
-        common.print_json(asdict(found) | {"verdict": found.verdict})
+        page = None if found.page is None else str(found.page)
+        common.print_json(asdict(found) | {"verdict": found.verdict, "page": page})
         return
     if not quiet:
         common.print_table(f"{before} -> {after}", [_shown(row) for row in found.rows], as_json=False)
+    if found.page is not None:
+        common.say(f"page: {found.page}", quiet=quiet, as_json=False)
     common.tell(*str(found).splitlines()[-1 if quiet else 0 :])
 
 

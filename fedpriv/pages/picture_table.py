@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
@@ -62,19 +62,30 @@ def picture_table(attack: AttackRecord, room: int, quantiles: Sequence[float] | 
     every = None if quantiles is None else False
     names, columns = grid_columns(attack, every, QUANTILES if quantiles is None else quantiles)
     names = [" ".join(name.split("\n")) for name in names]
-    encoded: list[list[str]] = []
+    table = encoded(names, columns, room)
+    return table if rule == NONE else replace(table, remark=f"Redacted: {RULES[rule]}. {table.remark}")
+
+
+def encoded(names: Sequence[str], columns: Sequence[Column], room: int) -> PictureTable:
+    """Return columns of images as a table of pictures.
+
+    Args:
+        names: of the rows.
+        columns: each with a cell a row.
+        room: bytes that the pictures may take on the page.
+    """
+    uris: list[list[str]] = []
     step: tuple[int | None, int] = _STEPS[0]
     for step in _STEPS:
-        encoded = [[_data_uri(image.detach().clamp(0, 1).numpy(), *step) for image, _ in c.cells] for c in columns]
-        if sum(len(uri) for column in encoded for uri in column) <= room:
+        uris = [[_data_uri(image.detach().clamp(0, 1).numpy(), *step) for image, _ in c.cells] for c in columns]
+        if sum(len(uri) for column in uris for uri in column) <= room:
             break
     rows = tuple(
-        (name, tuple(_cell(name, column, uris[row], row) for column, uris in zip(columns, encoded, strict=True)))
+        (name, tuple(_cell(name, column, own[row], row) for column, own in zip(columns, uris, strict=True)))
         for row, name in enumerate(names)
     )
     headings = tuple((c.heading or f"target {place}", c.note) for place, c in enumerate(columns, start=1))
-    redacted = "" if rule == NONE else f"Redacted: {RULES[rule]}. "
-    return PictureTable(headings, rows, redacted + _remark(*step))
+    return PictureTable(headings, rows, _remark(*step))
 
 
 def _cell(name: str, column: Column, uri: str, row: int) -> Cell:

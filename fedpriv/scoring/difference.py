@@ -13,6 +13,10 @@ from fedpriv.scoring.records import Comparison, InferenceResult, ReconstructionR
 LEVEL = 0.05
 """Chance of calling any noise a difference, over all differences that are looked at together."""
 
+FEW = "no interval: too few clients"
+NOISE = "not told from noise"
+MORE, LESS = "leaks more", "leaks less"
+
 _SAME_DB = 1e-6
 """Floors of the same images under the same guesses differ by less."""
 

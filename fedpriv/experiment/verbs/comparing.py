@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.saving import Tabular
 from fedpriv.experiment.verbs.result import AttackResult, given_folders
+from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE
+from fedpriv.scoring.redaction import read_rule
+from fedpriv.util import folders
+from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import given_path
 
 if TYPE_CHECKING:
+    from fedpriv.pages.picture_table import PictureTable
     from fedpriv.scoring.difference import Difference
     from fedpriv.scoring.records import About, InferenceResult, ReconstructionRecord
-
-FEW = "no interval: too few clients"
-NOISE = "not told from noise"
-MORE, LESS = "leaks more", "leaks less"
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """One result as it is stored: its record, and how it was made."""
+    """One result as it is stored: its record, how it was made, and its folder."""
 
     record: ReconstructionRecord | InferenceResult
     about: About | InferenceResult
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,14 @@ class Changes(Tabular):
         settings: what differs in how they were made, a line each.
         only_before: names of results that only the first has.
         only_after: names of results that only the second has.
+        page: ``comparison.html``, or None where none was asked for.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     settings: tuple[str, ...]
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
+    page: Path | None = None
 
     def table(self) -> Sequence[Mapping[str, Any]]:
         """Return the rows."""
@@ -64,7 +69,14 @@ class Changes(Tabular):
         return "\n".join([*lines, self.verdict])
 
 
-def compare(before: AttackResult | str | Path, after: AttackResult | str | Path) -> Changes:
+def compare(
+    before: AttackResult | str | Path,
+    after: AttackResult | str | Path,
+    *,
+    out: str | Path | None = None,
+    redact: str | None = None,
+    force: bool = False,
+) -> Changes:
     """Say what changed between two results of attacks, or two studies, and which of it is more than noise.
 
     Results are compared by their names (``dip``, ``unmix-early``; in studies with their cell's). Where both attacked the
@@ -74,21 +86,38 @@ def compare(before: AttackResult | str | Path, after: AttackResult | str | Path)
     Args:
         before: what :func:`fedpriv.attack` returned, or a folder with results or a study.
         after: the same.
+        out: folder to make for ``comparison.html``: intervals drawn, and pictures of both; None for no page.
+        redact: of the page: ``blur`` or ``omit`` pictures of people. What is stored redacted is shown by no milder rule.
+        force: replace ``out`` if it exists.
 
     Raises:
-        UserError: for a folder without results, a damaged one, or where none of them have a name in common.
+        UserError: for a folder without results, a damaged one, where none of them have a name in common, or an ``out`` that
+            overlaps them.
     """
+    rule = read_rule(redact)
+    if out is None and (force or redact is not None):
+        raise UserError(f"{argument('force' if force else 'redact')}: is of the page, which {argument('out')} asks for")
     first, second = _results(before), _results(after)
     names = [name for name in first if name in second]
     if not names:
         raise UserError(f"no result of one name: the first has {', '.join(first)}; the second has {', '.join(second)}")
-    settings = dict.fromkeys(line for name in names for line in _changed(first[name].about, second[name].about))
-    return Changes(
-        tuple(_rows({name: (first[name], second[name]) for name in names})),
-        tuple(settings),
+    settings: dict[tuple[str, str, str], list[str]] = {}
+    for name in names:
+        for change in _changed(first[name].about, second[name].about):
+            settings.setdefault(change, []).append(name)
+    pairs = {name: (first[name], second[name]) for name in names}
+    found = Changes(
+        tuple(_rows(pairs)),
+        tuple(f"{key}: {one} -> {other}" for key, one, other in settings),
         tuple(name for name in first if name not in second),
         tuple(name for name in second if name not in first),
     )
+    if out is None:
+        return found
+    roots = [given_folders(given, (AttackResult,))[0] for given in (before, after)]
+    place = given_path(argument("out"), out)
+    changed = [(*change, "all" if own == names else ", ".join(own)) for change, own in settings.items()]
+    return replace(found, page=_page(found, pairs, changed, roots, place, rule, force))
 
 
 def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
@@ -108,9 +137,9 @@ def _results(given: AttackResult | str | Path) -> dict[str, _Stored]:
         record = read_record(file)
         about = read_record(file.parent / ABOUT) if file.name == METRICS else record
         if isinstance(record, ReconstructionRecord) and isinstance(about, About):
-            found[str(place) if place.parts else record.attack] = _Stored(record, about)
+            found[str(place) if place.parts else record.attack] = _Stored(record, about, file.parent)
         elif isinstance(record, (MembershipRecord, PropertyRecord)):
-            found[str(place) if place.parts else record.attack] = _Stored(record, record)
+            found[str(place) if place.parts else record.attack] = _Stored(record, record, file.parent)
     if not found:
         raise UserError(f"{root}: holds no result of an attack; expected a folder that attack or audit made")
     return found
@@ -148,6 +177,50 @@ def _rows(pairs: Mapping[str, tuple[_Stored, _Stored]]) -> Iterator[dict[str, An
         }
 
 
+def _page(
+    found: Changes,
+    pairs: Mapping[str, tuple[_Stored, _Stored]],
+    settings: Sequence[tuple[str, str, str, str]],
+    roots: Sequence[Path],
+    out: Path,
+    rule: str,
+    force: bool,
+) -> Path:
+    """Write the page, and return it; arguments as of :func:`compare`, the folders of both as ``roots``."""
+    from fedpriv.pages.comparison_page import PAGE, Sides, write_comparison
+
+    for name, root in zip(("the first", "the second"), roots, strict=True):
+        folders.refuse_overlap(out, {name: root})
+    same = [row["name"] for row in found.rows if row["paired"]]
+    sides = Sides(*_titles(roots), settings, found.only_before, found.only_after, found.verdict)
+    with folders.output(out, "comparison", force=force):
+        write_comparison(found.rows, sides, _pictures({name: pairs[name] for name in same}, rule), out)
+    return out / PAGE
+
+
+def _titles(roots: Sequence[Path]) -> tuple[str, str]:
+    """Return names of both folders that differ: with as much of the folders above them as that takes."""
+    one, other = (root.resolve().parts for root in roots)
+    depth = 1
+    while one[-depth:] == other[-depth:] and depth < max(len(one), len(other)):
+        depth += 1
+    return str(Path(*one[-depth:])), str(Path(*other[-depth:]))
+
+
+def _pictures(pairs: Mapping[str, tuple[_Stored, _Stored]], rule: str) -> dict[str, PictureTable]:
+    """Return pictures of attacks on the same images; none where a result was left without its images."""
+    from fedpriv.pages.comparison_pictures import MOST, side_by_side
+    from fedpriv.pages.picture_table import room_for
+    from fedpriv.pages.report import load_scored, redacted
+
+    some = dict(list(pairs.items())[:MOST])
+    found = {}
+    for name, (first, second) in some.items():
+        one, other = (redacted(load_scored(stored.folder), rule) for stored in (first, second))
+        found[name] = side_by_side(one, other, room_for(len(some)))
+    return {name: table for name, table in found.items() if table is not None}
+
+
 def _difference(first: _Stored, second: _Stored) -> Difference | str:
     """Return the difference of two results, or why they are not compared."""
     from fedpriv.scoring.difference import of_inferences, of_reconstructions
@@ -171,11 +244,12 @@ _MADE = ("attack", "attack_version", "method", "dataset", "seed", "knowledge", "
 """Fields of how a result was made that are compared; defenses are by their labels."""
 
 
-def _changed(before: About | InferenceResult, after: About | InferenceResult) -> Iterator[str]:
+def _changed(before: About | InferenceResult, after: About | InferenceResult) -> Iterator[tuple[str, str, str]]:
+    """Return settings that differ: name, value of the first, value of the second."""
     first, second = _made(before), _made(after)
     for key in dict.fromkeys([*first, *second]):
         if first.get(key) != second.get(key):
-            yield f"{key}: {first.get(key, 'not set')} -> {second.get(key, 'not set')}"
+            yield key, str(first.get(key, "not set")), str(second.get(key, "not set"))
 
 
 def _made(about: About | InferenceResult) -> dict[str, Any]:
