@@ -16,6 +16,7 @@ import io
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -33,7 +34,7 @@ SHOTS = {
 """Name -> page, width and height in pixels, colour scheme."""
 
 
-def browser():
+def browser() -> Any:
     """Return a browser without a window."""
     from selenium import webdriver
 
@@ -45,7 +46,7 @@ def browser():
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
 
 
-def first_screen(driver, page: Path, width: int, height: int, theme: str) -> Image.Image:
+def first_screen(driver: Any, page: Path, width: int, height: int, theme: str) -> Image.Image:
     """Return the first screen of a page."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
