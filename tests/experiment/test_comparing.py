@@ -44,7 +44,7 @@ def test_results_of_one_name_are_compared_and_others_named(home):
     assert row["verdict"] == "leaks less"
     assert (found.only_before, found.only_after) == (("pixels",), ("joint",))
     assert "options.iterations: not set -> 7" in found.settings
-    assert str(found).endswith("of 1 differences 1 are told from noise (95 %, tested together): dip leaks less")
+    assert str(found).endswith("of 1 differences 1 is told from noise (95 %, tested together): dip leaks less")
 
 
 def test_the_other_way_round_every_difference_has_the_other_sign(home):

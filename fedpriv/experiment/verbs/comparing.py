@@ -59,7 +59,8 @@ class Changes(Tabular):
         """All of it in one line."""
         tested = [row for row in self.rows if row["verdict"] in (MORE, LESS, NOISE)]
         real = [f"{row['name']} {row['verdict']}" for row in tested if row["verdict"] != NOISE]
-        told = f"of {len(tested)} differences {len(real)} {"is" if len(real) == 1 else "are"} told from noise (95 %, tested together)"
+        verb = "is" if len(real) == 1 else "are"
+        told = f"of {len(tested)} differences {len(real)} {verb} told from noise (95 %, tested together)"
         return told + (f": {', '.join(real)}" if real else "")
 
     def __str__(self) -> str:
