@@ -43,6 +43,7 @@ LIKE = {
     "fedproto": ({"weight": 10.0}, {"lamda": 10.0}),
     "fml": ({"alpha": 0.5, "beta": 0.5, "parity": True}, {"alpha": 0.5, "beta": 0.5}),
     "fedkd": ({"parity": True}, {}),
+    "fedtgp": ({"prototypes_of": "received"}, {}),
 }
 """Options that make both the same method: fedpriv's, HtFLlib's."""
 
@@ -122,10 +123,13 @@ def table(known: dict[tuple[str, str, int], float]) -> None:
     for method in dict.fromkeys(method for _, method, _ in known):
         ours = {seed: value for (library, name, seed), value in known.items() if (library, name) == ("fedpriv", method)}
         theirs = {s: value for (library, name, s), value in known.items() if (library, name) == ("HtFLlib", method)}
-        both = sorted(set(ours) & set(theirs))
+        both = sorted(seed for seed in set(ours) & set(theirs) if not np.isnan([ours[seed], theirs[seed]]).any())
+        diverged = sum(np.isnan(value) for value in theirs.values())
         line = [method, str(len(ours)), f"{np.mean(list(ours.values())):.4f}" if ours else "–"]
         if not both:
-            print(f"| {' | '.join([*line, '–', '–', '–'])} |")
+            print(
+                f"| {' | '.join([*line, f'not finite ({diverged} of {len(theirs)})' if diverged else '–', '–', '–'])} |"
+            )
             continue
         gaps = [ours[seed] - theirs[seed] for seed in both]
         found = compare(gaps, range(len(gaps)), measure="images", against="", least=0.0)

@@ -11,7 +11,8 @@ where the margin of a round is at most ``margin``, and m_c is the mean of the cl
 authors' code and HtFLlib compute it, the largest of the classes' gaps to their nearest other class, max_c min_c' ||m_c -
 m_c'||; ``margin_of = "pairs"`` takes the largest distance of any two classes, max_{c, c'} ||m_c - m_c'||, as a maximum
 over pairs of classes reads. The second is never smaller.
-Uploaded prototypes are class means of the client's newly trained model (the reference code's are one round old).
+Uploaded prototypes are class means of the client's newly trained model; with ``prototypes_of = "received"`` those of its
+model before the round's training, as HtFLlib has it, which reads the model again before it stores the new one.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from torch.nn.functional import cross_entropy, linear, relu
 
 from fedpriv.federation.local_training import class_means, represent
 from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
-from fedpriv.federation.states import take
+from fedpriv.federation.states import put, take
 from fedpriv.methods import fedproto
 from fedpriv.methods.shared import personal_model
 from fedpriv.util.seeds import global_seed
 from fedpriv.wire.payloads import Message, Prototypes, get_payload
 
 MarginOf = Literal["gaps", "pairs"]
+PrototypesOf = Literal["trained", "received"]
 
 
 @dataclass(frozen=True)
@@ -61,21 +63,32 @@ class Options:
         margin: upper bound of the margin, in units of the representation.
         margin_of: what it bounds: the largest of the classes' ``gaps`` to their nearest other (HtFLlib), or the largest
             distance of all ``pairs`` of classes.
+        prototypes_of: whose class means are uploaded: those of the newly ``trained`` model, or of the one before the round's
+            training, ``received`` from the round before (HtFLlib).
         server: how the server trains the prototypes.
     """
 
     weight: Annotated[float, Ge(0)] = 1.0
     margin: Annotated[float, Ge(0)] = 100.0
     margin_of: MarginOf = "gaps"
+    prototypes_of: PrototypesOf = "trained"
     server: GeneratorTraining = field(default_factory=GeneratorTraining)
 
 
 def client_step(setup: ClientSetup, state: State, broadcast: Message, rng: torch.Generator) -> tuple[State, Message]:
     """Train towards the generated prototypes; upload the mean representation of every class the client holds."""
+    options: Options = setup.options
     received = fedproto.apply_broadcast(setup, state, broadcast)
-    trained = fedproto.train_towards_prototypes(setup, received, rng, setup.options.weight)
+    put(setup.model, received, "model")
+    before = _means(setup) if options.prototypes_of == "received" else None
+    trained = fedproto.train_towards_prototypes(setup, received, rng, options.weight)
+    return trained, (before or _means(setup),)
+
+
+def _means(setup: ClientSetup) -> Prototypes:
+    """Return the mean representation of every class that the client holds, by its model as it is."""
     means, classes, _ = class_means(represent(setup.model, setup.train.images), setup.train.labels)
-    return trained, (Prototypes(means, classes),)
+    return Prototypes(means, classes)
 
 
 def start(setup: ServerSetup, rng: torch.Generator) -> tuple[State, Message]:

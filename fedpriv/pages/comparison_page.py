@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.pages.comparison_pictures import MOST
 from fedpriv.pages.page import percent, with_scripts
 from fedpriv.pages.picture_table import PictureTable
 from fedpriv.scoring.difference import FEW, LESS, MORE, NOISE
@@ -82,7 +83,7 @@ def write_comparison(
     """
     scales = {unit: _scale([row for row in rows if _unit(row) == unit]) for unit in {_unit(row) for row in rows}}
     views = [_view(row, scales[_unit(row)], pictures.get(row["name"])) for row in rows]
-    values = {"sides": sides, "rows": views, "noise": NOISE}
+    values = {"sides": sides, "rows": views, "noise": NOISE, "most": MOST}
     write_text(out / PAGE, with_scripts("comparison.html.j2", "report.js", values=values))
 
 

@@ -100,6 +100,18 @@ def test_a_generated_prototype_on_top_of_an_upload_has_a_finite_gradient():
     assert prototypes.grad.isfinite().all()
 
 
+def test_prototypes_of_the_received_model_are_those_of_the_round_before():
+    sent = {}
+    for which in ("trained", "received"):
+        world = World("fedtgp", {"weight": 0, "prototypes_of": which})
+        server, broadcast, states = world.start()
+        for number in (1, 2):
+            server, broadcast, states, uploads = world.round(number, server, broadcast, states)
+            sent[which, number] = [get_payload(upload, Prototypes).features for _, upload in uploads]
+    assert all(torch.equal(old, new) for old, new in zip(sent["received", 2], sent["trained", 1], strict=True))
+    assert not torch.equal(sent["received", 1][0], sent["trained", 1][0])
+
+
 def test_one_server_step_of_fedtgp_goes_down_the_gradient():
     world = World("fedtgp", {"server": {"learning_rate": 0.5, "batch_size": 100, "epochs": 1}})
     server, broadcast, states = world.start()
