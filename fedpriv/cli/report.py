@@ -54,7 +54,7 @@ def report(
     pictures: accuracy by round and by communication, per client, and the prototypes that were uploaded. With --index
     the folders are searched to any depth, and index.html has an entry for each result: what it found, and its own page.
     """
-    place = directories[0] / "index" if index else Path("results") / "report"
+    place = _index_of(directories[0]) if index else Path("results") / "report"
     written = fedpriv.report(
         directories,
         out=out or numbered(place),
@@ -72,3 +72,12 @@ def report(
             common.say(f"report: {page}", quiet=quiet, as_json=False)
     if opened and click.launch(written.pages[0].absolute().as_uri()):
         common.tell(f"warning: no browser could be started; open {written.pages[0]}", err=True)
+
+
+def _index_of(folder: Path) -> Path:
+    """Return where the index of a folder goes: into it, or where results are by default if it is a result itself."""
+    from fedpriv.experiment.result_folders import holds
+    from fedpriv.experiment.results_folder import REQUEST
+
+    result = holds(folder) is not None or (folder / REQUEST).is_file()
+    return Path("results") / "index" if result else folder / "index"

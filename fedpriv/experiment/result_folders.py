@@ -14,6 +14,7 @@ from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import read_json
 from fedpriv.util.foreign import json_value
+from fedpriv.util.ownership import busy
 
 T = TypeVar("T")
 
@@ -82,6 +83,8 @@ def unfinished(paths: Sequence[Path]) -> list[str]:
         if missing and done:
             told = ", ".join(f"{name}{_without(suite / name)}" for name in missing)
             lines.append(f"{suite}: {told} missing, though it was made; restore it, or attack again")
+        elif missing and busy(suite):
+            lines.append(f"{suite}: still at work, {', '.join(missing)} to come")
         elif missing:
             lines.append(
                 f"{suite}: unfinished, {', '.join(missing)} missing; repeat its command with {argument('resume')}"

@@ -12,6 +12,7 @@ from fedpriv.pages.page import environment, quantity
 from fedpriv.pages.standings import ENOUGH, RANKED, Place, Ranking, rankings
 from fedpriv.pages.upload_card import MEANINGS, SIGNS, Mark, marks
 from fedpriv.scoring.records import LeaderboardEntry
+from fedpriv.scoring.verdict import BADGES
 from fedpriv.util.files import write_text
 
 HTML, MARKDOWN = "leaderboard.html", "leaderboard.md"
@@ -154,7 +155,9 @@ def table(ranking: Ranking) -> Table:
         ci = place.compared.ci95
         figure = f"{place.gain:+.2f}" + ("" if ci is None else f" [{ci[0]:+.2f}, {ci[1]:+.2f}]")
         drawn = (None, None) if ci is None else (at(ci[0]), at(ci[1]))
-        told = "more than a guess" if place.compared.stands else "not told from a guess"
+        verdict = place.attack.verdict
+        elsewhere = f", but {BADGES[verdict.kind]}" if verdict.claims else ""
+        told = "more than a guess" if place.compared.stands else f"over all of them not told from a guess{elsewhere}"
         bars.append(Bar(place, figure, drawn[0], at(place.gain), drawn[1], told))
     return Table(ranking, card_words(ranking.card), RANKED[ranking.measure], at(0.0), tuple(bars))
 

@@ -6,6 +6,7 @@ import pytest
 from eval_cases import firsts, reconstruction, stored_attack, truths
 
 import fedpriv
+from fedpriv.experiment.leaderboard import checking
 from fedpriv.util.errors import UserError
 
 
@@ -69,6 +70,36 @@ def test_what_is_no_entry_is_refused(leak, tmp_path):
     with pytest.raises(UserError, match=r"unfinished, pixels missing.*an entry is of a whole suite"):
         fedpriv.leaderboard(tmp_path / "board", add=leak)
     assert not (tmp_path / "board").exists()
+
+
+def test_one_attack_of_a_suite_is_no_entry_and_replaces_none(leak, tmp_path):
+    home = tmp_path / "board"
+    secrets = truths([1] * 6)
+    control = reconstruction(firsts(secrets).roll(2, 0))
+    stored_attack(leak / "pixels", firsts(secrets) * 0.5, secrets, permuted=control, attack="pixels")
+    (path,) = fedpriv.leaderboard(home, add=leak).added
+    before = path.read_text()
+    with pytest.raises(UserError, match=r"has attacks that the new entry lacks \(pixels\)"):
+        fedpriv.leaderboard(home, add=leak / "dip", force=True)
+    (leak / "request.json").write_text(json.dumps({"results": ["dip", "pixels"]}))
+    with pytest.raises(UserError, match="one result of results; an entry is of a whole suite"):
+        fedpriv.leaderboard(home, add=leak / "dip", force=True)
+    assert path.read_text() == before
+
+
+def test_a_folder_that_cannot_be_read_is_told(leak, tmp_path, monkeypatch):
+    home = tmp_path / "board"
+    fedpriv.leaderboard(home, add=leak)
+    (home / "model").mkdir()
+    listdir = checking.os.listdir
+
+    def refused(place):
+        if place == home / "model":
+            raise PermissionError(13, "Permission denied")
+        return listdir(place)
+
+    monkeypatch.setattr(checking.os, "listdir", refused)
+    assert fedpriv.leaderboard(home).faults == (f"{home / 'model'}: cannot be read (Permission denied)",)
 
 
 def test_a_report_takes_a_leaderboard(leak, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from fedpriv.attacks import ATTACKS, attacks_for, target_names
 from fedpriv.methods import METHODS
 from fedpriv.scoring.judgement import FALSE_CLAIMS, MAKES
 from fedpriv.scoring.reasons import FEW_CLIENTS
-from fedpriv.scoring.records import SCORING_VERSION, JudgedComparison, LeaderboardEntry, Verdict
+from fedpriv.scoring.records import SCORING_VERSION, JudgedComparison, LeaderboardEntry, Measure, Verdict
 from fedpriv.scoring.records.leaderboard import EnteredAttack
 from fedpriv.scoring.storage import read_record
 from fedpriv.util.errors import UserError
+from fedpriv.util.foreign import reason
 from fedpriv.util.registry import is_reference
+
+_OF_ANY_SIZE: tuple[Measure, ...] = ("images", "vectors")
+"""Measures whose values are no shares: decibels, and errors over a norm."""
 
 EMBEDDED = "fashion"
 """The data set that the package carries; entries on others name theirs in the file's name."""
@@ -75,10 +80,17 @@ def check_folder(folder: Path) -> tuple[Checked, ...]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with PAYLOAD/METHOD.json in it")
-    paths = sorted(folder.glob("*/*.json"))
-    if not paths:
+    found: list[Checked] = []
+    for place in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        try:
+            names = sorted(os.listdir(place))
+        except OSError as error:
+            found.append(Checked(place, None, (f"cannot be read ({reason(error)})",)))
+            continue
+        found += [check_file(place / name) for name in names if name.endswith(".json")]
+    if not found:
         raise UserError(f"{folder}: holds no entry; expected PAYLOAD/METHOD.json in it")
-    return tuple(check_file(path) for path in paths)
+    return tuple(found)
 
 
 def check_file(path: Path) -> Checked:
@@ -100,6 +112,11 @@ def _faults(entry: LeaderboardEntry, path: Path) -> Iterator[str]:
         yield f"field 'target': unknown kind of upload {entry.target!r}; there are: {', '.join(target_names())}"
     if (is_reference(entry.method) or entry.method not in METHODS) and not entry.source:
         yield f"field 'source': say where {entry.method!r} is described, as this package has no such method"
+    for moment, share in entry.accuracy.items():
+        if not 0 <= share <= 1:
+            yield f"field 'accuracy.{moment}': {share:g} is not between 0 and 1"
+    if entry.upload_bytes is not None and entry.upload_bytes < 0:
+        yield f"field 'upload_bytes': {entry.upload_bytes:g} is below 0"
     if not entry.attacks:
         yield "field 'attacks': none"
     if not entry.commands:
@@ -153,6 +170,8 @@ def _comparison_faults(one: JudgedComparison) -> Iterator[str]:
             yield f"{where}: {name} {value:g} is not between 0 and 1"
     if one.adjusted is not None and one.p_value is not None and one.adjusted < one.p_value - 1e-12:
         yield f"{where}: adjusted p-value {one.adjusted:g} is below the p-value {one.p_value:g}"
+    if one.value is not None and one.measure not in _OF_ANY_SIZE and not 0 <= one.value <= 1:
+        yield f"{where}: value {one.value:g} is not between 0 and 1"
     claimed = one.adjusted is not None and one.adjusted <= FALSE_CLAIMS and one.n_clients >= FEW_CLIENTS
     if one.stands != claimed:
         yield f"{where}: 'stands' is {str(one.stands).lower()}, but by its p-value and clients it is {str(claimed).lower()}"

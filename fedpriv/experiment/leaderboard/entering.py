@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedpriv.experiment.leaderboard.checking import without_folders
 from fedpriv.experiment.result_folders import each_once, result_directories, unfinished
+from fedpriv.experiment.results_folder import REQUEST
 from fedpriv.federation.run_directory import RunConfig
 from fedpriv.pages.alike import Result, about_of, by_folder, judge_results, over_seeds, upload_key
 from fedpriv.pages.report import load_scored
@@ -38,6 +39,8 @@ def entries_of(folders: Sequence[Path], *, entered_by: str = "", source: str = "
         raise UserError(strangers[0])
     for line in unfinished(folders):
         raise UserError(f"{line}; an entry is of a whole suite")
+    for folder in folders:
+        _refuse_part(folder)
     studies = [read_results(folder) for folder in found["study"]]
     attacks = each_once(
         [*((path, load_scored(path)) for path in found["attack"]), *(one for s in studies for one in s.attacks.items())]
@@ -55,6 +58,19 @@ def entries_of(folders: Sequence[Path], *, entered_by: str = "", source: str = "
     for folder, result in results.items():
         uploads.setdefault(upload_key(about_of(result)), {})[folder] = result
     return tuple(_entry(own, entered_by, source) for own in uploads.values())
+
+
+def _refuse_part(folder: Path) -> None:
+    """Refuse one result of a suite: the others may have found what it did not.
+
+    Raises:
+        UserError: where the folder above asked for more than this.
+    """
+    asked = folder.resolve().parent / REQUEST
+    if asked.is_file() and not (folder / REQUEST).is_file():
+        raise UserError(
+            f"{folder}: one result of {folder.resolve().parent.name}; an entry is of a whole suite, add that"
+        )
 
 
 def _entry(own: Mapping[Path, Result], entered_by: str, source: str) -> LeaderboardEntry:

@@ -59,6 +59,8 @@ class Changes(Tabular):
         """All of it in one line."""
         tested = [row for row in self.rows if row["verdict"] in (MORE, LESS, NOISE)]
         real = [f"{row['name']} {row['verdict']}" for row in tested if row["verdict"] != NOISE]
+        if not tested:
+            return "nothing can be compared: no result of both is of one kind, under one card and by one version of scoring"
         verb = "is" if len(real) == 1 else "are"
         told = f"of {len(tested)} differences {len(real)} {verb} told from noise (95 %, tested together)"
         return told + (f": {', '.join(real)}" if real else "")

@@ -98,18 +98,19 @@ def leaderboard(
     home = given_path("folder", folder)
     given = [add] if isinstance(add, (str, Path, AttackResult, StudyResult)) else list(add)
     if not given and (entered_by or source):
-        raise UserError(
-            f"{argument('entered_by' if entered_by else 'source')}: says something of results that are added"
-        )
+        told = argument("entered_by" if entered_by else "source")
+        raise UserError(f"{told}: says something of results that are added; it goes with {argument('add')}")
     added = _add(home, given, entered_by, source, force=force) if given else ()
     checked = check_folder(home)
     found = Leaderboard(home, checked, added)
-    for line in found.faults:
-        listener.warn(f"{line}; left out")
+    for one in checked:
+        if one.faults:
+            more = f" (and {len(one.faults) - 1} more faults)" if len(one.faults) > 1 else ""
+            listener.warn(f"{one.path}: {one.faults[0]}{more}; left out")
     if out is None:
         return found
     if not found.entries:
-        raise UserError(f"{found.faults[0]}; there is nothing to draw")
+        raise UserError(f"{home}: no entry without a fault; there is nothing to draw")
     folders.refuse_overlap(Path(out), {"folder": home})
     made, scratch = place(out)
     with folders.output(made, "leaderboard", force=force):
@@ -126,13 +127,27 @@ def _add(home: Path, given: Sequence[Enterable], entered_by: str, source: str, *
     results = given_folders(given, (AttackResult, StudyResult))
     made = entries_of(results, entered_by=entered_by, source=source)
     places = [home / place_of(entry) for entry in made]
-    for path in places:
+    for path, entry in zip(places, made, strict=True):
         if places.count(path) > 1:
             raise UserError(f"{path}: several of the given uploads would be this entry; add them one by one, renamed")
         if path.exists() and not force:
             raise UserError(f"{path}: exists; {argument('force')} replaces it")
-        if path.exists() and check_file(path).entry is None:
-            raise UserError(f"{path}: exists, and is no entry that could be read; it is not replaced")
+        if path.exists():
+            _refuse_loss(path, entry)
     for path, entry in zip(places, made, strict=True):
         write_text(path, entry.model_dump_json(indent=1) + "\n")
     return tuple(places)
+
+
+def _refuse_loss(path: Path, entry: LeaderboardEntry) -> None:
+    """Refuse to put less in the place of more.
+
+    Raises:
+        UserError: where the file is no entry, or of attacks that the new one lacks.
+    """
+    there = check_file(path).entry
+    if there is None:
+        raise UserError(f"{path}: exists, and is no entry that could be read; it is not replaced")
+    lost = sorted({one.name for one in there.attacks} - {one.name for one in entry.attacks})
+    if lost:
+        raise UserError(f"{path}: has attacks that the new entry lacks ({', '.join(lost)}); it is not replaced")
