@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import IMAGE, open_file, reason
@@ -50,6 +50,8 @@ def opened(path: Path) -> Iterator[Image.Image]:
             raise
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
             raise _too_many(path, "too many pixels") from error
+        except UnidentifiedImageError as error:  # which names the open file, not the path
+            raise UserError(f"cannot read image {path}: it is none of {', '.join(FORMATS)}") from error
         except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, MemoryError, ...
             raise UserError(f"cannot read image {path}: {reason(error)}") from error
 
