@@ -260,6 +260,7 @@ def test_attacks_are_found_by_words_and_by_finding(driver, page):
 
 def test_a_picture_opens_large_by_keyboard_and_closes(driver, page):
     from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.support.ui import WebDriverWait
 
     show(driver, page)
     image = driver.find_element("css selector", ".strip img")
@@ -270,7 +271,7 @@ def test_a_picture_opens_large_by_keyboard_and_closes(driver, page):
     assert large.rect["width"] > 3 * small
     assert driver.find_element("css selector", "dialog p").text == image.get_attribute("alt")
     ActionChains(driver).send_keys(Keys.ESCAPE).perform()
-    assert driver.find_elements("css selector", "dialog") == []
+    WebDriverWait(driver, 5).until(lambda page: not page.find_elements("css selector", "dialog"))  # it goes on "close"
 
 
 def test_a_link_unfolds_what_it_leads_to(driver, page):
