@@ -34,7 +34,7 @@ What is checked: the schema; that the file lies where its upload and method say;
 entry's own comparisons, by the rule of every page (a claim needs five clients and an adjusted p-value of 0.05;
 nothing found needs no reason against it); that means lie in their intervals; that no attack saw more rounds or
 clients than there were; that the rules of scoring are today's. An entry at fault is named, left out, and makes the
-command's exit code 1. What is told beside: attacks of the default suite that were not run, and attacks that have
+command's exit code 2. What is told beside: attacks of the default suite that were not run, and attacks that have
 changed since. Whether the figures were measured, no check can tell: run the entry's command, and [`fedpriv
 compare`](report.md) it with yours.
 

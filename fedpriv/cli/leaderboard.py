@@ -9,6 +9,7 @@ import rich_click as click
 
 import fedpriv
 from fedpriv.cli import common
+from fedpriv.util.errors import UserError
 
 
 @click.command()
@@ -25,10 +26,10 @@ from fedpriv.cli import common
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make for leaderboard.html and leaderboard.md.")
 @click.option("--force", is_flag=True, help="Replace entries that are there, and --out.")
 @common.common_options
-def leaderboard(folder: Path, as_json: bool, quiet: bool, **flags: Any) -> int:
+def leaderboard(folder: Path, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Check the entries PAYLOAD/METHOD.json of a folder, add results to it, and draw it.
 
-    Exit code 1 where something is wrong with an entry.
+    Exit code 2 where something is wrong with an entry; the others are shown.
     """
     found = fedpriv.leaderboard(folder, listener=common.Terminal(quiet=quiet, as_json=as_json), **flags)
     if as_json:
@@ -50,4 +51,6 @@ def leaderboard(folder: Path, as_json: bool, quiet: bool, **flags: Any) -> int:
             common.tell(*(f"note: {line}" for line in found.remarks))
         for page in found.pages[:1]:
             common.say(f"leaderboard: {page}", quiet=quiet, as_json=False)
-    return 1 if found.faults else 0
+    wrong = sum(bool(one.faults) for one in found.checked)
+    if wrong:
+        raise UserError(f"{folder}: {wrong} of {len(found.checked)} entries at fault; each is told in a line above")

@@ -61,6 +61,21 @@ def test_damaged_entries_are_told_and_the_others_shown(leak, tmp_path):
     assert "fedproto.json" in board.faults[0]
 
 
+def test_the_command_shows_the_others_and_ends_in_two(leak, tmp_path, capsys):
+    from fedpriv.cli.main import run
+
+    home = tmp_path / "board"
+    (path,) = fedpriv.leaderboard(home, add=leak).added
+    assert run(["leaderboard", str(home), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["entries"]) == 1
+    (path.parent / "fedproto.json").write_text("{}")
+    assert run(["leaderboard", str(home)]) == 2
+    out, err = capsys.readouterr()
+    assert "fedallrep" in out
+    assert "fedproto.json: a record of format 1" in err
+    assert err.splitlines()[-1] == f"fedpriv: {home}: 1 of 2 entries at fault; each is told in a line above"
+
+
 def test_what_is_no_entry_is_refused(leak, tmp_path):
     with pytest.raises(UserError, match="says something of results that are added"):
         fedpriv.leaderboard(tmp_path / "board", entered_by="A Lab")
