@@ -23,11 +23,11 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.local_training import batch_sizes, has_batch_norm
 from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining, Method, ServerSetup, State
+from fedpriv.federation.operation_counter import OperationCounter
 from fedpriv.federation.summary import Work
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint, SplitModel
@@ -76,7 +76,7 @@ class StepOperations:
 class _Meter(Trace):
     """Notes how far a counter stands where local training begins and where it ends."""
 
-    def __init__(self, counter: FlopCounterMode) -> None:
+    def __init__(self, counter: OperationCounter) -> None:
         super().__init__()
         self._counter = counter
         self.began: list[int] = []
@@ -85,11 +85,11 @@ class _Meter(Trace):
     def local_steps(self, batches: Sequence[Tensor]) -> None:
         """Note the beginning of a phase."""
         super().local_steps(batches)
-        self.began.append(self._counter.get_total_flops())
+        self.began.append(self._counter.total)
 
     def local_steps_done(self) -> None:
         """Note the end of a phase."""
-        self.ended.append(self._counter.get_total_flops())
+        self.ended.append(self._counter.total)
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ def training_flops_per_image(model: SplitModel, blueprint: Blueprint) -> int:
     images = torch.zeros(COUNTED_BATCH, *blueprint.image_shape, device=device)
     labels = torch.zeros(COUNTED_BATCH, dtype=torch.int64, device=device)
     model.train()
-    with global_seed(0), FlopCounterMode(display=False) as counter:
+    with global_seed(0), OperationCounter() as counter:
         torch.autograd.grad(cross_entropy(model(images), labels), list(model.parameters()), allow_unused=True)
-    return int(counter.get_total_flops()) // COUNTED_BATCH
+    return counter.total // COUNTED_BATCH
 
 
 def images_per_round(setup: ClientSetup) -> int:
@@ -227,16 +227,16 @@ def _warmed_up(
 
 
 def _count(method: Method, setup: ClientSetup, state: State, broadcast: Message, batch: int) -> _Counted:
-    with FlopCounterMode(display=False) as counter:
+    with OperationCounter() as counter:
         meter = _Meter(counter)
         own = replace(setup, training=_one_step(setup.training, batch), trace=meter)
         method.client_step(own, state, broadcast, generator(0, "counted step", "last"))
-        total = counter.get_total_flops()
+        total = counter.total
     phases = tuple(end - begin for begin, end in zip(meter.began, meter.ended, strict=False))
     return _Counted(phases, total - sum(phases))
 
 
 def _prediction(method: Method, setup: ClientSetup, state: State) -> int:
-    with FlopCounterMode(display=False) as counter:
+    with OperationCounter() as counter:
         method.predict(setup, state, setup.train.images[:COUNTED_BATCH])
-    return int(counter.get_total_flops()) // COUNTED_BATCH
+    return counter.total // COUNTED_BATCH

@@ -16,6 +16,7 @@ from fedpriv.models.group_norm import batch_norms, with_group_norm
 from fedpriv.models.lenet import start_uniform
 from fedpriv.models.shapes import ImageShape, UnfitShape
 from fedpriv.models.split import Blueprint, SplitModel
+from fedpriv.models.weightless import one_way_forward, weightless
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, global_seed
 
@@ -57,7 +58,7 @@ def count_parameters(module: nn.Module) -> int:
 def extractor_parameters(blueprint: Blueprint) -> int:
     """Return the extractor's number of parameters (mapping and head left out) without allocating its weights."""
     _check_sizes(blueprint)
-    with torch.device("meta"):
+    with weightless():
         extractor, _ = _make_extractor(blueprint)
     return count_parameters(extractor)
 
@@ -66,7 +67,7 @@ def extractor_parameters(blueprint: Blueprint) -> int:
 def extractor_batch_norms(blueprint: Blueprint) -> int:
     """Return the number of layers of the extractor that normalise over the batch, without allocating its weights."""
     _check_sizes(blueprint)
-    with torch.device("meta"):
+    with weightless():
         return batch_norms(_make_extractor(blueprint)[0])
 
 
@@ -76,7 +77,7 @@ def mapping_parameters(blueprint: Blueprint) -> int:
     if blueprint.mapping != "fc":  # the one mapping with parameters of its own
         return 0
     _check_sizes(blueprint)
-    with torch.device("meta"):
+    with weightless():
         _, n_vector = _make_extractor(blueprint)
         return count_parameters(MAPPINGS.load(blueprint.mapping)(n_vector, blueprint.width))
 
@@ -114,19 +115,20 @@ def footprint(blueprint: Blueprint) -> Footprint:
             layers.append((sizes[-1] if sizes else 0, sum(sizes)))
 
     try:
-        with torch.device("meta"), torch.no_grad():
+        with weightless():
             extractor, n_vector = _make_extractor(blueprint)
-            for layer in extractor.modules():
-                if not list(layer.children()):
-                    layer.register_forward_hook(note)
-            extractor.eval()(torch.empty(1, *blueprint.image_shape))
+        weights = 4 * count_parameters(extractor)
+        for layer in extractor.modules():
+            if not list(layer.children()):
+                layer.register_forward_hook(note)
+        one_way_forward(extractor, weights, blueprint.image_shape)
     except UserError:
         raise
     except Exception:  # a network of another package may not know the meta device
         return Footprint(0, 0, 0)
     matrix = 0 if blueprint.mapping == "ap" and n_vector == blueprint.width else n_vector * blueprint.width
     taken = matrix if blueprint.mapping in ("ap", "fc") else max(n_vector, blueprint.width)
-    weights = 4 * (count_parameters(extractor) + taken + (blueprint.width + 1) * blueprint.n_classes)
+    weights += 4 * (taken + (blueprint.width + 1) * blueprint.n_classes)
     return Footprint(weights, sum(made for made, _ in layers), max((both for _, both in layers), default=0))
 
 
@@ -137,7 +139,7 @@ def fitting_models(image_shape: ImageShape) -> tuple[str, ...]:
 
 def _takes(name: str, image_shape: ImageShape) -> bool:
     try:
-        with torch.device("meta"):
+        with weightless():
             MODELS.load(name)(image_shape)
     except UnfitShape:
         return False

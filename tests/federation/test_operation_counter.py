@@ -1,0 +1,58 @@
+"""Operations are those that torch's own counter counts, without the compiler that it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedpriv.federation.operation_counter import OperationCounter
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
+
+
+def test_a_matrix_product_counts_two_operations_a_term() -> None:
+    with OperationCounter() as counter:
+        torch.rand(3, 5) @ torch.rand(5, 7)
+    assert counter.total == 2 * 3 * 5 * 7
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "lenet-sigmoid", "resnet4", "mobilenet-v2"])
+def test_a_step_counts_as_by_torchs_counter(name: str) -> None:
+    shape = (3, 32, 32)
+    model = build_model(Blueprint(name, shape, 4, width=16), seed=0).train()
+    images, labels = torch.rand(2, *shape), torch.tensor([0, 1])
+
+    def step() -> None:
+        torch.autograd.grad(cross_entropy(model(images), labels), list(model.parameters()), allow_unused=True)
+
+    with OperationCounter() as ours:
+        step()
+    with FlopCounterMode(display=False) as torchs:
+        step()
+    assert ours.total == torchs.get_total_flops() > 0
+
+
+def test_attention_counts_as_by_torchs_counter() -> None:
+    one = torch.rand(2, 4, 6, 8)
+    with OperationCounter() as ours:
+        scaled_dot_product_attention(one, one, one)
+    with FlopCounterMode(display=False) as torchs:
+        scaled_dot_product_attention(one, one, one)
+    assert ours.total == torchs.get_total_flops() > 0
+
+
+def test_training_imports_no_compiler(tmp_path: Path) -> None:
+    code = (
+        "import sys, fedpriv\n"
+        "settings = dict(dataset='digits', per_class=10, clients=2, rounds=1, partition='iid')\n"
+        "fedpriv.train(method='fedproto', out=sys.argv[1], **settings)\n"
+        "assert not {'torch._dynamo', 'sklearn.datasets'} & set(sys.modules), 'seconds of every process'"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
