@@ -104,6 +104,20 @@ def test_methods_of_one_seed_are_attacked_at_the_same_targets(finished):
     assert seen.count(seen[0]) == 4
 
 
+def test_a_process_takes_run_after_run_and_ends_with_the_study(tmp_path, monkeypatch):
+    from fedpriv.experiment.study import execution
+
+    begin, started = execution.start, []
+    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
+    small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
+    assert (
+        run(["audit", "--methods", "lg-fedavg", "--attacks", "none", "--seeds", "0,1,2", *small, "--out", "out", "--quiet"])
+        == 0
+    )
+    assert [row["status"] for row in rows("out")] == ["done"] * 3
+    assert [process.returncode for process in started] == [0]
+
+
 @pytest.mark.slow
 def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
     """Kill half a study with two workers at whatever it is doing; resumed, it ends as it does without."""

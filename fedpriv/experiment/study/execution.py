@@ -1,7 +1,8 @@
-"""Hand the cells of a study to processes, one a run, and keep account of what becomes of each."""
+"""Hand the cells of a study to processes, run after run, and keep account of what becomes of each."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Sequence
@@ -16,9 +17,14 @@ from fedpriv.pages.study_files import Cell as Row
 
 WORKER = "fedpriv.experiment.study.worker"
 
+OVER_TO_YOU = {"over": True}
+"""What a worker says when it has done what it was handed."""
+
 
 def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, account: Path | None = None) -> None:
-    """Work off what is pending, a process a run, so many at a time; one that dies fails the cell that it was at.
+    """Work off what is pending by so many processes, each of which takes run after run.
+
+    One that dies fails the cell that it was at, and another takes its place.
 
     Args:
         path: the study's folder.
@@ -41,43 +47,66 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, a
             pool.shutdown(wait=False, cancel_futures=True)
             board.stop()
             raise
+    board.dismiss()
 
 
 class _Board:
-    """Rows of all cells, and the processes that are at work; each thread attends to one of them."""
+    """Rows of all cells, and the processes that are at work; each thread attends to one of them at a time."""
 
     def __init__(self, path: Path, account: Path, rows: list[Row], watch: Watch) -> None:
         self._path, self._account, self._rows, self._watch = path, account, rows, watch
         self._doing: dict[str, str] = {}
         self._processes: set[Process] = set()
+        self._idle: list[Process] = []
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._changed()
 
     def work_off(self, run: str, execution: Execution) -> None:
-        """Start processes for a run until none of its cells is pending: one, unless it dies."""
+        """Hand a run to a process until none of its cells is pending: once, unless the process dies."""
         while cells := [row.cell for row in self._rows if row.run == run and row.status == "pending"]:
+            process = self._take(execution)
+            if process is None:
+                return
+            survived = self._hand_over(process, cells)
             with self._lock:
+                if survived:
+                    self._idle.append(process)
+                else:
+                    self._processes.discard(process)
                 if self._stopped.is_set():
                     return
-                process = _start(self._path, self._account, cells, execution)
-                self._processes.add(process)
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with process.stdin, process.stdout:
-                for line in process.stdout:
-                    said = json.loads(line)
-                    self._enter(Row.model_validate(said["row"]), said["doing"])
-                code = process.wait()
-            with self._lock:
-                self._processes.discard(process)
-                if self._stopped.is_set():
-                    return
+            code = None if survived else _end(process)
             pending = [row for row in self._rows if row.cell in cells and row.status == "pending"]
             if pending:
                 at = next((row for row in pending if row.cell in self._doing), pending[0])
-                failed = {"status": "failed", "error": f"the worker process ended: {cause(code)}"}
-                self._enter(at.model_copy(update=failed), None)
+                why = f"the worker process ended: {cause(code)}" if code is not None else "the worker left it out"
+                self._enter(at.model_copy(update={"status": "failed", "error": why}), None)
+
+    def _take(self, execution: Execution) -> Process | None:
+        """Return a process that waits for work, a new one if there is none; None once all is stopped."""
+        with self._lock:
+            if self._stopped.is_set():
+                return None
+            if self._idle:
+                return self._idle.pop()
+            process = _start(self._path, self._account, execution)
+            self._processes.add(process)
+            return process
+
+    def _hand_over(self, process: Process, cells: Sequence[str]) -> bool:
+        """Have a process perform cells, and enter what it says; False when it died of it."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(cells).encode() + b"\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                said = json.loads(line)
+                if said == OVER_TO_YOU:
+                    return True
+                self._enter(Row.model_validate(said["row"]), said["doing"])
+        return False
 
     def work_off_here(self, run: str, execution: Execution) -> None:
         """Perform the pending cells of a run in this process."""
@@ -91,8 +120,13 @@ class _Board:
             self._account,
         )
 
+    def dismiss(self) -> None:
+        """End the processes, none of which is at work."""
+        for process in self._idle:
+            _end(process)
+
     def stop(self) -> None:
-        """End every process."""
+        """End every process, whatever it is doing."""
         with self._lock:
             self._stopped.set()
             for process in self._processes:
@@ -114,9 +148,16 @@ class _Board:
         self._watch(self._rows, self._doing)
 
 
-def _start(path: Path, account: Path, cells: Sequence[str], execution: Execution) -> Process:
+def _start(path: Path, account: Path, execution: Execution) -> Process:
     flags = ["--device", execution.device, "--attended"]
     flags += [] if account == path else ["--account", str(account)]
     flags += ["--download"] if execution.download else []
     flags += [] if execution.chunk_rows is None else ["--chunk-rows", str(execution.chunk_rows)]
-    return start(WORKER, [str(path), *cells, *flags])
+    return start(WORKER, [str(path), *flags])
+
+
+def _end(process: Process) -> int:
+    """Let a process end, and return its exit code."""
+    with contextlib.suppress(BrokenPipeError), process:
+        pass
+    return process.wait()

@@ -1,7 +1,10 @@
-"""One run of a study and its attacks, in a process of its own: ``python -m fedpriv.experiment.study.worker FOLDER CELL...``.
+"""Runs of a study and their attacks, in a process of its own: ``python -m fedpriv.experiment.study.worker FOLDER CELL...``.
 
 It takes up what is there, so after whatever ends it the same command goes on. What it does it says on standard output, a
 line of JSON each: ``{"row": the cell's line of cells.jsonl, "doing": what, or null}``.
+
+A process that is attended (``--attended``) is handed lists of cells that share a run by lines of JSON on standard input, one
+after the other, says ``{"over": true}`` after each, and ends when standard input does, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -19,6 +23,7 @@ from pathlib import Path
 
 from fedpriv.experiment.processes import own_output
 from fedpriv.experiment.study.cells import Cell, Execution
+from fedpriv.experiment.study.execution import OVER_TO_YOU
 from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, saved_cells, standing
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack, accounts
@@ -139,32 +144,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Perform cells and say what becomes of them."""
     parser = argparse.ArgumentParser(prog="python -m fedpriv.experiment.study.worker", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the study")
-    parser.add_argument("cells", nargs="+", help="names of cells that share a run")
+    parser.add_argument("cells", nargs="*", help="names of cells that share a run")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--download", action="store_true")
     parser.add_argument("--chunk-rows", type=int)
     parser.add_argument("--account", type=Path, help="folder of the shard that has the cells")
-    parser.add_argument("--attended", action="store_true", help="end when standard input does")
+    parser.add_argument("--attended", action="store_true", help="take cells from standard input, and end when it does")
     given = parser.parse_args(arguments)
-    if given.attended:
-        threading.Thread(target=_end_with_input, daemon=True).start()
+    if bool(given.cells) == given.attended:
+        parser.error("name cells, or give --attended")
     said = own_output()
 
     def tell(row: Row, doing: str | None) -> None:
         print(json.dumps({"row": row.model_dump(mode="json"), "doing": doing}), file=said, flush=True)
 
+    execution = Execution(given.device, given.download, given.chunk_rows)
     try:
-        execution = Execution(given.device, given.download, given.chunk_rows)
-        perform(given.folder, given.cells, execution, tell, given.account)
+        for cells in _handed() if given.attended else (given.cells,):
+            perform(given.folder, cells, execution, tell, given.account)
+            if given.attended:
+                print(json.dumps(OVER_TO_YOU), file=said, flush=True)
     except UserError as error:
         sys.exit(f"fedpriv: {error}")
 
 
-def _end_with_input() -> None:
+def _handed() -> Iterator[list[str]]:
+    """Yield the lists that come by standard input, and end the process with it."""
+    lists: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(lists,), daemon=True).start()
+    while True:
+        yield lists.get()
+
+
+def _receive(lists: queue.SimpleQueue[list[str]]) -> None:
+    # By a file of its own, not by sys.stdin, whose lock Python wants when it ends.
+    with os.fdopen(os.dup(0), "rb") as given:
+        for line in given:
+            lists.put(json.loads(line))
     # An orphan must not go on writing into a folder that somebody resumes.
-    while os.read(0, 1024):  # not by sys.stdin, whose lock Python wants when it ends
-        pass
-    os._exit(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":
