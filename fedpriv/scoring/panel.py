@@ -15,6 +15,10 @@ from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.leakage import ImageMeasure, ssim, ssim_unavailable
 
 
+PAIRS_AT_A_TIME = 64
+"""Of images that are compared by a measure of our own, whose values do not depend on it beyond the last digits."""
+
+
 @dataclass(frozen=True)
 class ScoredGuesses:
     """Scores of one guesser.
@@ -79,15 +83,38 @@ def measure(guesses: Sequence[Tensor], truths: Sequence[Truth], comparisons: Seq
         for shots, truth, beside in zip(guesses, truths, comparisons, strict=True)
     )
     small = ssim_unavailable(truths[0].image_shape) is not None
-    return ScoredGuesses(tuple(guesses), scores, None if small else over_pairs(ssim, guesses, scores, truths))
+    similar = None if small else over_pairs(ssim, guesses, scores, truths, PAIRS_AT_A_TIME)
+    return ScoredGuesses(tuple(guesses), scores, similar)
 
 
 def over_pairs(
-    function: ImageMeasure, guesses: Sequence[Tensor], scores: Sequence[TargetScore], truths: Sequence[Truth]
+    function: ImageMeasure,
+    guesses: Sequence[Tensor],
+    scores: Sequence[TargetScore],
+    truths: Sequence[Truth],
+    most: int = 1,
 ) -> Values:
-    """Return an image measure per target: its mean over the assigned pairs, by the members' weights."""
-    values = []
-    for shots, score, truth in zip(guesses, scores, truths, strict=True):
-        weights = truth.weights.double() / truth.weights.double().sum()
-        values.append(float((weights * function(shots[score.assigned], truth.members)).sum()))
+    """Return an image measure per target: its mean over the assigned pairs, by the members' weights.
+
+    Args:
+        function: measures pairs of images.
+        guesses: per target ``(M, c, h, w)``.
+        scores: one a target.
+        truths: one a target.
+        most: pairs that the function is given at a time, but for those of one target, which it is given together.
+    """
+    values: list[float] = []
+    first = 0
+    while first < len(truths):
+        last, pairs = first + 1, truths[first].n_c
+        while last < len(truths) and pairs + truths[last].n_c <= most:
+            pairs += truths[last].n_c
+            last += 1
+        places = range(first, last)
+        shown = torch.cat([guesses[place][scores[place].assigned] for place in places])
+        found = function(shown, torch.cat([truths[place].members for place in places]))
+        for place, own in zip(places, found.split([truths[place].n_c for place in places]), strict=True):
+            weights = truths[place].weights.double() / truths[place].weights.double().sum()
+            values.append(float((weights * own).sum()))
+        first = last
     return np.array(values)
