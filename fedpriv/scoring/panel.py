@@ -14,7 +14,6 @@ from fedpriv.scoring.definitions import ComparisonSet, TargetScore, score_guesse
 from fedpriv.scoring.intervals import Values
 from fedpriv.scoring.leakage import ImageMeasure, ssim, ssim_unavailable
 
-
 PAIRS_AT_A_TIME = 64
 """Of images that are compared by a measure of our own, whose values do not depend on it beyond the last digits."""
 
