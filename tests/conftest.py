@@ -5,7 +5,7 @@ import os
 import torch
 from hypothesis import settings
 
-from fedpriv.experiment import crew
+from fedpriv.experiment import worker_number
 
 # One thread unless OMP_NUM_THREADS names another count, as tests/portability.py does.
 THREADS = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
@@ -19,7 +19,7 @@ def pytest_runtest_setup():
     torch.set_num_threads(THREADS)  # before every test, since commands under test set it for their process
 
 
-# Attacks of tests are short, and tests run side by side: no workers unless a test asks for some.
-crew.PATIENCE = 1e6
+# Attacks and studies of tests are short, and tests run side by side: no workers unless a test asks for some.
+worker_number.PATIENCE = 1e6
 
 torch.set_num_threads(THREADS)  # for what modules compute when they are collected

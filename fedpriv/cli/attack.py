@@ -83,13 +83,7 @@ from fedpriv.util.folders import numbered
 @data_options
 @training_options
 @common.device_option
-@click.option(
-    "--workers",
-    default="auto",
-    show_default=True,
-    metavar="N",
-    help="Processes, one thread each. auto takes one a core, and on a GPU one in all; changes no result.",
-)
+@common.workers_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: results/TARGET).")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted attack in --out; repeat the other flags.")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")

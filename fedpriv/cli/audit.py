@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @common.redact_option
 @common.device_option
 @click.option("--chunk-rows", type=click.IntRange(1), help="Rows of an attack at a time; bounds memory.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes, one thread each.")
+@common.workers_option
 @click.option("--shard", metavar="I/N", help="Do part I of N alone; others do theirs in the same --out meanwhile.")
 @click.option("--submit", metavar="slurm|local", help="Submit shards as jobs of a queue, and end (needs --shards).")
 @click.option("--shards", type=click.IntRange(1), help="How many shards to submit.")

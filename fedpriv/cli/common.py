@@ -120,6 +120,18 @@ def device_option(command: F) -> F:
     return option(command)
 
 
+def workers_option(command: F) -> F:
+    """Add ``--workers``."""
+    option = click.option(
+        "--workers",
+        default="auto",
+        show_default=True,
+        metavar="N",
+        help="Processes, one thread each. auto takes one a core, and on a GPU one in all; changes no result.",
+    )
+    return option(command)
+
+
 def redact_option(command: F) -> F:
     """Add ``--redact``."""
     option = click.option(

@@ -31,7 +31,7 @@ from fedpriv.cli import common
 )
 @click.option("--download/--no-download", default=False, help="Fetch data sets that are missing.")
 @common.device_option
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes, one thread each.")
+@common.workers_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: claims/CLAIM-SCALE).")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")
 @common.redact_option

@@ -19,20 +19,17 @@ if TYPE_CHECKING:
 
 WORKER = "fedpriv.experiment.crew_worker"
 
-PATIENCE = 10.0
-"""Seconds that work must have taken before a worker is worth its price, some three seconds of a core."""
-
 
 @contextlib.contextmanager
-def crew(number: int, listener: Listener, *, patient: bool) -> Iterator[Crew]:
+def crew(number: int, listener: Listener, *, patience: float) -> Iterator[Crew]:
     """Keep processes ready to carry out a suite; they end with the block.
 
     Args:
         number: of processes, this one included.
         listener: hears of the progress of all, one piece of news at a time, though from several threads.
-        patient: start the others only after :data:`PATIENCE` seconds, so that what takes less is done by this one alone.
+        patience: seconds after which the others are started, so that what takes less is done by this one alone.
     """
-    made = Crew(number, listener, PATIENCE if patient else 0.0)
+    made = Crew(number, listener, patience)
     try:
         yield made
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -10,18 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.experiment.plan import AttackPlan
-from fedpriv.util.arguments import argument
-from fedpriv.util.device import pick_device
-from fedpriv.util.errors import UserError
+from fedpriv.experiment.worker_number import number_of_workers
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.util.memory import free_memory
 
 if TYPE_CHECKING:
     from fedpriv.attacks.contract import Declared
     from fedpriv.experiment.execution import AttackContext
-
-MEMORY = 2 << 30
-"""Bytes that a process may come to need; the suite on mixtures was measured at 1.2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -157,28 +150,4 @@ def workers_for(asked: int | str, plan: AttackPlan) -> int:
     most = len(shares_of(plan))
     if any(type(made).__module__ == "__main__" for made in _all(plan).values()):
         most = 1  # another process has another __main__
-    if str(asked) == "auto":
-        return 1 if pick_device(plan.device).type == "cuda" else max(1, min(_cores(), _fitting(), most))
-    try:
-        number = int(asked)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise UserError(f"{argument('workers', asked)}: expected auto or a whole number of at least 1")
-    return max(1, min(number, most))
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use: of the machine, less where it is bound or rationed."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return min(bound, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or no ration ("max")
-        return bound
-
-
-def _fitting() -> int:
-    """Return the number of processes that the free memory is enough for, this one not counted in."""
-    free = free_memory()
-    return os.cpu_count() or 1 if free is None else 1 + free // MEMORY
+    return number_of_workers(asked, plan.device, most)

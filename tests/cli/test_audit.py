@@ -116,6 +116,23 @@ def test_a_process_takes_run_after_run_and_ends_with_the_study(tmp_path, monkeyp
     assert [process.returncode for process in started] == [0]
 
 
+def test_more_processes_are_started_in_due_time(tmp_path, monkeypatch):
+    from fedpriv.experiment.study import execution
+    from fedpriv.experiment.study.cells import Execution as How
+    from fedpriv.experiment.study.run import run_study
+
+    begin, started = execution.start, []
+    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
+    small = {"dataset": "digits", "per_class": 10, "clients": 2, "partition": "iid", "rounds": 1}
+    study = load_study(
+        {"methods": ["lg-fedavg"], "attacks": "none", "seeds": [0, 1], "local": False, "federation": small}
+    )
+    for number, patience in ((1, 1e6), (2, 0.0)):
+        started.clear()
+        run_study(study, tmp_path / str(number), How(workers=2, patience=patience))
+        assert [process.returncode for process in started] == [0] * number
+
+
 @pytest.mark.slow
 def test_two_workers_and_a_kill_change_nothing(finished, tmp_path):
     """Kill half a study with two workers at whatever it is doing; resumed, it ends as it does without."""

@@ -66,6 +66,7 @@ class Execution:
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time.
         workers: processes at a time, one thread each.
+        patience: seconds that one process works alone before others are started: work that takes less is not worth theirs.
         apart: each run is a process of its own; for runs of seconds, that is most of the time.
     """
 
@@ -73,6 +74,7 @@ class Execution:
     download: bool = False
     chunk_rows: int | None = None
     workers: int = 1
+    patience: float = 0.0
     apart: bool = True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -60,6 +61,8 @@ class _Board:
         self._idle: list[Process] = []
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._began = time.monotonic()
         self._changed()
 
     def work_off(self, run: str, execution: Execution) -> None:
@@ -74,6 +77,7 @@ class _Board:
                     self._idle.append(process)
                 else:
                     self._processes.discard(process)
+                self._news.notify()
                 if self._stopped.is_set():
                     return
             code = None if survived else _end(process)
@@ -84,15 +88,18 @@ class _Board:
                 self._enter(at.model_copy(update={"status": "failed", "error": why}), None)
 
     def _take(self, execution: Execution) -> Process | None:
-        """Return a process that waits for work, a new one if there is none; None once all is stopped."""
+        """Return a process that waits for work, or a new one in due time; None once all is stopped."""
         with self._lock:
-            if self._stopped.is_set():
-                return None
-            if self._idle:
-                return self._idle.pop()
-            process = _start(self._path, self._account, execution)
-            self._processes.add(process)
-            return process
+            while not self._stopped.is_set():
+                if self._idle:
+                    return self._idle.pop()
+                patience = self._began + execution.patience - time.monotonic()
+                if not self._processes or patience <= 0:
+                    process = _start(self._path, self._account, execution)
+                    self._processes.add(process)
+                    return process
+                self._news.wait(patience)
+            return None
 
     def _hand_over(self, process: Process, cells: Sequence[str]) -> bool:
         """Have a process perform cells, and enter what it says; False when it died of it."""
@@ -129,6 +136,7 @@ class _Board:
         """End every process, whatever it is doing."""
         with self._lock:
             self._stopped.set()
+            self._news.notify_all()
             for process in self._processes:
                 process.terminate()
 

@@ -42,6 +42,7 @@ from fedpriv.experiment.shares import Suite, workers_for
 from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
+from fedpriv.experiment.worker_number import patience_for
 from fedpriv.federation.run_directory import RunDirectory, dataset_title
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
@@ -212,7 +213,7 @@ def _attack(
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        with crew(workers, listener, patient=settings.get("workers", "auto") == "auto") as hands:
+        with crew(workers, listener, patience=patience_for(settings.get("workers", "auto"))) as hands:
             if config is not None:
                 told = foresight.while_training(config, plan)
                 _train(folder / "run", config, device=device, download=download, listener=told)

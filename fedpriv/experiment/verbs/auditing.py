@@ -16,6 +16,7 @@ from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study, saved_study
 from fedpriv.experiment.study.shards import Shard
+from fedpriv.experiment.worker_number import number_of_workers, patience_for
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError
 from fedpriv.util.foreign import given_path
@@ -41,7 +42,8 @@ class StudySettings(FederationSettings, total=False):
         rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid,
             or texts ``KEY=VALUE,VALUE``.
-        workers: processes at a time, one thread each (default 1).
+        workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
+            as far as memory lasts, and one where the device is a GPU or the process does a shard.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time; bounds memory.
@@ -60,7 +62,7 @@ class StudySettings(FederationSettings, total=False):
     stages: Sequence[str]
     rounds_seen: int
     axes: Mapping[str, Any] | Sequence[str]
-    workers: int
+    workers: int | str
     device: str
     download: bool
     chunk_rows: int | None
@@ -99,6 +101,8 @@ def audit(
     Raises:
         UserError: naming the key that is wrong, before anything runs.
     """
+    if shard is not None:  # the machine may be others' too
+        settings.setdefault("workers", 1)
     described, execution = read_asked(study, out, settings, resume=resume, force=force)
     part = None if shard is None else _shard(shard, out, force=force)
     folder, scratch = place(out)
@@ -126,8 +130,11 @@ def read_asked(
     """
     refuse_unknown(settings, StudySettings.__optional_keys__)
     own = {name: value for name, value in settings.items() if name not in _EXECUTION}
-    refuse_small(settings, ("workers", "chunk_rows"))
-    execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings})
+    refuse_small(settings, ("chunk_rows",))
+    execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings and name != "workers"})
+    asked = settings.get("workers", "auto")
+    workers, patience = number_of_workers(asked, execution.device), patience_for(asked)
+    execution = replace(execution, workers=workers, patience=patience)
     if not resume:
         if isinstance(study, (str, Path)):
             origin = read_file(given_path(argument("study"), study))

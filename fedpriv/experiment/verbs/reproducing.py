@@ -16,6 +16,7 @@ from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study
+from fedpriv.experiment.worker_number import number_of_workers, patience_for
 from fedpriv.pages.claim_card import PAGE, write_claim_card
 from fedpriv.pages.claims import Claim, find_claim
 from fedpriv.scoring.records import ClaimCard
@@ -76,7 +77,7 @@ def reproduce(
     images: Mapping[str, str | Path] | Sequence[str] = (),
     download: bool = False,
     device: str = "auto",
-    workers: int = 1,
+    workers: int | str = "auto",
     redact: str | None = None,
     out: str | Path | None = None,
     force: bool = False,
@@ -97,7 +98,8 @@ def reproduce(
         images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
         download: fetch data sets that are missing.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes at a time, one thread each.
+        workers: processes at a time, one thread each; ``auto`` takes one for each core that this process may use, as far as
+            memory lasts, and one where the device is a GPU.
         redact: ``blur`` or ``omit`` pictures of people in the study's results and pages (docs/redaction.md).
         out: folder to make; None for a temporary one, which is gone with the returned object.
         force: replace ``out`` if it holds another claim, or the same otherwise.
@@ -106,8 +108,7 @@ def reproduce(
     Raises:
         UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
-    if workers < 1:
-        raise UserError(f"{argument('workers', workers)}: expected at least 1")
+    number = number_of_workers(workers, device)
     name, found = find_claim(claim)
     asked = Asked(
         scale=scale,
@@ -128,7 +129,10 @@ def reproduce(
     for line in plan.left_out:
         listener.say(f"left out: {line}")
     with folders.output(folder, "claim", force=force, resume=resume, listener=listener):
-        execution = Execution(device=device, download=download, workers=workers, apart=scale != "smoke")
+        patience = patience_for(workers)
+        execution = Execution(
+            device=device, download=download, workers=number, patience=patience, apart=scale != "smoke"
+        )
         card, study = _put_to_the_test(name, found, asked, plan, folder, execution, command, listener)
         write_claim_card(folder, card)
     return Reproduction(folder, card, folder / PAGE, study, scratch)
