@@ -11,6 +11,9 @@ from typing import TextIO
 
 Process = subprocess.Popen[bytes]
 
+OVER_TO_YOU = {"over": True}
+"""What a process says, as a line of JSON, when it has done what it was handed and waits for more."""
+
 
 def start(module: str, arguments: Sequence[str] = ()) -> Process:
     """Start ``python -m module`` with pipes for its input and output; it finds every module that is found here.

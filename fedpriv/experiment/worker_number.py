@@ -1,4 +1,4 @@
-"""How many processes are worth having on this machine."""
+"""The number of processes that are worth having on this machine, and when."""
 
 from __future__ import annotations
 

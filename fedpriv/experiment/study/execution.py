@@ -10,16 +10,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from fedpriv.experiment.processes import Process, cause, start
+from fedpriv.experiment.processes import OVER_TO_YOU, Process, cause, start
 from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.folder import save_rows
 from fedpriv.experiment.study.progress import Watch
 from fedpriv.pages.study_files import Cell as Row
 
 WORKER = "fedpriv.experiment.study.worker"
-
-OVER_TO_YOU = {"over": True}
-"""What a worker says when it has done what it was handed."""
 
 
 def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, account: Path | None = None) -> None:

@@ -21,9 +21,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from fedpriv.experiment.processes import own_output
+from fedpriv.experiment.processes import OVER_TO_YOU, own_output
 from fedpriv.experiment.study.cells import Cell, Execution
-from fedpriv.experiment.study.execution import OVER_TO_YOU
 from fedpriv.experiment.study.folder import OVER, is_result, read_study, results, saved_cells, standing
 from fedpriv.pages.study_files import Cell as Row
 from fedpriv.pages.study_files import CellAttack, accounts
