@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from fedpriv.util.errors import UserError, shown
@@ -28,11 +29,11 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
     Raises:
         UserError: for an unknown key (with the nearest known one), a wrong type or a value out of bounds.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     _refuse_unknown_keys(target, values, where, "")
     try:
-        made: T = TypeAdapter(target).validate_python(dict(values))
+        made: T = _adapter(target).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(step) for step in first["loc"])
@@ -42,8 +43,21 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
     return made
 
 
+@lru_cache(maxsize=512)
+def _adapter(target: type) -> Any:
+    """Return what makes objects of a class, which takes as long to make as thousands of these."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(target)
+
+
+@lru_cache(maxsize=512)
+def _hints(target: type) -> dict[str, Any]:
+    return typing.get_type_hints(target)
+
+
 def _refuse_unknown_keys(target: type, values: Mapping[str, Any], where: str, prefix: str) -> None:
-    hints = typing.get_type_hints(target)
+    hints = _hints(target)
     known = [spec.name for spec in dataclasses.fields(target)]
     for key, value in values.items():
         if key not in known:
