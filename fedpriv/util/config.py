@@ -45,7 +45,7 @@ def parse(target: type[T], values: Mapping[str, Any], where: str) -> T:
 
 @lru_cache(maxsize=512)
 def _adapter(target: type) -> Any:
-    """Return what makes objects of a class, which takes as long to make as thousands of these."""
+    """Return the maker of a class's objects, which itself takes as long to make as thousands of these."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(target)
