@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from fedpriv.algebra.angle_matrix import dense
 from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
 from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.infer.membership_null import beside_others
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.disclosed_labels import class_counts, held_classes
 from fedpriv.cli.main import run
@@ -107,6 +108,49 @@ def test_the_one_image_behind_a_prototype_scores_highest(kind):
     found = score(upload, pictures, [1] * 6, score=kind)
     assert int(found.argmax()) == 2
     assert found[2] == pytest.approx(0, abs=1e-6)
+
+
+def test_distances_beside_the_others_by_hand():
+    own, others = (
+        torch.tensor([1.0, 0.0, torch.inf]),
+        [torch.tensor([4.0, 1.0, 2.0]), torch.tensor([9.0, torch.inf, 2.0])],
+    )
+    found = beside_others(own, others)
+    assert found[0] == pytest.approx(0.5 * np.log(6))  # the mean of log 4 and log 9
+    assert found[1] == pytest.approx(-np.log(1e-9))  # one of the others speaks of it, at distance 1
+    assert found[2] == -torch.inf
+
+
+def test_a_class_that_nobody_else_speaks_of_is_held_against_the_mean_of_all():
+    nobody = torch.tensor([torch.inf, 4.0])
+    found = beside_others(torch.tensor([1.0, 1.0]), [nobody, nobody])
+    assert found.tolist() == pytest.approx([0.5 * np.log(4)] * 2)
+
+
+def beside(pictures, anchors, null):
+    """Scores of pictures of class 0 for client 0, of clients who upload one vector each."""
+    observations = tuple(
+        Observation(1, k, (Prototypes(one[None], torch.tensor([0])),), ()) for k, one in enumerate(anchors)
+    )
+    flat = {k: lambda batch: batch.flatten(1) for k in range(len(anchors))}
+    known = Knowledge(KnowledgeCard(), (1, 4, 4), 3, extractors=flat)
+    asked = Candidates(0, pictures, torch.zeros(len(pictures), dtype=torch.int64))
+    return MembershipInference(null=null)(InferenceProblem(observations, known, "prototype", {0: asked})).values[0]
+
+
+def test_what_is_near_to_everybody_gives_way_to_what_is_near_to_the_client():
+    mean = torch.full((16,), 0.5)
+    pictures = torch.stack([mean, mean + 0.2 * torch.eye(16)[0]]).view(2, 1, 4, 4)
+    easy, own = 0, 1
+    anchors = [mean + 0.1 * torch.eye(16)[0], mean - 0.01 * torch.eye(16)[0], mean - 0.01 * torch.eye(16)[1]]
+    alone, held = (beside(pictures, anchors, null) for null in ("none", "clients"))
+    assert alone[easy] > alone[own] - 1e-6  # as near as the other
+    assert held[own] > held[easy]
+
+
+def test_one_and_the_same_upload_of_all_is_no_null():
+    pictures, anchor = images(5), torch.rand(16, generator=torch.Generator().manual_seed(4))
+    assert torch.equal(beside(pictures, [anchor] * 3, "clients"), beside(pictures, [anchor] * 3, "none"))
 
 
 def test_a_class_that_is_not_uploaded_rules_members_out():

@@ -1,13 +1,16 @@
 """Membership inference: was this very image among those that a client's upload was computed from?
 
 It returns no image but a score for each candidate, higher for likelier members, from the upload and the client's
-extractor g. The scores are plain distances; no shadow federation is trained:
+extractor g. No shadow federation is trained. Of vectors and class outputs the score holds a distance against the same
+candidate's distances from the other clients' uploads, each under its own extractor
+(:mod:`fedpriv.attacks.infer.membership_null`); with ``null=none``, or where nobody else uploaded, it is minus the distance.
+The distances, and what else is scored:
 
-- prototypes: -||g(x) - p_y||^2 / ||p_y||^2, with p_y the uploaded prototype of the candidate's class
-  (or the cosine between them);
+- prototypes: ||g(x) - p_y||^2 / ||p_y||^2, with p_y the uploaded prototype of the candidate's class
+  (or one less the cosine between them);
 - representations: the same with the nearest uploaded row of the class; zero for a member;
 - an entangled vector: the same with the one vector, for classes that its label encoding gives weight;
-- class outputs: -KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
+- class outputs: KL(u_y || softmax(head(g(x)))), with u_y the uploaded mean output of the class;
 - a kernel over public images: the self-similarity that ridge regression over pixels extrapolates to x from the kernel's
   diagonal. The kernel holds nothing computed from private images, so this is expected to tell nothing;
 - outputs on public samples: what ridge regression over pixels makes of the client's log outputs at (x, y), less the same of
@@ -21,7 +24,8 @@ read off (:mod:`fedpriv.attacks.read.disclosed_labels`), exactly, wherever an up
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -30,6 +34,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Scores
+from fedpriv.attacks.infer.membership_null import beside_others
 from fedpriv.attacks.infer.membership_public import public_scores
 from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_scores
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
@@ -52,13 +57,16 @@ class MembershipInference(Inference):
 
     Attributes:
         candidates: how many members, and as many non-members, are tried for each client at most.
-        score: nearness of vectors: minus the relative squared distance, or the cosine of the angle. Trained weights, class
+        score: nearness of vectors: by the relative squared distance, or by the cosine of the angle. Trained weights, class
             outputs and kernels have no such choice.
+        null: what a distance is held against: the same candidate's distances from the other ``clients``' uploads, or
+            ``none``. Trained weights, kernels and outputs on public samples have no such choice.
         judge: of trained weights: the ``gradient`` that the update resembles, or the ``loss`` that fell.
     """
 
     candidates: Annotated[int, Ge(1)] = 100
     score: Literal["distance", "cosine"] = "distance"
+    null: Literal["clients", "none"] = "clients"
     judge: ClassEvaluator = "gradient"
 
     name = "membership"
@@ -84,11 +92,34 @@ class MembershipInference(Inference):
             return Scores(self.ask(problem), public_scores(uploads, problem.candidates, problem.knowledge))
         return Scores(
             self.ask(problem),
-            {
-                client: self.likeness(uploads[client], asked, problem.knowledge, problem.kind)
-                for client, asked in problem.candidates.items()
-            },
+            {client: self._scores(problem, uploads, asked) for client, asked in problem.candidates.items()},
         )
+
+    def _scores(self, problem: InferenceProblem, uploads: Mapping[int, Observation], asked: Candidates) -> Tensor:
+        own = self.likeness(uploads[asked.client], asked, problem.knowledge, problem.kind)
+        others = [
+            -self.likeness(seen, replace(asked, client=other), problem.knowledge, problem.kind)
+            for other, seen in uploads.items()
+            if self.null == "clients" and self._stands_beside(problem, uploads[asked.client], seen)
+        ]
+        return beside_others(-own, others) if others else own
+
+    def _stands_beside(self, problem: InferenceProblem, own: Observation, seen: Observation) -> bool:
+        """True for another client's upload that candidates can be held against as against the client's own.
+
+        Behind secure aggregation all clients' uploads are one and the same, and no null.
+        """
+        if seen.client == own.client or seen.client not in problem.knowledge.extractors:
+            return False
+        if problem.kind is not None and problem.kind not in COMPARED:
+            return False
+        first, second = COMPARED.first(own.upload), COMPARED.first(seen.upload)
+        if first is None or second is None:
+            return False
+        if first.kind in CLASS_OUTPUTS and seen.client not in problem.knowledge.heads:
+            return False
+        mine, theirs = first.rows(), second.rows()
+        return mine.shape != theirs.shape or not torch.equal(mine, theirs)
 
     def likeness(
         self, observation: Observation, candidates: Candidates, knowledge: Knowledge, kind: str | None = None
