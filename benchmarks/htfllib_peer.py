@@ -2,6 +2,9 @@
 
 Run by ``accuracies.py`` in the folder ``system`` of a checkout, with a JSON text: ``algorithm``, ``seed``, ``dataset``,
 ``rounds``, ``clients``, ``options``. That library resets torch's generator to 0 for every client; here to the seed.
+
+With ``paced`` it evaluates every round, and at the beginning of each prints its CPU seconds and waits for a line of input
+(``rounds_beside_htfllib.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import random
 import sys
 import tempfile
+import time
 import types
 from argparse import Namespace
 from typing import Any
@@ -52,6 +56,12 @@ DEFAULTS: dict[str, Any] = {
 """Its command line's defaults, and its four-layer CNN for everybody."""
 
 
+def pause() -> None:
+    """Print the CPU seconds of this process so far, and wait for a line."""
+    print(f"AT {time.process_time()}", flush=True)
+    sys.stdin.readline()
+
+
 def main() -> None:
     """Run what the argument asks for."""
     asked = json.loads(sys.argv[1])
@@ -86,6 +96,14 @@ def main() -> None:
             args.save_folder_name_full = self.save_folder_name = folder
 
         base.__init__ = within
+        if asked.get("paced"):
+            given.eval_gap, chosen = 1, base.select_clients
+
+            def waiting(self: Any) -> Any:
+                pause()
+                return chosen(self)
+
+            base.select_clients = waiting
         server = server_of(given, 0)
         server.train()
         print("RESULT " + json.dumps({"accuracy": server.rs_test_acc[-1]}))
