@@ -36,7 +36,7 @@ def _fedhenn_cnn(image_shape: ImageShape, convolutions: int, linear: int) -> tup
     channels, height, width = image_shape
     layers: list[nn.Module] = []
     for before, after in pairwise((channels, *CHANNELS[:convolutions])):
-        layers += [nn.Conv2d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(before, after, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()]
         height, width = height // 2, width // 2
     layers.append(nn.Flatten())
     vector = CHANNELS[convolutions - 1] * height * width

@@ -28,11 +28,11 @@ def _two_convolutions(image_shape: ImageShape, first: int, second: int, kernel: 
     channels, height, width = image_shape
     extractor = nn.Sequential(
         nn.Conv2d(channels, first, kernel, padding="same"),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(first, second, kernel, padding="same"),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(second * (height // 2 // 2) * (width // 2 // 2), out),
         nn.ReLU(),

@@ -1,9 +1,11 @@
+import copy
 import dataclasses
 import math
 
 import pytest
 import torch
 from compare import expect_same
+from torch import nn
 
 from fedpriv.models import FAMILIES, MAPPINGS, MODELS, default_width
 from fedpriv.models.build import build_model, count_parameters, extractor_parameters, fitting_models
@@ -269,3 +271,23 @@ def test_a_default_device_set_outside_changes_nothing():
     with torch.device("meta"):
         model = build_model(plan, seed=0)
     assert same(model, build_model(plan, seed=0))
+
+
+@pytest.mark.parametrize("name", ["cnn4", "cnn-1", "small-cnn", "small-cnn-wide", "fedhenn-cnn-4"])
+def test_relu_after_pooling_is_relu_before_it_to_the_last_bit(name: str) -> None:
+    model = build_model(Blueprint(name, (3, 32, 32), 10, 64), 0)
+    other = copy.deepcopy(model)
+    layers = list(other.extractor)
+    pooled = [place for place, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]
+    for place in pooled:
+        assert isinstance(layers[place + 1], nn.ReLU)
+        layers[place : place + 2] = layers[place + 1], layers[place]
+    other.extractor = nn.Sequential(*layers)
+    images, labels = torch.rand(6, 3, 32, 32), torch.arange(6)
+    found = [torch.nn.functional.cross_entropy(each(images), labels) for each in (model, other)]
+    slopes = [
+        torch.autograd.grad(loss, list(each.parameters())) for loss, each in zip(found, (model, other), strict=True)
+    ]
+    assert pooled
+    assert torch.equal(*found)
+    assert all(torch.equal(*pair) for pair in zip(*slopes, strict=True))
