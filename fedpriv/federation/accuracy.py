@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from fedpriv.datasets.types import Samples
 from fedpriv.federation.convergence import overall
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State
 from fedpriv.federation.run_directory import RunConfig, RunDirectory, dataset_title
+from fedpriv.federation.seen import Seen
 from fedpriv.federation.summary import (
     ClientFailure,
     Communication,
@@ -30,6 +32,9 @@ from fedpriv.federation.unsampled import with_own_statistics
 from fedpriv.util.config import plain
 from fedpriv.wire.ledger import Count, Entry, count
 from fedpriv.wire.payloads import Message
+
+_Pairs = dict[str, Sequence[int]]
+"""``[correct, total]`` of one client by the way to predict: the end of a key of ``Counts``."""
 
 
 def accuracy(clients: Sequence[Sequence[int]], left_out: Collection[int] = ()) -> RoundAccuracy:
@@ -54,32 +59,34 @@ def evaluate(
     """Return ``[correct, total]`` of every client by when it was counted: after training, and after the next broadcast.
 
     A client whose state did not change keeps its count after training; one for which the broadcast changes nothing
-    is not evaluated twice. Of the ``server``, given by its setup and its states before and after its step, the model is
-    counted on every client's test images, where the method says that it has one. The clients in ``adapted`` are scored with
-    batch-norm statistics of their own training images.
+    is not evaluated twice, and images are represented once while its extractor stands. Of the ``server``, given by its
+    setup and its states before and after its step, the model is counted on every client's test images, where the method
+    says that it has one. The clients in ``adapted`` are scored with batch-norm statistics of their own training images.
     """
-    extra, further = method.extra_predictors, method.further_predictors(clients[0][0].options)
+    predictors = {"": method.predict} | {
+        f"_{name}": predict
+        for name, predict in {**method.extra_predictors, **method.further_predictors(clients[0][0].options)}.items()
+    }
+    of_model = {f"_{name}" for name in method.extra_predictors}
+    found: dict[str, list[Sequence[int]]] = {
+        f"{when}{suffix}": [] for suffix in predictors for when in ("after_training", "after_broadcast")
+    }
+    for (own, test), state in zip(clients, states, strict=True):
+        setup, k = replace(own, seen=Seen()), own.client
 
-    def scored(setup: ClientSetup, state: State) -> State:
-        return with_own_statistics(setup, state) if setup.client in adapted else state
+        def counted(state: State, ways: Collection[str], setup: ClientSetup = setup, test: Samples = test) -> _Pairs:
+            scored = with_own_statistics(setup, state) if ways and setup.client in adapted else state
+            return {way: _correct(predictors[way](setup, scored, test.images), test.labels) for way in ways}
 
-    predictors = {"": method.predict} | {f"_{name}": predict for name, predict in {**extra, **further}.items()}
-    found: dict[str, list[Sequence[int]]] = {}
-    for suffix, predict in predictors.items():
-        trained, received = f"after_training{suffix}", f"after_broadcast{suffix}"
-        found |= {trained: [], received: []}
-        for (setup, test), state in zip(clients, states, strict=True):
-            k = setup.client
-            if trained in known and k not in changed:
-                before = known[trained][k]
-            else:
-                before = _correct(predict(setup, scored(setup, state), test.images), test.labels)
-            updated = method.apply_broadcast(setup, state, broadcast)
-            alone = suffix[1:] in extra and all(updated[n] is state[n] for n in updated if n.startswith("model."))
-            unchanged = updated is state or alone
-            after = before if unchanged else _correct(predict(setup, scored(setup, updated), test.images), test.labels)
-            found[trained].append(before)
-            found[received].append(after)
+        kept: _Pairs = {way: known[f"after_training{way}"][k] for way in predictors if k not in changed and known}
+        before = kept | counted(state, [way for way in predictors if way not in kept])
+        updated = method.apply_broadcast(setup, state, broadcast)
+        model_stands = all(updated[name] is state[name] for name in updated if name.startswith("model."))
+        stands = predictors if updated is state else of_model if model_stands else ()
+        after = before | counted(updated, [way for way in predictors if way not in stands])
+        for way in predictors:
+            found[f"after_training{way}"].append(before[way])
+            found[f"after_broadcast{way}"].append(after[way])
     return found if server is None else found | _of_server(method, server, [test for _, test in clients], known)
 
 

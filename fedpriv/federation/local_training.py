@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from fedpriv.datasets.types import Samples, as_unit
 from fedpriv.federation.defense import Loss, Work, guarded
-from fedpriv.federation.method import GuardedTraining, LocalTraining
+from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTraining, State
 from fedpriv.federation.sgd import Part, Sgd, velocity_by_name, velocity_of
+from fedpriv.federation.states import put
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
@@ -149,6 +150,34 @@ def represent(model: SplitModel, images: Tensor) -> Tensor:
     """Return representations ``(n, d)`` of images (bytes or floats) in evaluation mode."""
     model.eval()
     return torch.cat([model.represent(as_unit(chunk)) for chunk in images.split(EVALUATION_BATCH)])
+
+
+def represent_by(
+    setup: ClientSetup, state: State, images: Tensor, model: SplitModel | None = None, prefix: str = "model"
+) -> Tensor:
+    """Return :func:`represent` of images by a client's model with the weights of a state, which it is left with.
+
+    Computed once while the client is scored and its extractor stands.
+
+    Args:
+        setup: of the client.
+        state: holds the weights.
+        images: ``(n, c, h, w)``, bytes or floats.
+        model: a module of the architecture; the private model where None.
+        prefix: of its weights in the state.
+    """
+    module = setup.model if model is None else model
+    put(module, state, prefix)
+    if setup.seen is None:
+        return represent(module, images)
+    return setup.seen.features(prefix, state, images, lambda: represent(module, images))
+
+
+@torch.no_grad()
+def classify_by(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
+    """Return :func:`classify` of images by a client's private model; as :func:`represent_by`."""
+    features = represent_by(setup, state, images)
+    return torch.cat([setup.model.head(chunk) for chunk in features.split(EVALUATION_BATCH)])
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedpriv.datasets.types import Samples
 from fedpriv.federation.defense import GradientTransform
+from fedpriv.federation.seen import Seen
 from fedpriv.federation.trace import Trace
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
@@ -88,6 +89,7 @@ class ClientSetup:
             that need them; else None. What is handed out beforehand is not in the ledger.
         public_labels: their classes ``(p,)`` int64, of methods that need these too; else None.
         trace: where a client step notes the images of each of its local steps, and of a mixture. Never read by a method.
+        seen: representations of the images that the client is being scored on; None where it is not.
     """
 
     client: int
@@ -100,6 +102,7 @@ class ClientSetup:
     public: Tensor | None = field(default=None, compare=False, repr=False)
     public_labels: Tensor | None = field(default=None, compare=False, repr=False)
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
+    seen: Seen | None = field(default=None, compare=False, repr=False)
 
     @property
     def n_classes(self) -> int:

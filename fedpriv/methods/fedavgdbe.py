@@ -31,7 +31,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.local_training import represent, train
+from fedpriv.federation.local_training import represent, represent_by, train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import parameters, put, take
 from fedpriv.methods import fedavg
@@ -122,8 +122,7 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return the logits ``(n, C)`` of head(r + c_k)."""
-    put(setup.model, state, "model")
-    features = represent(setup.model, images)
+    features = represent_by(setup, state, images)
     with torch.no_grad():
         logits: Tensor = setup.model.head(features + state[TRANSLATION])
     return logits

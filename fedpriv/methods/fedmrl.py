@@ -36,8 +36,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedpriv.datasets.types import as_unit
-from fedpriv.federation.local_training import EVALUATION_BATCH, train
+from fedpriv.federation.local_training import EVALUATION_BATCH, represent_by, train
 from fedpriv.federation.method import (
     ClientSetup,
     LocalTraining,
@@ -147,7 +146,11 @@ class Fusion(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return fused representations ``(n, d2)`` of images ``(n, c, h, w)`` in [0, 1]."""
-        fused: Tensor = self.projector(torch.cat([self.small.represent(images), self.model.represent(images)], 1))
+        return self.fused(self.small.represent(images), self.model.represent(images))
+
+    def fused(self, small: Tensor, own: Tensor) -> Tensor:
+        """Return fused representations of those ``(n, d1)`` of the small model and ``(n, d2)`` of the private one."""
+        fused: Tensor = self.projector(torch.cat([small, own], 1))
         return fused
 
 
@@ -210,19 +213,16 @@ def server_step(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
     return broadcast_small(weighted_mean(uploaded(uploads), weights))
 
 
-def infer(fusion: Fusion, images: Tensor, mode: Mode) -> Tensor:
-    """Return the logits ``(n, C)`` of images ``(n, c, h, w)`` in [0, 1] in one of the four modes."""
-    own = fusion.model if mode.endswith("large") else fusion.small
-    features = own.represent(images) if mode.startswith("single") else fusion(images)
-    logits: Tensor = own.head(features[:, : own.head.in_features])
-    return logits
-
-
 @torch.no_grad()
 def predict_as(setup: ClientSetup, state: State, images: Tensor, mode: Mode) -> Tensor:
-    """Return the logits ``(n, C)`` of images (bytes or floats) in evaluation mode."""
+    """Return the logits ``(n, C)`` of images (bytes or floats), in evaluation mode, in one of the four modes."""
     fusion = load(setup, state).eval()
-    return torch.cat([infer(fusion, as_unit(chunk), mode) for chunk in images.split(EVALUATION_BATCH)])
+    own = "model" if mode.endswith("large") else "small"
+    head = getattr(fusion, own).head
+    parts = (own,) if mode.startswith("single") else ("small", "model")
+    seen = [represent_by(setup, state, images, getattr(fusion, part), part).split(EVALUATION_BATCH) for part in parts]
+    rows = seen[0] if mode.startswith("single") else map(fusion.fused, *seen)
+    return torch.cat([head(chunk[:, : head.in_features]) for chunk in rows])
 
 
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedpriv.federation.local_training import class_means, represent, train
+from fedpriv.federation.local_training import class_means, represent, represent_by, train
 from fedpriv.federation.method import ClientSetup, Method, ServerSetup, State, Uploads
 from fedpriv.federation.states import put, take
 from fedpriv.methods.shared import personal_model
@@ -94,8 +94,7 @@ def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return minus the mean squared distance to every class's prototype; classes without one score -inf."""
     if not state[KNOWN].any():
         return personal_model.predict(setup, state, images)
-    put(setup.model, state, "model")
-    features = represent(setup.model, images)
+    features = represent_by(setup, state, images)
     distance = torch.cdist(features, state[FEATURES]).square() / features.shape[1]
     return (-distance).masked_fill(~state[KNOWN], -torch.inf)
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import check_divides, dense, diagonal_blocks, published_blocks, support
-from fedpriv.federation.local_training import represent, train
+from fedpriv.federation.local_training import represent_by, train
 from fedpriv.federation.method import ClientSetup, LocalTraining, Method, Plan, ServerSetup, State, Uploads
 from fedpriv.federation.sgd import Part
 from fedpriv.federation.states import put, take, weighted_mean
@@ -146,8 +146,7 @@ def _announce(angle: Tensor) -> tuple[State, Message]:
 @torch.no_grad()
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return the logits ``(n, C)`` of the turned representations, head(r + r A_k)."""
-    put(setup.model, state, "model")
-    logits: Tensor = setup.model.head(turned(represent(setup.model, images), state[ANGLE]))
+    logits: Tensor = setup.model.head(turned(represent_by(setup, state, images), state[ANGLE]))
     return logits
 
 

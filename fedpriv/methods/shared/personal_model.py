@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedpriv.federation.local_training import classify
+from fedpriv.federation.local_training import classify_by
 from fedpriv.federation.method import ClientSetup, ServerSetup, State, Uploads
-from fedpriv.federation.states import put, take
+from fedpriv.federation.states import take
 from fedpriv.models.build import build_model
 from fedpriv.wire.payloads import Message
 
@@ -44,5 +44,4 @@ def idle_server(setup: ServerSetup, state: State, uploads: Uploads, rng: torch.G
 
 def predict(setup: ClientSetup, state: State, images: Tensor) -> Tensor:
     """Return the logits ``(n, C)`` of the client's own model."""
-    put(setup.model, state, "model")
-    return classify(setup.model, images)
+    return classify_by(setup, state, images)

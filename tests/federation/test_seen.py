@@ -1,0 +1,78 @@
+"""Images are represented once while weights stand, and answers are those of representing them anew, to the last bit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from federations import CPU, small
+
+from fedpriv.experiment.federation import prepare
+from fedpriv.federation import local_training
+from fedpriv.federation.accuracy import evaluate
+from fedpriv.federation.seen import Seen
+
+
+def first_round(method, **options):
+    """Every client's state after one round, and the broadcast that answers it."""
+    federation = prepare(small(method, alpha=0.5, per_class=20, clients=3, models="small-cnn", options=options), CPU)
+    server, broadcast = federation.method.start(federation.server, torch.Generator().manual_seed(0))
+    states, uploads = [], []
+    for setup in federation.clients:
+        state = federation.initial_state(setup.client)
+        state, upload = federation.method.client_step(setup, state, broadcast, federation.client_rng(1, setup.client))
+        states.append(state)
+        uploads.append((setup.client, upload))
+    _, answer = federation.method.server_step(federation.server, server, uploads, torch.Generator().manual_seed(0))
+    return federation, states, answer
+
+
+@pytest.mark.parametrize(
+    ("method", "passes"),
+    [
+        ("local", 1),  # nothing comes back
+        ("fedproto", 1),  # prototypes come, by which and by the head it predicts
+        ("lg-fedavg", 1),  # a head comes
+        ("fedral", 1),  # a matrix comes
+        ("fedavg", 2),  # a model comes
+        ("fedmrl", 3),  # a small model comes: that one twice, the private one once
+    ],
+)
+def test_a_round_s_scores_take_so_many_passes_over_the_test_images_of_a_client(monkeypatch, method, passes):
+    federation, states, answer = first_round(method)
+    done, represent = [], local_training.represent
+    monkeypatch.setattr(
+        local_training, "represent", lambda model, images: done.append(len(images)) or represent(model, images)
+    )
+    evaluate(
+        federation.method, list(zip(federation.clients, federation.tests, strict=True)), states, answer, {}, {0, 1, 2}
+    )
+    assert len(done) == passes * 3
+
+
+@pytest.mark.parametrize("method", ["local", "fedproto", "lg-fedavg", "fedral", "fedavg", "fedavgdbe", "fedmrl"])
+def test_scores_from_what_was_seen_are_those_of_looking_again(method):
+    federation, states, answer = first_round(method, **({"all_modes": True} if method == "fedmrl" else {}))
+    found = federation.method
+    ways = [found.predict, *found.extra_predictors.values()]
+    ways += found.further_predictors(federation.clients[0].options).values()
+    for own, test, state in zip(federation.clients, federation.tests, states, strict=True):
+        remembering = replace(own, seen=Seen())
+        for one in (state, found.apply_broadcast(own, state, answer), state):
+            for predict in ways:
+                assert torch.equal(predict(remembering, one, test.images), predict(own, one, test.images))
+
+
+def test_other_images_and_other_weights_are_looked_at():
+    seen, state, images = Seen(), {"model.w": torch.ones(1), "model.head.w": torch.ones(1)}, torch.zeros(2)
+    asked = []
+
+    def features(state, images, prefix="model"):
+        return seen.features(prefix, state, images, lambda: asked.append(prefix) or torch.zeros(1))
+
+    features(state, images)
+    features(state | {"model.head.w": torch.zeros(1), "other": torch.zeros(1)}, images)
+    assert asked == ["model"]
+    features(state | {"model.w": torch.ones(1)}, images)  # equal, and another tensor
+    features(state, images.clone())
+    features(state, images, "small")
+    assert asked == ["model", "model", "model", "small"]
