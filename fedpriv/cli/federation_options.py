@@ -107,6 +107,14 @@ TRAINING_OPTIONS = (
     ),
     click.option("--checkpoint-every", type=int, default=1, show_default=True, help="Rounds between checkpoints."),
     click.option(
+        "--evaluate-every",
+        type=int,
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Rounds between evaluations of all clients; the last round is evaluated in any case.",
+    ),
+    click.option(
         "--convergence",
         type=int,
         default=0,

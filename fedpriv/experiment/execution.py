@@ -280,11 +280,14 @@ def upload_facts(target: str, *, defended: bool = False) -> Upload:
 
 
 def _training(run: RunDirectory, federation: Federation, number: int | None) -> Training:
-    """Return the accuracy of a run in a round, or at its end, and that of guessing each client's commonest class."""
+    """Return the accuracy of a run in a round, or at its end, and that of guessing each client's commonest class.
+
+    For a round that was not evaluated stands the newest before it that was, or the first.
+    """
     from fedpriv.scoring.records.made import Training
 
-    lines = run.rounds()
-    line = next((row for row in lines if row.round == number), lines[-1])
+    lines = [row for row in run.rounds() if row.accuracy]
+    line = ([row for row in lines if number is None or row.round <= number] or lines[:1])[-1]
     labels = [tests.labels for tests in federation.tests]
     commonest = sum(int(own.bincount().max()) for own in labels if len(own))
     return Training(accuracy=line.accuracy["after_training"].pooled, guess=commonest / max(1, sum(map(len, labels))))

@@ -58,6 +58,8 @@ class FederationSettings(TypedDict, total=False):
         defense: what clients do to an upload before it leaves, in this order: texts ``NAME[:KEY=VALUE,...]``.
         capture: rounds whose uploads are stored: ``all``, ``last``, ``none`` or ``auto`` (default).
         checkpoint_every: rounds between checkpoints (default 1).
+        evaluate_every: rounds between evaluations of all clients (default 1); the last round and those of ``keep`` are
+            evaluated too.
         convergence: estimate the constants of FedRE's convergence proof in every so many rounds (default 0: never).
         keep: rounds whose checkpoints and uploads are kept for good.
     """
@@ -98,6 +100,7 @@ class FederationSettings(TypedDict, total=False):
     defense: Sequence[str]
     capture: str
     checkpoint_every: int
+    evaluate_every: int
     convergence: int
     keep: Sequence[int]
 
@@ -171,7 +174,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     values |= {"method": method, "seed": seed, "options": mapping("option", flags.get("option", ()))}
     if flags.get("data_dir") is not None:
         values["data_dir"] = os.path.realpath(os.path.expanduser(given_path(argument("data_dir"), flags["data_dir"])))
-    values |= {name: flags[name] for name in ("checkpoint_every", "convergence") if name in flags}
+    values |= {name: flags[name] for name in ("checkpoint_every", "evaluate_every", "convergence") if name in flags}
     keep = flags.get("keep", ())
     values["keep"] = tuple(keep) if isinstance(keep, (list, tuple, set, frozenset, range)) else keep
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))

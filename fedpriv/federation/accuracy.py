@@ -93,7 +93,7 @@ def evaluate(
 def _of_server(
     method: Method, server: tuple[ServerSetup, State, State], tests: Sequence[Samples], known: Counts
 ) -> dict[str, list[Sequence[int]]]:
-    """Return the server's own counts on every client's test images; ``known`` are those of the round before."""
+    """Return the server's own counts on every client's test images; ``known`` are those of before its step, if any."""
     (setup, *states), predict = server, method.server_predict
     if predict is None:
         return {}
@@ -124,7 +124,7 @@ def round_line(
     Args:
         round_: from 1.
         participants: clients that trained.
-        evaluation: counts of every client, by when they were taken.
+        evaluation: counts of every client, by when they were taken; none of a round that is not evaluated.
         wire: entries of the ledger.
         left_out: clients that count in no accuracy.
         validation: accuracy on validation images, by when it was taken.
@@ -164,12 +164,13 @@ def summarise(
         images: what was done to the data set's images.
     """
     lines, totals = directory.rounds(), count(directory.ledger())
+    evaluated = [line for line in lines if line.accuracy]
     return RunSummary(
         method=config.method,
         dataset=dataset_title(config),
         images=images,
         rounds=len(lines),
-        accuracy={when: _over_rounds(lines, when) for when in lines[-1].accuracy},
+        accuracy={when: _over_rounds(evaluated, when) for when in lines[-1].accuracy},
         communication=Communication(**{kind: _traffic(total, len(lines)) for kind, total in totals.items()}),
         privacy=plain(privacy),
         defenses=defenses,
@@ -178,14 +179,14 @@ def summarise(
         convergence=overall(directory.convergence()),
         seconds=sum(sum(line["seconds"].values()) for line in directory.lines("timings")),
         seed=config.seed,
-        validation=_validated(lines),
+        validation=_validated(evaluated),
         engine=config.engine.name,
         failures=sum(len(line.failures) for line in lines),
     )
 
 
 def _validated(lines: Sequence[RoundLine]) -> dict[str, ValidationAccuracy]:
-    """Return the accuracy on validation images over a run's rounds; nothing where there were none."""
+    """Return the accuracy on validation images over a run's evaluated rounds; nothing where there were none."""
     found = {}
     for when, last in lines[-1].validation.items():
         best = max(lines, key=lambda line: line.validation[when].mean_over_clients)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fedpriv.federation.accuracy import evaluate, round_line, summarise
@@ -19,9 +19,9 @@ from fedpriv.federation.operations import client_operations
 from fedpriv.federation.plans import protection_plan
 from fedpriv.federation.prepared import Federation, init_rng
 from fedpriv.federation.regions import save_regions
-from fedpriv.federation.run_directory import Checkpoint, RunDirectory
+from fedpriv.federation.run_directory import Checkpoint, RunDirectory, is_evaluated
 from fedpriv.federation.states import message_on, on_device
-from fedpriv.federation.summary import ClientFailure, Counts, RunSummary
+from fedpriv.federation.summary import ClientFailure, Counts, RoundAccuracy, RunSummary
 from fedpriv.federation.trace import Trace
 from fedpriv.federation.unsampled import unsampled_facts
 from fedpriv.federation.validation import validate
@@ -44,6 +44,8 @@ class _Standing:
         server: the server's state.
         broadcast: what the next round's clients get.
         evaluation: every client's newest accuracy.
+        evaluated: the round of that, or 0.
+        changed: clients that trained after it.
         untrained: clients that no round has trained, ascending.
     """
 
@@ -51,6 +53,8 @@ class _Standing:
     server: State
     broadcast: Message
     evaluation: Counts
+    evaluated: int
+    changed: frozenset[int]
     untrained: tuple[int, ...]
 
 
@@ -108,23 +112,26 @@ def _round(
     trained = time.perf_counter()
     server, next_broadcast = _server_step(federation, round_, standing, answers.uploads)
     served = time.perf_counter()
-    evaluation = evaluate(
-        method,
-        list(zip(federation.clients, federation.tests, strict=True)),
-        states,
+    ended = _Standing(
+        round_,
+        server,
         next_broadcast,
         standing.evaluation,
-        set(answers.clients),
-        (federation.server, standing.server, server),
-        untrained if config.unsampled == "own_statistics" else (),
+        standing.evaluated,
+        standing.changed | {*answers.clients},
+        untrained,
     )
+    validation: Mapping[str, RoundAccuracy] = {}
+    if is_evaluated(config, round_):
+        ended = _evaluated(federation, states, standing, ended)
+        validation = validate(method, federation.clients, federation.data.validation, states, next_broadcast)
     line = round_line(
         round_,
         answers.clients,
-        evaluation,
+        ended.evaluation if ended.evaluated == round_ else {},
         wire,
         left_out=untrained if config.unsampled == "left_out" else (),
-        validation=validate(method, federation.clients, federation.data.validation, states, next_broadcast),
+        validation=validation,
         failures=tuple(answers.failures),
     )
     directory.append("metrics", [line.model_dump(mode="json")])
@@ -133,10 +140,26 @@ def _round(
     seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
     directory.append("timings", [{"round": round_, "seconds": seconds}])
     if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
-        checkpoint = Checkpoint(round_, server, next_broadcast, evaluation)
+        checkpoint = Checkpoint(round_, server, next_broadcast, ended.evaluation)
         directory.save_checkpoint(checkpoint, states, states.files, config.keep)
         states.checkpointed(round_)
-    return _Standing(round_, server, next_broadcast, evaluation, untrained)
+    return ended
+
+
+def _evaluated(federation: Federation, states: KeptStates, before: _Standing, ended: _Standing) -> _Standing:
+    """Return the standing at the end of a round with every client's accuracy, given that before the round."""
+    of_server = {} if before.evaluated == before.done else {"after_broadcast_server_model"}
+    evaluation = evaluate(
+        federation.method,
+        list(zip(federation.clients, federation.tests, strict=True)),
+        states,
+        ended.broadcast,
+        {when: counts for when, counts in ended.evaluation.items() if when not in of_server},
+        {*ended.changed},
+        (federation.server, before.server, ended.server),
+        ended.untrained if federation.config.unsampled == "own_statistics" else (),
+    )
+    return replace(ended, evaluation=evaluation, evaluated=ended.done, changed=frozenset())
 
 
 def _answers(
@@ -225,14 +248,18 @@ def _standing(federation: Federation, directory: RunDirectory) -> _Standing:
     untrained = tuple(range(config.clients))
     if newest is None:
         server, broadcast = federation.method.start(federation.server, init_rng(config))
-        return _Standing(0, server, broadcast, {}, untrained)
+        return _Standing(0, server, broadcast, {}, 0, frozenset(), untrained)
     found = directory.load_checkpoint(newest)
     directory.drop_checkpoints(config.keep)  # where a crash came first
-    trained = {k for line in directory.rounds() for k in line.participants}
+    lines = directory.rounds()
+    trained = {k for line in lines for k in line.participants}
+    evaluated = max((line.round for line in lines if line.accuracy), default=0)
     return _Standing(
         done=newest,
         server=on_device(device, found.server),
         broadcast=message_on(device, found.broadcast),
         evaluation=found.evaluation,
+        evaluated=evaluated,
+        changed=frozenset(k for line in lines if line.round > evaluated for k in line.participants),
         untrained=tuple(k for k in untrained if k not in trained),
     )

@@ -118,6 +118,7 @@ class RunConfig:
         capture: which rounds' messages are stored: ``all``, ``last``, ``none``, or ``auto``: all where every upload of
             a round is at most 1 MiB, else the last. ``last`` and ``auto`` store those of ``keep`` too.
         checkpoint_every: rounds between checkpoints.
+        evaluate_every: rounds between evaluations; the last round and those of ``keep`` are evaluated too.
         convergence: estimate the constants of FedRE's convergence proof in every so many rounds; 0 for never
             (:mod:`fedpriv.federation.convergence`).
         keep: rounds whose checkpoints stay for good, beside the newest, so that they can be attacked later.
@@ -147,10 +148,16 @@ class RunConfig:
     division_seed: Annotated[int, Ge(0)] | None = None
     capture: Literal["all", "last", "none", "auto"] = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1
+    evaluate_every: Annotated[int, Ge(1)] = 1
     convergence: Annotated[int, Ge(0)] = 0
     keep: tuple[int, ...] = ()
     defenses: tuple[DefenseChoice, ...] = ()
     engine: EngineChoice = field(default_factory=EngineChoice)
+
+
+def is_evaluated(config: RunConfig, round_: int) -> bool:
+    """True for a round in which every client's accuracy is taken; in others nobody's is."""
+    return round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep
 
 
 def dataset_title(config: RunConfig) -> str:

@@ -187,7 +187,7 @@ class RoundLine(Record):
     Attributes:
         round: from 1.
         participants: clients that trained.
-        accuracy: of all clients, by when it was taken.
+        accuracy: of all clients, by when it was taken; empty in a round that was not evaluated.
         clients: ``(correct, total)`` of every client, likewise.
         communication: of the round.
         validation: on validation images, by when it was taken; empty without any.

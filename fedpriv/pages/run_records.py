@@ -79,10 +79,11 @@ class RunRecord:
         directory: the open run directory.
         label: what it is called beside the others.
         config: its configuration.
-        rounds: ``(rounds,)`` round numbers, from 1.
+        rounds: ``(rounds,)`` numbers, from 1, of the rounds that were evaluated; the last of a run always is.
         accuracy: ``Accuracy`` by ``after_training``, ``after_broadcast``, and both with ``_NAME`` for every further way
             to predict.
-        traffic: by way of counting and unit, ``(rounds,)`` scalars or bytes of each round, up and down together.
+        traffic: by way of counting and unit, ``(rounds,)`` scalars or bytes up and down together, of each of those rounds
+            and the rounds before it that were not evaluated.
         summary: what else is read of it.
     """
 
@@ -181,17 +182,25 @@ def _load(run: RunDirectory, label: str, summary: RunSummary) -> RunRecord:
             f"{path}: expected a line for each round from 1 to {run.config.rounds}, in order; got {len(lines)} lines; "
             "train the run again"
         )
+    evaluated = [line for line in lines if line.clients]
+    rounds = np.array([line.round for line in evaluated], dtype=np.int64)
+    if not len(rounds) or rounds[-1] != run.config.rounds:
+        raise UserError(f"{path}: the accuracy of the last round is missing; train the run again")
     try:
-        left_out = [line.left_out for line in lines]
-        accuracy = {name: _accuracy([line.clients[name] for line in lines], left_out) for name in lines[0].clients}
+        left_out = [line.left_out for line in evaluated]
+        accuracy = {n: _accuracy([line.clients[n] for line in evaluated], left_out) for n in evaluated[0].clients}
         if not set(MOMENTS) <= set(accuracy):
             raise KeyError(" or ".join(MOMENTS))
     except (KeyError, ValueError) as error:
         raise UserError(
             f"{path}: accuracy of clients is missing or not counts ({error}); train the run again"
         ) from error
-    traffic = {(count, unit): _traffic(lines, count, unit) for count in COUNTS for unit in ("scalars", "bytes")}
-    rounds = np.array([line.round for line in lines], dtype=np.int64)
+    starts = np.concatenate([[0], rounds[:-1]])
+    traffic = {
+        (count, unit): np.add.reduceat(_traffic(lines, count, unit), starts)
+        for count in COUNTS
+        for unit in ("scalars", "bytes")
+    }
     return RunRecord(run, label, run.config, rounds, accuracy, traffic, summary)
 
 
@@ -247,6 +256,7 @@ def settings(config: RunConfig, images: str = "") -> dict[str, str]:
         "representation width": config.width,
         "mapping": config.mapping,
         "rounds": config.rounds,
+        "rounds between evaluations": None if config.evaluate_every == 1 else config.evaluate_every,
         "learning rate": f"{training.learning_rate:g}",
         "batch size": training.batch_size,
         "local epochs": training.epochs,

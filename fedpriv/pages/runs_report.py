@@ -326,7 +326,7 @@ def _csv_row(row: Row, target: float, figure: str) -> dict[str, object]:
         }
     for count in COUNTS:
         for unit in ("scalars", "bytes"):
-            found[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].mean())
+            found[f"{count}_{unit}_per_round"] = float(run.traffic[count, unit].sum() / run.config.rounds)
     found["target_accuracy"] = target
     found["target_of"] = figure
     for moment in MOMENTS:

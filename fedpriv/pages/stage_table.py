@@ -23,7 +23,7 @@ class StageRow:
     Attributes:
         stage: its name.
         round: its round, as ``2 of 30``.
-        accuracy: pooled accuracy of the run after local training in that round, in [0, 1].
+        accuracy: pooled accuracy of the run after local training in that round, in [0, 1]; None where it was not taken.
         rounds_seen: what the attack used.
         psnr: mean PSNR in dB.
         floor: mean PSNR of the floor in dB, and which it is.
@@ -35,7 +35,7 @@ class StageRow:
 
     stage: str
     round: str
-    accuracy: float
+    accuracy: float | None
     rounds_seen: int
     psnr: float
     floor: tuple[float, str]
@@ -96,7 +96,7 @@ def _row(stage: Stage, record: ReconstructionRecord) -> StageRow:
     return StageRow(
         stage=stage.name,
         round=f"{stage.round} of {stage.of}",
-        accuracy=stage.accuracy["after_training"],
+        accuracy=stage.accuracy.get("after_training"),
         rounds_seen=record.knowledge.rounds_seen,
         psnr=record.metrics.psnr_db.mean,
         floor=(record.image_floors[best].psnr_db, LABELS.get(best, best)),

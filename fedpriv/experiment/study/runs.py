@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import run_config
 from fedpriv.experiment.study.entries import UNDEFENDED, DefenseEntry, MethodEntry, Study
@@ -22,8 +22,8 @@ DIVIDING = ("dataset", "data_dir", "per_class", "image_size", "partition", "clie
 _DIVIDING_IF_SET = ("validation", "division_seed")
 """Likewise, where they are set at all."""
 
-_STORING = ("capture", "keep", "checkpoint_every")
-"""Settings that say what is stored of a run, and nothing of its clients."""
+_STORING = ("capture", "keep", "checkpoint_every", "evaluate_every")
+"""Settings that say what is stored of a run or measured, and nothing of its clients."""
 
 
 def trainings(study: Study) -> list[tuple[MethodEntry, DefenseEntry]]:
@@ -34,6 +34,10 @@ def trainings(study: Study) -> list[tuple[MethodEntry, DefenseEntry]]:
     """
     methods = [*study.methods, *(_alone(study) if study.local else ())]
     return [(method, defense) for method in methods for defense in method.defenses or study.defenses]
+
+
+def _measuring(method: MethodEntry) -> dict[str, Any]:
+    return {name: value for name, value in method.federation.items() if name == "evaluate_every"}
 
 
 def _alone(study: Study) -> list[MethodEntry]:
@@ -53,7 +57,7 @@ def _alone(study: Study) -> list[MethodEntry]:
                 title=label,
                 name=ALONE,
                 options={},
-                federation={**settings, "capture": "none", "keep": ()},
+                federation={**_measuring(method), **settings, "capture": "none", "keep": ()},
                 target=None,
                 attacks=None,
                 defenses=(UNDEFENDED,),
