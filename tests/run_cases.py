@@ -9,6 +9,7 @@ from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.summary import RoundLine
 from fedpriv.wire.ledger import count, entries
+from fedpriv.wire.message_files import message_bytes
 from fedpriv.wire.payloads import Entangled, Prototypes
 
 # Two clients with 10 and 30 test images. Pooled after training: 10/40, 28/40, 36/40.
@@ -34,12 +35,13 @@ def make_run(path, method="fedgh", upload=prototypes, *, capture="all", extra=No
         rows = [row for k in range(2) for row in entries(upload(round_, k), round_, k, "upload")]
         sums = {name: {key: getattr(total, key) for key in vars(total)} for name, total in count(rows).items()}
         line = RoundLine(round=round_, participants=(0, 1), accuracy={}, clients=clients, communication=sums)
-        run.append("metrics", [line.model_dump(mode="json")])
-        run.append("ledger", [vars(row) | {"shape": list(row.shape)} for row in rows])
+        ledger = [vars(row) | {"shape": list(row.shape)} for row in rows]
+        run.append({"metrics": [line.model_dump(mode="json")], "ledger": ledger})
         if capture != "none":
             for k in range(2):
                 about = {"round": round_, "client": k, "direction": "upload"}
-                run.capture(run.upload_path(round_, k), upload(round_, k), about)
+                content = message_bytes(upload(round_, k), about)
+                run.store(round_, {"captures": {run.upload_path(round_, k): content}})
     if finish:
         run.finish(finished(config, defenses=tuple(map(defense_facts, build_defenses(run.config.defenses)))))
     return path

@@ -46,6 +46,11 @@ def accuracy(clients: Sequence[Sequence[int]], left_out: Collection[int] = ()) -
     )
 
 
+def is_evaluated(config: RunConfig, round_: int) -> bool:
+    """True for a round in which every client's accuracy is taken; in others nobody's is."""
+    return round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep
+
+
 def evaluate(
     method: Method,
     clients: Sequence[tuple[ClientSetup, Samples]],

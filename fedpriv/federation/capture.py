@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from fedpriv.federation.run_directory import AUTO_CAPTURE_BYTES, RunConfig, RunDirectory
 from fedpriv.federation.trace import Trace
-from fedpriv.federation.truth_files import store_trace
+from fedpriv.federation.truth_files import LINES, trace_bytes, trace_path
 from fedpriv.wire.ledger import entries
+from fedpriv.wire.message_files import message_bytes
 from fedpriv.wire.payloads import Message
 
 
@@ -29,9 +30,9 @@ def capture(
     traces: Mapping[int, Trace],
 ) -> None:
     """Store a round's broadcast and every upload that it was answered with; and apart, what its clients did."""
-    directory.capture(directory.broadcast_path(round_), broadcast, {"round": round_, "direction": "broadcast"})
+    messages = {directory.broadcast_path(round_): message_bytes(broadcast, {"round": round_, "direction": "broadcast"})}
     for client, upload in uploads:
         about: dict[str, str | int] = {"round": round_, "client": client, "direction": "upload"}
-        directory.capture(directory.upload_path(round_, client), upload, about)
-    for client, trace in traces.items():
-        store_trace(directory, round_, client, trace.result())
+        messages[directory.upload_path(round_, client)] = message_bytes(upload, about)
+    truth = {trace_path(directory, round_, k): trace_bytes(trace.result()) for k, trace in traces.items()}
+    directory.store(round_, {"captures": messages, LINES: truth})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from fedpriv.federation.accuracy import evaluate, round_line, summarise
+from fedpriv.federation.accuracy import evaluate, is_evaluated, round_line, summarise
 from fedpriv.federation.capture import capture, is_captured
 from fedpriv.federation.client_part import ClientJob, Engine
 from fedpriv.federation.convergence import MeasuredStep, measure
@@ -19,9 +19,9 @@ from fedpriv.federation.operations import client_operations
 from fedpriv.federation.plans import protection_plan
 from fedpriv.federation.prepared import Federation, init_rng
 from fedpriv.federation.regions import save_regions
-from fedpriv.federation.run_directory import Checkpoint, RunDirectory, is_evaluated
+from fedpriv.federation.run_directory import Checkpoint, RunDirectory
 from fedpriv.federation.states import message_on, on_device
-from fedpriv.federation.summary import ClientFailure, Counts, RoundAccuracy, RunSummary
+from fedpriv.federation.summary import ClientFailure, ConvergenceLine, Counts, RoundAccuracy, RunSummary
 from fedpriv.federation.trace import Trace
 from fedpriv.federation.unsampled import unsampled_facts
 from fedpriv.federation.validation import validate
@@ -134,11 +134,16 @@ def _round(
         validation=validation,
         failures=tuple(answers.failures),
     )
-    directory.append("metrics", [line.model_dump(mode="json")])
-    _measure(federation, directory, jobs, answers, states, next_broadcast)
-    directory.append("ledger", [plain(row) for row in wire])
+    measured = _measured(federation, jobs, answers, states, next_broadcast)
     seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
-    directory.append("timings", [{"round": round_, "seconds": seconds}])
+    directory.append(
+        {
+            "metrics": [line.model_dump(mode="json")],
+            **({} if measured is None else {"convergence": [measured.model_dump(mode="json")]}),
+            "ledger": [plain(row) for row in wire],
+            "timings": [{"round": round_, "seconds": seconds}],
+        }
+    )
     if round_ % config.checkpoint_every == 0 or round_ == config.rounds or round_ in config.keep:
         checkpoint = Checkpoint(round_, server, next_broadcast, ended.evaluation)
         directory.save_checkpoint(checkpoint, states, states.files, config.keep)
@@ -194,21 +199,20 @@ def _answers(
     return found
 
 
-def _measure(
+def _measured(
     federation: Federation,
-    directory: RunDirectory,
     jobs: Sequence[ClientJob],
     answers: _Answers,
     states: KeptStates,
     next_broadcast: Message,
-) -> None:
+) -> ConvergenceLine | None:
     """Estimate the constants of a convergence proof from the clients that answered, in the rounds that are asked for."""
     config, (round_, broadcast) = federation.config, (jobs[0].round, jobs[0].broadcast)
-    if config.convergence and round_ % config.convergence == 0 and answers.clients:
-        answered = [job for job in jobs if job.client in answers.traces]
-        measured = [MeasuredStep(federation.clients[one.client], one.state, states[one.client]) for one in answered]
-        found = measure(federation.method, measured, broadcast, next_broadcast, seed=config.seed, round_=round_)
-        directory.append("convergence", [found.model_dump(mode="json")])
+    if not config.convergence or round_ % config.convergence or not answers.clients:
+        return None
+    answered = [job for job in jobs if job.client in answers.traces]
+    measured = [MeasuredStep(federation.clients[one.client], one.state, states[one.client]) for one in answered]
+    return measure(federation.method, measured, broadcast, next_broadcast, seed=config.seed, round_=round_)
 
 
 def _server_step(

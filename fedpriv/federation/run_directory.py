@@ -40,15 +40,7 @@ from fedpriv.util import ownership
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import (
-    append_lines,
-    link,
-    read_json,
-    read_lines,
-    whole_folder,
-    write_json,
-    write_text,
-)
+from fedpriv.util.files import append_all, link, read_json, read_lines, whole_folder, write_all, write_json, write_text
 from fedpriv.util.folders import occupied, telling_name
 from fedpriv.util.manifest import mark
 from fedpriv.util.record import Record, first_fault
@@ -155,11 +147,6 @@ class RunConfig:
     engine: EngineChoice = field(default_factory=EngineChoice)
 
 
-def is_evaluated(config: RunConfig, round_: int) -> bool:
-    """True for a round in which every client's accuracy is taken; in others nobody's is."""
-    return round_ % config.evaluate_every == 0 or round_ == config.rounds or round_ in config.keep
-
-
 def dataset_title(config: RunConfig) -> str:
     """Return a run's data set as it is called wherever it is named: a folder of images goes by its own name."""
     if config.dataset != "folder" or config.data_dir is None:
@@ -242,9 +229,9 @@ class RunDirectory:
 
     # ------------------------------------------------------------ lines
 
-    def append(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Append lines to ``name.jsonl``."""
-        append_lines(self.path / f"{name}.jsonl", rows)
+    def append(self, lines: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Append lines to ``name.jsonl``, by name."""
+        append_all({self.path / f"{name}.jsonl": rows for name, rows in lines.items()})
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of ``name.jsonl``."""
@@ -308,10 +295,11 @@ class RunDirectory:
         """Return the file of a round's broadcast."""
         return self.path / "broadcasts" / f"round-{round_:04d}.safetensors"
 
-    def capture(self, path: Path, message: Message, about: Mapping[str, str | int]) -> None:
-        """Store a message, and say so."""
-        save_message(path, message, about)
-        self.append("captures", [{"round": about["round"], "file": path.relative_to(self.path).as_posix()}])
+    def store(self, round_: int, files: Mapping[str, Mapping[Path, bytes]]) -> None:
+        """Store files of a round, by the name of the lines that say so: ``captures``, ``truth/files``."""
+        write_all({path: content for own in files.values() for path, content in own.items()})
+        named = {name: [path.relative_to(self.path).as_posix() for path in own] for name, own in files.items()}
+        self.append({name: [{"round": round_, "file": one} for one in own] for name, own in named.items() if own})
 
     def message(self, path: Path) -> Message:
         """Read a stored message back."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace
 from fedpriv.util.errors import UserError
-from fedpriv.util.files import checked_tensors, write_bytes
+from fedpriv.util.files import checked_tensors
 
 LINES = "truth/files"
 """The list of the files, which a resumed run cuts back with its other lines."""
@@ -53,11 +53,9 @@ def trace_of(held: Mapping[str, Tensor]) -> LocalTrace:
     return LocalTrace(tuple(phases), held.get("mixture"))
 
 
-def store_trace(run: RunDirectory, round_: int, client: int, trace: LocalTrace) -> None:
-    """Store what a client did in a round, and say so."""
-    path = trace_path(run, round_, client)
-    write_bytes(path, save(trace_blocks(trace)))
-    run.append(LINES, [{"round": round_, "file": path.relative_to(run.path).as_posix()}])
+def trace_bytes(trace: LocalTrace) -> bytes:
+    """Return the file of what a client did in a round."""
+    return bytes(save(trace_blocks(trace)))
 
 
 def load_trace(run: RunDirectory, round_: int, client: int) -> LocalTrace:

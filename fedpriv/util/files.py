@@ -13,12 +13,17 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from fedpriv.util import foreign, manifest
 from fedpriv.util.errors import UserError
 from fedpriv.util.manifest import MARKER, PARTIAL, Contents, contents, home_of, sync
+from fedpriv.util.vouchers import vouch, vouched
+
+AT_ONCE = 8
+"""Files that are forced to the disk at a time."""
 
 # ---------------------------------------------------------------- writing
 
@@ -32,27 +37,65 @@ def whole(path: Path) -> Iterator[Path]:
     Raises:
         UserError: where a file stands there that fedpriv did not write, in a folder that it made.
     """
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _unfinished(path)
+    temporary = _place_for(path)
     try:
         yield temporary
-        _force(temporary)
-        home = _home(path)
-        if home is None:
-            temporary.replace(path)
-            sync(path.parent)
-        else:
-            known, holds = _known(home, path), contents(temporary)
-            manifest.note(home, [(path, holds)])
-            temporary.replace(path)
-            sync(path.parent)
-            if known:
-                manifest.note(home, [(path, holds)], placed=True)
+        _take_places({path: temporary})
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_all(files: Mapping[Path, bytes]) -> None:
+    """Write files of bytes, each whole or not at all; they are forced to the disk together, and listed together.
+
+    Raises:
+        UserError: as :func:`whole`.
+    """
+    written: dict[Path, Path] = {}
+    try:
+        for path, content in files.items():
+            written[path] = _place_for(path)
+            written[path].write_bytes(content)
+        _take_places(written)
+    except BaseException:
+        for temporary in written.values():
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _place_for(path: Path) -> Path:
+    """Return the temporary name of a file, in a folder that is there."""
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, where fedpriv writes a file; move it away")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _unfinished(path)
+
+
+def _take_places(written: Mapping[Path, Path]) -> None:
+    """Give files, by their place, which lie under temporary names, their own: forced to the disk and listed first.
+
+    In a folder that is not finished nothing is forced: that comes when the folder takes its place.
+    """
+    around = {path: home_of(path.parent) for path in written}
+    lasting = [path for path, home in around.items() if home is None or not _in_unfinished(path.relative_to(home))]
+    _force([written[path] for path in lasting])
+    homes = {path: home for path in lasting if (home := around[path]) is not None}
+    listed = {path: contents(written[path]) for path in homes}
+    known = [path for path in homes if _known(homes[path], path)]
+    _note(homes, listed)
+    for path, temporary in written.items():
+        temporary.replace(path)
+    for folder in dict.fromkeys(path.parent for path in lasting):
+        sync(folder)
+    _note(homes, {path: listed[path] for path in known}, placed=True)
+
+
+def _note(homes: Mapping[Path, Path], files: Mapping[Path, Contents | None], *, placed: bool = False) -> None:
+    """List files, each in its marked folder, in one piece for each of these."""
+    for home in dict.fromkeys(homes[path] for path in files):
+        rows = [(path, holds) for path, holds in files.items() if homes[path] == home]
+        manifest.note(home, rows, placed=placed)
 
 
 @contextlib.contextmanager
@@ -67,12 +110,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield building
         files = sorted(building.iterdir())
-        for file in files:
-            _force(file)
+        fresh = [file for file in files if vouched(file) is None]
+        _force(fresh)
         sync(building)
         home = _home(path)
         if home is not None:
-            manifest.note(home, [(path / file.name, contents(file)) for file in files])
+            listed = {path / file.name: vouched(file) or contents(file) for file in files}
+            manifest.note(home, listed.items())
+            vouch(listed, building)
         building.rename(path)
         sync(path.parent)
     except BaseException:
@@ -101,8 +146,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Tensors go this way too, as bytes: safetensors, given a path, writes a temporary file of its own beside it, which a
     killed process leaves behind under a name that is not ours.
     """
-    with whole(path) as temporary:
-        temporary.write_bytes(content)
+    write_all({path: content})
 
 
 def write_text(path: Path, text: str) -> None:
@@ -118,7 +162,7 @@ def write_json(path: Path, value: Any) -> None:
 def link(old: Path, new: Path) -> bool:
     """Give a file of ours another name in a folder that is being made; False where it is damaged, or links do not exist."""
     try:
-        os.link(checked(old), new)
+        os.link(old if vouched(old) else checked(old), new)
     except (OSError, UserError):
         return False
     return True
@@ -130,26 +174,38 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         UserError: where what is there is not what was written, or not ours.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    home = _home(path)
-    if home is None:
-        kept = path.read_bytes() if path.is_file() else b""
-        kept = kept[: kept.rfind(b"\n") + 1]
-    elif path.exists():
-        kept = _checked(home, path, path.read_bytes())
-    else:
-        kept = b""
-        manifest.note(home, [(path, None)])
-    fresh = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    with path.open("r+b" if path.exists() else "xb") as file:
-        file.truncate(len(kept))
-        file.seek(len(kept))
-        file.write(fresh)
-        file.flush()
-        os.fsync(file.fileno())
-    if home is not None:
-        holds = Contents(hashlib.sha256(kept + fresh).hexdigest(), len(kept) + len(fresh))
-        manifest.note(home, [(path, holds)], placed=True)
+    append_all({path: rows})
+
+
+def append_all(lines: Mapping[Path, Iterable[Mapping[str, Any]]]) -> None:
+    """Append JSON lines to several files: all forced to the disk, then all listed.
+
+    Raises:
+        UserError: as :func:`append_lines`, before anything is appended.
+    """
+    homes: dict[Path, Path] = {}
+    kept: dict[Path, bytes] = {}
+    for path in lines:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        there = path.read_bytes() if path.is_file() else b""
+        home = _home(path)
+        if home is None:
+            kept[path] = there[: there.rfind(b"\n") + 1]
+            continue
+        homes[path] = home
+        kept[path] = _checked(home, path, there) if os.path.lexists(path) else b""
+    _note(homes, {path: None for path in homes if not os.path.lexists(path)})
+    for path, rows in lines.items():
+        fresh = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+        with path.open("r+b" if path.exists() else "xb") as file:
+            file.truncate(len(kept[path]))
+            file.seek(len(kept[path]))
+            file.write(fresh)
+        kept[path] += fresh
+    _force(lines, "r+b")
+    _note(
+        homes, {path: Contents(hashlib.sha256(kept[path]).hexdigest(), len(kept[path])) for path in homes}, placed=True
+    )
 
 
 def log(path: Path, text: str) -> None:
@@ -169,9 +225,11 @@ def _unfinished(path: Path) -> Path:
 def _home(path: Path) -> Path | None:
     """Return the marked folder that lists a file; None for files that are listed nowhere, or that are not finished."""
     home = home_of(path.parent)
-    if home is None or any(part.endswith(PARTIAL) for part in path.relative_to(home).parts):
-        return None
-    return home
+    return None if home is None or _in_unfinished(path.relative_to(home)) else home
+
+
+def _in_unfinished(path: Path) -> bool:
+    return any(part.endswith(PARTIAL) for part in path.parts)
 
 
 def _known(home: Path, path: Path) -> bool:
@@ -182,9 +240,20 @@ def _known(home: Path, path: Path) -> bool:
     return known
 
 
-def _force(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def _force(paths: Iterable[Path], mode: str = "rb") -> None:
+    """Force files to the disk, several at a time: the system then writes its own records of them once for many."""
+
+    def force(path: Path) -> None:
+        with path.open(mode) as file:
+            os.fsync(file.fileno())
+
+    given = list(paths)
+    if len(given) < 2:
+        for path in given:
+            force(path)
+        return
+    with ThreadPoolExecutor(min(AT_ONCE, len(given)), "force") as threads:
+        list(threads.map(force, given))
 
 
 # ---------------------------------------------------------------- reading

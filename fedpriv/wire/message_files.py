@@ -24,9 +24,14 @@ HEADER = "fedpriv"
 
 def save_message(path: Path, message: Message, about: Mapping[str, str | int]) -> None:
     """Write a message atomically, with ``about`` (round, client, direction, ...) in the header."""
+    write_bytes(path, message_bytes(message, about))
+
+
+def message_bytes(message: Message, about: Mapping[str, str | int]) -> bytes:
+    """Return the file of a message, with ``about`` in the header."""
     header = {**about, "format": FORMAT, "kinds": [payload.kind for payload in message]}
     # One entry, because the library writes several in no fixed order and equal messages should be equal files.
-    write_bytes(path, save(message_blocks(message), metadata={HEADER: json.dumps(header, sort_keys=True)}))
+    return bytes(save(message_blocks(message), metadata={HEADER: json.dumps(header, sort_keys=True)}))
 
 
 def message_blocks(message: Message) -> dict[str, Tensor]:

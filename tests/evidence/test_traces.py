@@ -23,8 +23,9 @@ from fedpriv.federation.engines.local import run_clients
 from fedpriv.federation.method import LocalTraining
 from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.federation.trace import LocalTrace, Trace
-from fedpriv.federation.truth_files import load_trace, store_trace, trace_path
+from fedpriv.federation.truth_files import load_trace, trace_bytes, trace_path
 from fedpriv.util.errors import UserError
+from fedpriv.util.files import write_bytes
 
 PACKAGE = Path(fedpriv.__file__).parent
 BLIND = KnowledgeCard(labels="inferred", batch=False, batch_norm="none")
@@ -68,7 +69,7 @@ def test_a_trace_is_read_back_as_it_was_stored(finished):
     for number, trace in enumerate(
         (LocalTrace(), LocalTrace(((), steps)), LocalTrace((steps,), torch.tensor([0.25, 0.75]))), start=50
     ):
-        store_trace(directory, number, 0, trace)
+        write_bytes(trace_path(directory, number, 0), trace_bytes(trace))
         found = load_trace(directory, number, 0)
         assert [[index.tolist() for index in phase] for phase in found.phases] == [
             [index.tolist() for index in phase] for phase in trace.phases

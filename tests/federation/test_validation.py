@@ -1,5 +1,6 @@
 """Validation images: set aside before anybody gets some, judged class by class, in lines, summary and page."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,10 +18,18 @@ from fedpriv.federation.validation import places, refuse_useless, validate
 from fedpriv.util.errors import UserError
 
 
+@dataclass(frozen=True)
+class Client:
+    """What validation takes of a client."""
+
+    client: int
+    train: Samples
+    options: object = None
+    seen: object = None
+
+
 def client(number, *labels):
-    return SimpleNamespace(
-        client=number, options=None, train=Samples(torch.zeros(len(labels), 1, 1, 1), torch.tensor(labels))
-    )
+    return Client(number, Samples(torch.zeros(len(labels), 1, 1, 1), torch.tensor(labels)))
 
 
 VALIDATION = Samples(torch.arange(6.0).view(6, 1, 1, 1), torch.tensor([0, 1, 2, 0, 1, 0]))

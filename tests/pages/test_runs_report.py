@@ -91,7 +91,7 @@ def test_estimates_for_a_convergence_proof_are_curves(two, tmp_path):
         for k in range(2)
     ]
     lines = [{"round": round_, "clients": rows[2 * n : 2 * n + 2]} for n, round_ in enumerate((1, 3))]
-    RunDirectory.open(two[0]).append("convergence", lines)
+    RunDirectory.open(two[0]).append({"convergence": lines})
     write_runs_report(two, tmp_path / "out")
     found = {path.name for path in (tmp_path / "out").glob("convergence-*.svg")}
     named = ("smoothness", "variance", "gradient", "rate-bound")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedpriv.util import files, manifest
 from fedpriv.util.errors import UserError
 from fedpriv.util.files import (
+    append_all,
     append_lines,
     checked,
     link,
@@ -19,6 +20,7 @@ from fedpriv.util.files import (
     read_lines,
     whole,
     whole_folder,
+    write_all,
     write_bytes,
     write_json,
     write_text,
@@ -108,7 +110,89 @@ def test_a_crash_around_a_rename_leaves_a_file_that_can_be_read(home, monkeypatc
         read_bytes(home / "a")
 
 
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("placed", range(4))
+def test_a_crash_among_files_written_together_leaves_each_the_old_one_or_the_new(home, monkeypatch, placed):
+    names = ["a", "b/c", "b/d"]
+    write_text(home / "a", "first")
+    done, rename = [], files.Path.replace
+
+    def dies(self, target):
+        if len(done) == placed:
+            raise Killed
+        done.append(target)
+        rename(self, target)
+
+    monkeypatch.setattr(files.Path, "replace", dies)
+    if placed < 3:
+        with pytest.raises(Killed):
+            write_all({home / name: b"second" for name in names})
+    else:
+        write_all({home / name: b"second" for name in names})
+    monkeypatch.undo()
+    assert {file.name for file in home.rglob("*") if file.is_file()} <= {manifest.MARKER, "a", "c", "d"}
+    for number, name in enumerate(names):
+        if number < placed:
+            assert read_bytes(home / name) == b"second"
+        elif name == "a":
+            assert read_bytes(home / name) == b"first"
+        else:
+            assert not (home / name).exists()
+    write_all({home / name: b"third" for name in names})  # whatever is there is known as ours
+    assert [read_bytes(home / name) for name in names] == [b"third"] * 3
+
+
+def test_files_written_together_are_forced_before_they_are_listed_and_listed_once(home, monkeypatch):
+    told, note, sync = [], manifest.note, os.fsync
+
+    def forced(file):
+        sync(file)
+        told.append(os.path.basename(os.readlink(f"/proc/self/fd/{file}")))
+
+    monkeypatch.setattr(os, "fsync", forced)
+    monkeypatch.setattr(manifest, "note", lambda *given, **how: (told.append("listed"), note(*given, **how)))
+    write_all({home / f"{number}": b"new" for number in range(5)})
+    named = [name.partition(str(os.getpid()))[0].strip(".") if manifest.PARTIAL in name else name for name in told]
+    assert sorted(named[:5]) == ["0", "1", "2", "3", "4"]
+    assert named[5:] == ["listed", manifest.MARKER, "home"]
+    told.clear()
+    append_all({home / "a.jsonl": [{"n": 1}], home / "b.jsonl": [{"n": 2}]})
+    append_all({home / "a.jsonl": [{"n": 3}], home / "b.jsonl": [{"n": 4}]})
+    assert [told.count(name) for name in ("a.jsonl", "b.jsonl", "listed", manifest.MARKER)] == [2, 2, 3, 3]
+    assert read_lines(home / "a.jsonl") == [{"n": 1}, {"n": 3}]
+
+
+def test_one_file_that_is_a_stranger_s_keeps_all_from_being_written(home):
+    (home / "b").write_text("a stranger's")
+    with pytest.raises(UserError, match="not written by fedpriv"):
+        write_all({home / "a": b"one", home / "b": b"two"})
+    assert sorted(os.listdir(home)) == sorted([manifest.MARKER, "b"])
+    assert (home / "b").read_text() == "a stranger's"
+
+
 # ---------------------------------------------------------------- lines
+
+
+@pytest.mark.parametrize("torn", ["before the list", "in the second file"])
+def test_lines_of_several_files_that_a_crash_kept_from_the_list_are_cut(home, monkeypatch, torn):
+    both = [home / "a.jsonl", home / "b.jsonl"]
+    append_all({path: [{"n": 1}] for path in both})
+
+    def dies(*given, **how):
+        raise Killed
+
+    monkeypatch.setattr(manifest, "note", dies)
+    with pytest.raises(Killed):
+        append_all({path: [{"n": 2}] for path in both})
+    monkeypatch.undo()
+    if torn == "in the second file":
+        both[1].write_bytes(both[1].read_bytes()[:-3])
+    assert [read_lines(path) for path in both] == [[{"n": 1}], [{"n": 1}]]
+    append_all({path: [{"n": 3}] for path in both})
+    assert [read_lines(path) for path in both] == [[{"n": 1}, {"n": 3}]] * 2
 
 
 @given(st.lists(st.lists(st.integers(), max_size=3), max_size=5), st.binary(max_size=20))
@@ -209,6 +293,23 @@ def test_damage_is_not_vouched_for_by_a_link(home):
     with whole_folder(home / "after") as building:
         assert not link(home / "a", building / "a")
         assert not link(home / "absent", building / "a")
+
+
+def test_a_link_of_a_file_that_this_process_made_whole_is_not_read_again_unless_it_changed(home, monkeypatch):
+    with whole_folder(home / "checkpoints" / "one") as building:
+        (building / "a").write_text("same")
+        (building / "b").write_text("more")
+    os.utime(home / "checkpoints" / "one" / "b", ns=(0, 0))  # written to since, by the clock of the file system
+    read, contents = [], files.contents
+    monkeypatch.setattr(files, "contents", lambda path: read.append(path.name) or contents(path))
+    with whole_folder(home / "checkpoints" / "two") as building:
+        assert link(home / "checkpoints" / "one" / "a", building / "a")
+        assert link(home / "checkpoints" / "one" / "b", building / "b")
+    assert read == ["b", "b"]
+    assert read_bytes(home / "checkpoints" / "two" / "a") == b"same"
+    (home / "checkpoints" / "two" / "b").write_text("else")
+    with whole_folder(home / "checkpoints" / "three") as building:
+        assert not link(home / "checkpoints" / "two" / "b", building / "b")
 
 
 def test_a_nested_folder_lists_its_own_and_goes_alone(home, tmp_path):
