@@ -52,7 +52,8 @@ class ClientResult:
 
 
 Engine = Callable[[Federation, Sequence[ClientJob]], Iterator[ClientResult | ClientFailure]]
-"""Runs the jobs of a round, by whatever means. Answers come in the order of the jobs, one each; a client that failed or
+"""Runs the jobs of a round, by whatever means. A job that is asked for brings its client's state into memory, so each is
+asked for once, when its turn comes. Answers come in the order of the jobs, one each; a client that failed or
 kept everybody waiting is answered for by a :class:`ClientFailure`, and leaves the round as if it had not been in it. A
 result is that of :func:`client_part`, bit for bit, where it is computed with as many threads. What the user can mend is a
 ``UserError``."""

@@ -1,4 +1,4 @@
-"""Clients' states from round to round: in memory those of one round, all others in files."""
+"""Clients' states from round to round: in memory some of one round's, all others in files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from fedpriv.federation.state_files import load_state, save_state
 from fedpriv.federation.states import on_device
 from fedpriv.util.files import scratch_folder
 
+HELD = 48 << 20
+"""Bytes of states that memory holds: of a round of ten clients with four-layer networks all, of fifty some."""
+
 
 class KeptStates(Sequence[State]):
-    """The states of all clients, of which memory holds those of one round's clients.
+    """The states of all clients, of which memory holds those that a round changed last, as far as they are small.
 
     The others lie in the run's newest checkpoint, or, where they changed since, beside it in a folder that is gone with the
     process. First states are drawn when they are first asked for.
@@ -30,6 +33,7 @@ class KeptStates(Sequence[State]):
         self._folder = folder
         self._files: dict[int, Path] = {}
         self._held: dict[int, State] = {}
+        self._bytes = 0
         self._unsaved: set[int] = set()
         newest = directory.newest_checkpoint()
         if newest is not None:
@@ -71,15 +75,26 @@ class KeptStates(Sequence[State]):
     def begin(self, chosen: Collection[int]) -> None:
         """Begin a round: states of clients that are not in it leave memory."""
         for client in [held for held in self._held if held not in chosen]:
-            state = self._held.pop(client)
-            if client in self._unsaved:
-                self._files[client] = self._spill(client, state)
-                self._unsaved.remove(client)
+            self._let_go(client)
 
     def change(self, client: int, state: State) -> None:
-        """Take a client's state after its part in the round."""
+        """Take a client's state after its part in the round; those that came before leave memory where it holds too much."""
+        if client in self._held:
+            self._bytes -= _size(self._held.pop(client))
         self._held[client] = state
+        self._bytes += _size(state)
         self._unsaved.add(client)
+        for older in [*self._held]:
+            if self._bytes <= HELD or older == client:
+                break
+            self._let_go(older)
+
+    def _let_go(self, client: int) -> None:
+        state = self._held.pop(client)
+        self._bytes -= _size(state)
+        if client in self._unsaved:
+            self._files[client] = self._spill(client, state)
+            self._unsaved.remove(client)
 
     def checkpointed(self, round_: int) -> None:
         """Note that a checkpoint holds all states as they are now."""
@@ -93,6 +108,10 @@ class KeptStates(Sequence[State]):
         path.unlink(missing_ok=True)  # another name of the same file may be a checkpoint's
         save_state(path, state)
         return path
+
+
+def _size(state: State) -> int:
+    return sum(value.nbytes for value in state.values())
 
 
 @contextmanager

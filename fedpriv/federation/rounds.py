@@ -19,6 +19,7 @@ from fedpriv.federation.operations import client_operations
 from fedpriv.federation.plans import protection_plan
 from fedpriv.federation.prepared import Federation, init_rng
 from fedpriv.federation.regions import save_regions
+from fedpriv.federation.round_jobs import RoundJobs
 from fedpriv.federation.run_directory import Checkpoint, RunDirectory
 from fedpriv.federation.states import message_on, on_device
 from fedpriv.federation.summary import ClientFailure, ConvergenceLine, Counts, RoundAccuracy, RunSummary
@@ -103,7 +104,8 @@ def _round(
     began = time.perf_counter()
     chosen = federation.participants(round_)
     states.begin(chosen)
-    jobs = [ClientJob(round_, k, states[k], broadcast) for k in chosen]
+    jobs = RoundJobs(round_, chosen, states, broadcast)
+    measured_from = list(jobs) if config.convergence and round_ % config.convergence == 0 else []
     answers = _answers(federation, engine, jobs, states, report)
     untrained = tuple(k for k in standing.untrained if k not in answers.clients)
     wire = _wire(federation, round_, broadcast, answers.uploads)
@@ -134,7 +136,7 @@ def _round(
         validation=validation,
         failures=tuple(answers.failures),
     )
-    measured = _measured(federation, jobs, answers, states, next_broadcast)
+    measured = _measured(federation, measured_from, answers, states, next_broadcast)
     seconds = {"clients": trained - began, "server": served - trained, "evaluate": time.perf_counter() - served}
     directory.append(
         {
@@ -168,14 +170,14 @@ def _evaluated(federation: Federation, states: KeptStates, before: _Standing, en
 
 
 def _answers(
-    federation: Federation, engine: Engine, jobs: Sequence[ClientJob], states: KeptStates, report: Report | None
+    federation: Federation, engine: Engine, jobs: RoundJobs, states: KeptStates, report: Report | None
 ) -> _Answers:
     """Have a round's jobs run, and take the states that came of them.
 
     Raises:
         WorkError: where too few clients answered.
     """
-    config, found, round_ = federation.config, _Answers(), jobs[0].round
+    config, found, round_ = federation.config, _Answers(), jobs.round
     steps, done = len(federation.participants(1)), 0
     for done, result in enumerate(engine(federation, jobs), start=1):
         told = f"round {round_}, client {result.client}"
@@ -206,13 +208,13 @@ def _measured(
     states: KeptStates,
     next_broadcast: Message,
 ) -> ConvergenceLine | None:
-    """Estimate the constants of a convergence proof from the clients that answered, in the rounds that are asked for."""
-    config, (round_, broadcast) = federation.config, (jobs[0].round, jobs[0].broadcast)
-    if not config.convergence or round_ % config.convergence or not answers.clients:
-        return None
+    """Estimate the constants of a convergence proof from the jobs that were answered, as they were; None where none was."""
     answered = [job for job in jobs if job.client in answers.traces]
+    if not answered:
+        return None
     measured = [MeasuredStep(federation.clients[one.client], one.state, states[one.client]) for one in answered]
-    return measure(federation.method, measured, broadcast, next_broadcast, seed=config.seed, round_=round_)
+    own = {"seed": federation.config.seed, "round_": answered[0].round}
+    return measure(federation.method, measured, answered[0].broadcast, next_broadcast, **own)
 
 
 def _server_step(

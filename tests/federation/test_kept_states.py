@@ -3,10 +3,11 @@
 import gc
 import re
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
-from federations import CPU, files, small
+from federations import CPU, files, small, train_small
 
 from fedpriv.experiment.federation import prepare
 from fedpriv.federation import kept_states as module
@@ -19,7 +20,8 @@ from fedpriv.federation.run_directory import RunDirectory
 CONFIG = small("fedproto", per_class=20, clients=8, participation=0.25, rounds=4, checkpoint_every=3)
 
 
-def test_during_a_round_only_the_states_of_its_clients_are_in_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize("held", [0, module.HELD])
+def test_during_a_round_only_states_of_its_clients_are_in_memory_and_no_more_than_may(tmp_path, monkeypatch, held):
     seen = []
 
     def watched(client, state):
@@ -28,21 +30,34 @@ def test_during_a_round_only_the_states_of_its_clients_are_in_memory(tmp_path, m
 
     load, first = module.load_state, Federation.initial_state
     number = re.compile(r"client-(\d+)")
+    monkeypatch.setattr(module, "HELD", held)
     monkeypatch.setattr(module, "load_state", lambda path: watched(int(number.search(path.name)[1]), load(path)))
     monkeypatch.setattr(Federation, "initial_state", lambda self, client: watched(client, first(self, client)))
-    rounds = []
+    found = []
 
     def engine(federation, jobs):
-        gc.collect()
-        alive = {client for client, one in seen if one() is not None}
-        rounds.append((alive, {job.client for job in jobs}))
-        for result in run_clients(federation, jobs):
+        for place in range(len(jobs)):
+            job = jobs[place]
+            gc.collect()
+            found.append(({client for client, one in seen if one() is not None}, {*jobs.clients}))
+            (result,) = run_clients(federation, [job])
             watched(result.client, result.state)
             yield result
 
-    run(prepare(CONFIG, CPU), RunDirectory.create(tmp_path / "run", CONFIG), engine)
-    assert [alive for alive, _ in rounds] == [chosen for _, chosen in rounds]
+    own = replace(CONFIG, participation=0.5)
+    run(prepare(own, CPU), RunDirectory.create(tmp_path / "run", own), engine)
+    assert len(found) == 16
+    assert all(alive <= chosen for alive, chosen in found)
+    # Beside the client whose turn it is: the one before it, and the newest of the round before.
+    assert max(len(alive) for alive, _ in found) == (3 if held == 0 else 4)
     assert {client for client, _ in seen} == set(range(8))  # all were read, and let go of
+
+
+def test_what_memory_may_hold_changes_no_result(tmp_path, monkeypatch):
+    train_small(tmp_path / "held", CONFIG)
+    monkeypatch.setattr(module, "HELD", 0)
+    train_small(tmp_path / "spilled", CONFIG)
+    assert files(tmp_path / "spilled") == files(tmp_path / "held")
 
 
 def test_states_come_back_as_they_were_put_in(tmp_path):

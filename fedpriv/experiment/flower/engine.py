@@ -61,19 +61,21 @@ class FlowerEngine:
         nodes = self._nodes(until)
         asked: dict[str, int] = {}
         found: dict[int, ClientResult | ClientFailure] = {}
+        clients: list[int] = []
         for place, job in enumerate(jobs):
+            clients.append(job.client)
             sent = self._send(federation, job, nodes[place % len(nodes)], seconds) if nodes else None
             if sent is None:
                 told = "its job could not be sent" if nodes else "no node is there"
                 found[job.client] = ClientFailure(client=job.client, why="failed", told=told)
             else:
                 asked[sent] = job.client
-        for job in jobs:
-            while job.client not in found and self._clock() < until:
+        for client in clients:
+            while client not in found and self._clock() < until:
                 if not self._collect(asked, found, device):
                     time.sleep(PAUSE)
-            late = ClientFailure(client=job.client, why="timed out", told=f"no answer in {seconds:g} s")
-            yield found.pop(job.client, late)
+            late = ClientFailure(client=client, why="timed out", told=f"no answer in {seconds:g} s")
+            yield found.pop(client, late)
 
     def _nodes(self, until: float) -> list[int]:
         """Return the nodes that are there, ascending; wait for some until a moment."""
