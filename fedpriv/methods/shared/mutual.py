@@ -28,8 +28,10 @@ class _WithGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Any, ...]:
+        # Let go of, since torch copies a gradient that somebody else holds; a loss is gone back through once.
+        gradients, ctx.gradients = ctx.gradients, None
         # Called on the loss itself the factor is 1, and a pass over all parameters is saved.
-        return (None, None, *(ctx.gradients if float(outer) == 1 else [g * outer for g in ctx.gradients]))
+        return (None, None, *(gradients if float(outer) == 1 else [one * outer for one in gradients]))
 
 
 def clip_each(loss: Tensor, modules: Sequence[nn.Module], norm: float) -> Tensor:
