@@ -53,6 +53,11 @@ def _resumable(*first: str, workers: bool = False) -> Subject:
 
 SUBJECTS = {
     "train": Subject(("train", "--method", "fedproto", *SMALL, *OUT), ("train", "--resume", *OUT)),
+    "train, 2 workers": Subject(
+        ("train", "--method", "fedproto", *SMALL, "--workers", "2", *OUT),
+        ("train", "--resume", "--workers", "2", *OUT),
+        workers=True,
+    ),
     "attack": _resumable(*ATTACK, "--run", "../inputs/run", "--workers", "1"),
     "attack, 2 workers": _resumable(*ATTACK, "--run", "../inputs/run", "--workers", "2", workers=True),
     "attack that trains": _resumable(*ATTACK, *SMALL, "--workers", "1"),

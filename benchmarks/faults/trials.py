@@ -174,10 +174,10 @@ def prepare() -> None:
 
     torch.set_num_threads(1)
     exec(FROZEN, {})
-    from fedpriv.experiment import crew, processes
+    from fedpriv.experiment import client_crew, crew, processes
     from fedpriv.experiment.study import execution
 
-    for module in (processes, crew, execution):
+    for module in (processes, crew, client_crew, execution):
         module.start = Forked  # type: ignore[attr-defined]
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     gc.collect()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory to make (default: runs/METHOD-DATASET).")
 @click.option("--resume", is_flag=True, help="Go on with the interrupted run in --out, as it was configured.")
 @click.option("--force", is_flag=True, help="Replace the run directory if it exists.")
+@common.workers_option
 @click.option("--engine", default="local", show_default=True, help="What runs the clients: local or flower.")
 @click.option("--min-clients", type=int, help="With --engine flower: fewest answers of a round (default: 1).")
 @click.option("--client-timeout", type=float, help="With --engine flower: seconds a client may take (default: 600).")

@@ -27,8 +27,8 @@ def train_run(
     download: bool = False,
     resume: bool = False,
     force: bool = False,
+    clients_by: Engine | int | str = 1,
     listener: Listener = SILENT,
-    engine: Engine | None = None,
 ) -> RunSummary:
     """Train a run in a directory, or finish the one that is there; return its summary.
 
@@ -41,21 +41,22 @@ def train_run(
         download: fetch the data set where it is missing.
         resume: finish the run that is there.
         force: replace the run that is there.
+        clients_by: processes that run the clients of a round, a number or ``auto``; or an engine in place of that which the
+            configuration names. Results do not depend on it.
         listener: hears of the progress.
-        engine: what runs the clients; None for what the configuration names.
 
     Raises:
         UserError: for bad configurations and occupied directories, before anything is written or removed.
         WorkError: where too few clients answered in a round; the run can be resumed.
     """
-    from fedpriv.experiment.engines import check_engine, deployed, opened
+    from fedpriv.experiment.engines import check_engine, deployed, opened, refuse_workers
     from fedpriv.experiment.federation import prepare
     from fedpriv.federation.footprint import refuse_training
-    from fedpriv.federation.rounds import run
     from fedpriv.federation.run_directory import RunDirectory
 
-    if engine is None:
+    if not callable(clients_by):
         device = check_engine(config.engine, device)
+        refuse_workers(clients_by, config.engine)
     chosen = pick_device(device)
     data_dir = None if config.data_dir is None else Path(config.data_dir)
     folders.refuse_overlap(out, {}, around={argument("data_dir"): data_dir})
@@ -69,15 +70,22 @@ def train_run(
             return directory.summary
         _tell_facts(federation, listener)
         listener.resumable()
-        here = engine is not None or config.engine.superlink is None
+        here = callable(clients_by) or config.engine.superlink is None
         if here:
-            with opened(federation, engine) as clients, listener.progress(f"training {config.method}") as report:
-                run(federation, directory, clients, _paced(federation, directory, report, listener))
+            with opened(federation, clients_by, listener) as clients:
+                _run(federation, directory, clients, listener)
     summary = directory.summary if here else deployed(directory, device, listener)  # another process holds it
     if summary.failures:
         times = "a client" if summary.failures == 1 else f"{summary.failures} times a client"
         listener.warn(f"{times} left its round (see failures in metrics.jsonl)")
     return summary
+
+
+def _run(federation: Federation, directory: RunDirectory, clients: Engine, listener: Listener) -> None:
+    from fedpriv.federation.rounds import run
+
+    with listener.progress(f"training {federation.config.method}") as report:
+        run(federation, directory, clients, _paced(federation, directory, report, listener))
 
 
 def _paced(federation: Federation, directory: RunDirectory, report: Report, listener: Listener) -> Pace:

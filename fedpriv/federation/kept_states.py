@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ class KeptStates(Sequence[State]):
     """The states of all clients, of which memory holds those that a round changed last, as far as they are small.
 
     The others lie in the run's newest checkpoint, or, where they changed since, beside it in a folder that is gone with the
-    process. First states are drawn when they are first asked for.
+    process. First states are drawn when they are first asked for. Several threads may ask and change.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class KeptStates(Sequence[State]):
     ) -> None:
         self._directory, self._clients, self._first, self._device = directory, clients, first, device
         self._folder = folder
+        self._lock = threading.RLock()
         self._files: dict[int, Path] = {}
         self._held: dict[int, State] = {}
         self._bytes = 0
@@ -54,13 +56,14 @@ class KeptStates(Sequence[State]):
             return [self[k] for k in range(*client.indices(self._clients))]
         if not 0 <= client < self._clients:
             raise IndexError(client)
-        if client in self._held:
-            return self._held[client]
-        if client not in self._files:
-            state = self._first(client)
-            self._files[client] = self._spill(client, state)
-            return state
-        return on_device(self._device, load_state(self._files[client]))
+        with self._lock:
+            if client in self._held:
+                return self._held[client]
+            if client not in self._files:
+                state = self._first(client)
+                self._files[client] = self._spill(client, state)
+                return state
+            return on_device(self._device, load_state(self._files[client]))
 
     @property
     def held(self) -> frozenset[int]:
@@ -79,15 +82,16 @@ class KeptStates(Sequence[State]):
 
     def change(self, client: int, state: State) -> None:
         """Take a client's state after its part in the round; those that came before leave memory where it holds too much."""
-        if client in self._held:
-            self._bytes -= _size(self._held.pop(client))
-        self._held[client] = state
-        self._bytes += _size(state)
-        self._unsaved.add(client)
-        for older in [*self._held]:
-            if self._bytes <= HELD or older == client:
-                break
-            self._let_go(older)
+        with self._lock:
+            if client in self._held:
+                self._bytes -= _size(self._held.pop(client))
+            self._held[client] = state
+            self._bytes += _size(state)
+            self._unsaved.add(client)
+            for older in [*self._held]:
+                if self._bytes <= HELD or older == client:
+                    break
+                self._let_go(older)
 
     def _let_go(self, client: int) -> None:
         state = self._held.pop(client)

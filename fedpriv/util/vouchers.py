@@ -1,4 +1,4 @@
-"""What this process knows of files that it forced to the disk, so that other names of them need not be read again."""
+"""Files that this process forced to the disk, and what they hold, so that other names of them need not be read again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def vouch(listed: Mapping[Path, Contents], building: Path) -> None:
 
 
 def vouched(path: Path) -> Contents | None:
-    """Return what a file in a folder that was, or is being, made whole is known to hold; None where it is not known."""
+    """Return the contents of a file in a folder that was, or is being, made whole; None where they are not known."""
     try:
         about = path.stat()
     except OSError:

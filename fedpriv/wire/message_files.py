@@ -43,6 +43,17 @@ def message_blocks(message: Message) -> dict[str, Tensor]:
     }
 
 
+def packed(message: Message) -> tuple[list[str], dict[str, Tensor]]:
+    """Return a message as what pickles: the kinds of its payloads, and copies of its tensors."""
+    return [payload.kind for payload in message], message_blocks(message)
+
+
+def unpacked(found: tuple[Sequence[str], dict[str, Tensor]]) -> Message:
+    """Return the message that was :func:`packed`."""
+    kinds, blocks = found
+    return message_of("message", kinds, dict(blocks))
+
+
 def message_of(where: str, kinds: Sequence[str], blocks: dict[str, Tensor]) -> Message:
     """Return the message whose tensors these are.
 

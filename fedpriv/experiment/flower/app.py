@@ -25,7 +25,7 @@ def serve(grid: Any, context: Any) -> None:
     try:
         config = RunDirectory.open(path).config
         engine = FlowerEngine(grid, device, nodes=config.engine.nodes or 1)
-        train_run(path, config, device=device, resume=True, engine=engine)
+        train_run(path, config, device=device, resume=True, clients_by=engine)
     except UserError as error:
         write_outcome(path, Outcome(2, str(error)))
     except WorkError as error:

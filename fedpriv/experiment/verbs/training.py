@@ -79,6 +79,7 @@ def train(
     resume: bool = False,
     force: bool = False,
     device: str = "auto",
+    workers: int | str = "auto",
     download: bool = False,
     engine: str | None = None,
     min_clients: int | None = None,
@@ -102,6 +103,8 @@ def train(
         resume: go on with the interrupted run in ``out``, as it was configured.
         force: replace ``out`` if it exists.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        workers: processes that run the clients of a round, one thread each; ``auto`` (default) takes one for each core that
+            there is memory for, once training has taken ten seconds, and on a GPU one. Results do not depend on it.
         download: fetch the data set if it is missing.
         engine: what runs the clients: ``local`` (default), or ``flower`` (``docs/engines.md``), with equal results.
         min_clients: clients that fail leave their round while at least so many others answered (default 1). This and the
@@ -131,7 +134,16 @@ def train(
     else:
         config = replace(named_config(method or "fedre", federation, seed or 0), engine=engine_choice(chosen))
         path, scratch = place(out)
-    train_run(path, config, device=device, download=download, resume=resume, force=force, listener=listener)
+    train_run(
+        path,
+        config,
+        device=device,
+        download=download,
+        resume=resume,
+        force=force,
+        clients_by=workers,
+        listener=listener,
+    )
     return Run(path, scratch)
 
 
