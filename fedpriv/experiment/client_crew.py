@@ -67,6 +67,8 @@ class ClientCrew:
             return
         turn = _Turn(len(jobs), AHEAD * (len(self._workers) + 1))
         for number in range(len(self._workers)):
+            if time.monotonic() >= self._ripe and number not in self._failed and self._workers[number] is None:
+                self._start(number)
             threading.Thread(target=self._attend, args=(number, turn, jobs), daemon=True).start()
         try:
             for place in range(len(jobs)):
