@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.optim.fitting import fit
+from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, levels_that_fit
 from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve
 from fedpriv.util.errors import UserError

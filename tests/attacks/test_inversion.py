@@ -10,7 +10,8 @@ from torch.nn import functional
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, TargetId
 from fedpriv.attacks.optim.objectives import relative_feature_distance
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings, total_variation
+from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
+from fedpriv.attacks.priors.variation import total_variation
 from fedpriv.attacks.read.target_features import list_targets, target_feature
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import global_seed
@@ -196,11 +197,13 @@ def test_total_variation_by_hand():
 
 def test_jitter_shifts_and_ends():
     prior = PixelPrior([torch.Generator().manual_seed(1)], SHAPE, PixelSettings(jitter=2, jitter_until=0.5), CPU)
-    shifted, clean = prior.shown(0.1), prior.clean()
-    shifts = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
-    assert any(torch.equal(shifted, clean.roll(shift, (2, 3))) for shift in shifts)
-    assert any(not torch.equal(prior.shown(0.1), clean) for _ in range(4))
-    expect_same(prior.shown(0.5), clean)
+    moving, still = torch.tensor([True]), torch.tensor([False])
+    shifted, clean = prior.shown(0.1, moving), prior.clean()
+    places = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
+    assert any(torch.equal(shifted, clean.roll(shift, (2, 3))) for shift in places)
+    assert any(not torch.equal(prior.shown(0.1, moving), clean) for _ in range(4))
+    assert all(torch.equal(prior.shown(0.1, still), clean) for _ in range(4))
+    expect_same(prior.shown(0.5, moving), clean)
 
 
 def test_the_sixth_power_pulls_to_grey():

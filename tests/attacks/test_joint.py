@@ -9,7 +9,8 @@ from compare import expect_close, expect_rows_close, expect_same
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
-from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.optim.fitting import fit
+from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.target_features import list_targets

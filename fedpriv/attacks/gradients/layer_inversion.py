@@ -19,9 +19,9 @@ from fedpriv.attacks.gradients.layer_inputs import LayerInputs, UpToLayer
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Reconstruction
-from fedpriv.attacks.optim.fitting import Schedule
 from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.updates import Tangent, Weights

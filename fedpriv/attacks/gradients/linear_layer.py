@@ -23,7 +23,7 @@ from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, equal_w
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.step_problems import moved_besides
 from fedpriv.attacks.observation import BatchFacts, Cost, Knowledge, Needs, Reconstruction, TargetId
-from fedpriv.attacks.optim.fitting import Schedule
+from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import Tangent, Update, read_update
 from fedpriv.util.seeds import generator

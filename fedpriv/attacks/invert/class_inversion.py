@@ -24,7 +24,8 @@ from torch.nn.functional import linear, one_hot
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.invert.inversion import DipFitting, FittedInversion, ImageShape
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
-from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule
+from fedpriv.attacks.optim.fitting import Distance, Prior
+from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.class_outputs import output_distance, uploaded_output
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors

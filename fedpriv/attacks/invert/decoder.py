@@ -22,8 +22,9 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Needs, Reconstruction
-from fedpriv.attacks.optim.fitting import Schedule, fit
+from fedpriv.attacks.optim.fitting import fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.extractors import represent_rows, require_extractors
 from fedpriv.attacks.read.target_features import target_feature

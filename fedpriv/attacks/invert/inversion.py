@@ -19,12 +19,14 @@ from torch import Tensor
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Needs, Reconstruction
-from fedpriv.attacks.optim.fitting import Distance, Prior, Schedule
+from fedpriv.attacks.optim.fitting import Distance, Prior
 from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
+from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.target_features import target_feature
+from fedpriv.util.last import Last
 from fedpriv.wire.kinds import VECTORS
 
 ImageShape = tuple[int, int, int]
@@ -126,8 +128,9 @@ class FittedInversion(Fitting, Attack):
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             prior = self.prior_of([row.generator(problem.seed) for row in rows], image_shape, problem.device)
-            places = torch.tensor([row.position for row in rows])
-            return fit_rows(rows, prior, lambda images, which: apart(images, places[which]), schedule, tick)
+            positions = torch.tensor([row.position for row in rows])
+            places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
+            return fit_rows(rows, prior, lambda images, which: apart(images, places(which)), schedule, tick)
 
         return solve_rows(
             problem,

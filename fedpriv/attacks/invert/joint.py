@@ -27,6 +27,7 @@ from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.priors.several import SeveralImages
 from fedpriv.attacks.read.extractors import require_extractors
 from fedpriv.attacks.read.target_features import observation_of, target_feature
+from fedpriv.util.last import Last
 from fedpriv.wire.kinds import CLASS_MEANS
 from fedpriv.wire.payloads import Prototypes, find_payload
 
@@ -122,10 +123,11 @@ class JointInversion(DipFitting, Attack):
         apart = vector_distance(problem, self.match, CLASS_MEANS)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
-            places = torch.tensor([row.position for row in rows])
+            positions = torch.tensor([row.position for row in rows])
+            places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
 
             def distance(pictures: Tensor, which: Tensor) -> Tensor:
-                return apart(pictures.unflatten(1, (number, -1)), places[which])
+                return apart(pictures.unflatten(1, (number, -1)), places(which))
 
             draws = [[row.generator(problem.seed, "image", image) for image in range(number)] for row in rows]
             prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)

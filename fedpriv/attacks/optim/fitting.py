@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,18 +9,25 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.optim.row_adam import RowAdam
+from fedpriv.attacks.optim.row_records import RowRecords
+from fedpriv.attacks.optim.schedule import Schedule
+
 
 class Prior(Protocol):
     """N rows of something that gives images. Every parameter has the rows as its first axis.
 
     Attributes:
-        parameters: leaf tensors to optimise, replaced by :meth:`keep`.
+        parameters: leaf tensors to optimise; whoever optimises puts others in their place.
     """
 
     parameters: list[Tensor]
 
-    def shown(self, progress: float) -> Tensor:
-        """Return this iteration's images ``(N, c, h, w)``, with noise or jitter; ``progress`` runs from 0 to 1."""
+    def shown(self, progress: float, moving: Tensor) -> Tensor:
+        """Return this iteration's images ``(N, c, h, w)``, with noise or jitter where a row is ``moving`` ``(N,)`` (bool).
+
+        ``progress`` runs from 0 to 1. Rows that are not moving show what :meth:`clean` shows, and draw as the others do.
+        """
         ...
 
     def clean(self) -> Tensor:
@@ -46,29 +52,6 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Course and stop rules of an optimisation; only the objective decides.
-
-    Attributes:
-        iterations: most steps of a row.
-        learning_rate: Adam's step size.
-        anneal: let the step size fall to zero along half a cosine.
-        average: decay of the running mean of the images shown, in [0, 1); 0 is no averaging.
-        tolerance: a row is finished when its objective falls below.
-        patience: a row is finished when its lowest objective has not fallen by 1 % for so many steps.
-        fits: distance to what was observed, penalties aside, at which an image counts as found. The search goes on below it.
-    """
-
-    iterations: int
-    learning_rate: float
-    anneal: bool = False
-    average: float = 0.0
-    tolerance: float = 1e-3
-    patience: int = 300
-    fits: float = 0.0
-
-
-@dataclass(frozen=True)
 class Fitted:
     """N rows after their last step.
 
@@ -85,120 +68,97 @@ class Fitted:
     iterations: int
 
 
-_GAIN = 0.99
-"""Share to which the lowest objective must fall to count as progress."""
-
-
-class _Records:
-    """Memory of the rows still running, one entry a row."""
-
-    def __init__(self, images: Tensor) -> None:
-        rows = len(images)
-        self.mean = torch.zeros_like(images)
-        self.best = images.clone()
-        self.lowest = images.new_full((rows,), torch.inf)
-        self.mark = images.new_full((rows,), torch.inf)
-        self.marked_at = torch.zeros(rows, device=images.device)
-
-    def keep(self, rows: Tensor) -> None:
-        for name, values in list(vars(self).items()):
-            setattr(self, name, values[rows.to(values.device)])
-
-
 def fit(prior: Prior, distance: Distance, schedule: Schedule, tick: Callable[[int], None]) -> Fitted:
     """Optimise the rows of a prior until each has met its stop rule or the iterations are used up.
 
-    A finished row's images are settled at once and never touched again; the row itself is dropped from the computation
-    as soon as more than half of the rows are finished. Settling compares three candidates by the objective, each
-    evaluated as it would be returned: the present parameters without noise, the running mean of the images shown, and
-    the image shown with the lowest objective. ``tick`` is called with the number of steps done.
+    A row that has met its stop rule shows its image without noise from the next step on, and nothing of it counts any
+    more. The host looks every few steps only: then such rows are settled, and dropped from the computation as soon as
+    fewer than half are left. Settling compares three candidates by the objective, each evaluated as it would be returned:
+    the row's parameters after its last step without noise, the running mean of the images shown, and the image shown with
+    the lowest objective. ``tick`` is called with the number of steps done.
     """
-    optimiser = _adam(prior.parameters, schedule.learning_rate)
-    with torch.no_grad():
-        first = prior.clean()
-    rows = torch.arange(len(first))  # which rows are still computed, as the caller numbers them
-    running = torch.ones(len(first), dtype=torch.bool)  # among them, which are not settled
-    settled_images = first.clone()
-    settled_objective = first.new_full((len(first),), torch.inf)
-    records = _Records(first)
-
-    def objective(images: Tensor, which: Tensor) -> Tensor:
-        return distance(images, which) + prior.penalty(images)
-
-    @torch.no_grad()
-    def settle(finished: Tensor, steps: int) -> None:
-        # The running mean started from zero; dividing by its weight makes it a mean (as in Adam).
-        mean = records.mean / (1 - schedule.average**steps)
-        lowest = torch.full_like(settled_objective[rows], torch.inf)
-        chosen = records.best.clone()
-        for candidate in (prior.clean(), mean, records.best):
-            images = candidate.clamp(0, 1)
-            value = objective(images, rows)
-            better = value < lowest
-            chosen[better], lowest[better] = images[better], value[better]
-        settled_images[rows[finished]], settled_objective[rows[finished]] = chosen[finished], lowest[finished]
-        running[finished] = False
-
+    optimiser = RowAdam(prior.parameters)
+    prior.parameters = optimiser.parameters
+    settled = _Settled(prior, distance, schedule)
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
-        images = prior.shown(done)
-        value = objective(images, rows)
-        gradients = torch.autograd.grad(value.sum(), prior.parameters)
-        finished = _note(records, images.detach(), value.detach(), step, schedule) & running
-        if schedule.anneal:
-            optimiser.param_groups[0]["lr"] = schedule.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
-        for parameter, gradient in zip(prior.parameters, gradients, strict=True):
-            # The fused optimiser walks through memory: a gradient laid out otherwise would be applied in wrong places.
-            parameter.grad = gradient.contiguous()
-        optimiser.step()
+        moving = settled.records.next()
+        images = prior.shown(done, moving)
+        value = settled.objective(images, settled.rows)
+        gradients = torch.autograd.grad(value, prior.parameters, settled.ones)
+        settled.records.note(images.detach(), value.detach(), moving)
+        optimiser.step(gradients, schedule.rate(done))
         prior.project()
-        if finished.any():
-            settle(finished, step)
-            if not running.any():
+        if step % schedule.look_every == 0:
+            left = settled.look(step)
+            if left is not None and not len(left):
                 break
-            if 2 * int(running.sum()) < len(running):
-                left = running.nonzero().flatten()
-                optimiser = _keep_rows(prior, optimiser, left)
-                records.keep(left)
-                rows, running = rows[left], running[left]
+            if left is not None:
+                optimiser.keep(left.to(optimiser.parameters[0].device))
+                prior.keep(left)
+                prior.parameters = optimiser.parameters
         tick(step)
-    if running.any():
-        settle(running.clone(), max(step, 1))
-    with torch.no_grad():
-        apart = distance(settled_images, torch.arange(len(first)))
-    converged = (settled_objective < schedule.tolerance) | (apart < schedule.fits)
-    return Fitted(settled_images, settled_objective, converged, step)
+    return settled.finish(step)
 
 
-def _note(records: _Records, images: Tensor, value: Tensor, step: int, schedule: Schedule) -> Tensor:
-    """Remember the images just shown, whose objective is ``value``; return which rows met the stop rule (CPU, bool)."""
-    records.mean.mul_(schedule.average).add_(images, alpha=1 - schedule.average)
-    better = value < records.lowest
-    records.lowest = torch.where(better, value, records.lowest)
-    records.best = torch.where(better.view(-1, 1, 1, 1), images, records.best)
-    gained = records.lowest < _GAIN * records.mark
-    records.mark = torch.where(gained, records.lowest, records.mark)
-    records.marked_at = torch.where(gained, step, records.marked_at)
-    failed = ~value.isfinite()
-    finished = (records.lowest < schedule.tolerance) | (step - records.marked_at >= schedule.patience) | failed
-    return finished.cpu()
+class _Settled:
+    """The rows that are still computed, and the images of those that have ended, numbered as the caller does."""
 
+    def __init__(self, prior: Prior, distance: Distance, schedule: Schedule) -> None:
+        self._prior, self._distance, self._schedule = prior, distance, schedule
+        with torch.no_grad():
+            first = prior.clean()
+        self.records = RowRecords(first, schedule)
+        self.rows = torch.arange(len(first))
+        self.ones = first.new_ones(len(first))  # every row's objective counts by itself
+        self._running = torch.ones(len(first), dtype=torch.bool)
+        self._images = first.clone()
+        self._objective = first.new_full((len(first),), torch.inf)
+        self._slowest = 0
 
-def _adam(parameters: list[Tensor], learning_rate: float) -> torch.optim.Adam:
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+    def objective(self, images: Tensor, which: Tensor) -> Tensor:
+        """Return distance and penalty ``(n,)`` of images of some rows."""
+        return self._distance(images, which) + self._prior.penalty(images)
 
+    def look(self, step: int) -> Tensor | None:
+        """Settle the rows that have ended; return which are left where that is fewer than half, else None."""
+        ended_at = self.records.ended_at.cpu()
+        # One that ended with this very step has not shown its image without noise yet.
+        self._settle(self._running & (ended_at < step), ended_at, self.records.clean)
+        if 2 * int(self._running.sum()) >= len(self._running):
+            return None
+        left = self._running.nonzero().flatten()
+        self.records.keep(left)
+        self.rows, self._running, self.ones = self.rows[left], self._running[left], self.ones[: len(left)]
+        return left
 
-def _keep_rows(prior: Prior, optimiser: torch.optim.Adam, left: Tensor) -> torch.optim.Adam:
-    """Drop the other rows from the prior and from Adam's moments."""
-    before = list(prior.parameters)
-    prior.keep(left)
-    fresh = _adam(prior.parameters, optimiser.param_groups[0]["lr"])
-    for old, new in zip(before, prior.parameters, strict=True):
-        moments = optimiser.state[old]
-        fresh.state[new] = {
-            "step": moments["step"],
-            "exp_avg": moments["exp_avg"][left.to(old.device)],
-            "exp_avg_sq": moments["exp_avg_sq"][left.to(old.device)],
-        }
-    return fresh
+    @torch.no_grad()
+    def finish(self, step: int) -> Fitted:
+        """Settle whatever is left after the last step."""
+        if self._running.any():
+            ended_at = self.records.ended_at.cpu().clamp_max(max(step, 1))
+            shown = (ended_at < step).view(-1, 1, 1, 1).to(self._images.device)
+            self._settle(self._running, ended_at, torch.where(shown, self.records.clean, self._prior.clean()))
+        apart = self._distance(self._images, torch.arange(len(self._images)))
+        converged = (self._objective < self._schedule.tolerance) | (apart < self._schedule.fits)
+        return Fitted(self._images, self._objective, converged, self._slowest)
+
+    @torch.no_grad()
+    def _settle(self, ended: Tensor, ended_at: Tensor, clean: Tensor) -> None:
+        if not ended.any():
+            return
+        places = ended.nonzero().flatten()
+        there, rows, steps = places.to(clean.device), self.rows[places], ended_at[places]
+        # The running mean started from zero; dividing by its weight makes it a mean (as in Adam).
+        weight = 1 - self._schedule.average ** steps.to(clean.device, clean.dtype).view(-1, 1, 1, 1)
+        lowest, chosen = torch.full_like(self._objective[rows], torch.inf), self.records.best[there]
+        for candidate in (clean[there], self.records.mean[there] / weight, self.records.best[there]):
+            images = candidate.clamp(0, 1)
+            value = self.objective(images, rows)
+            better = value < lowest
+            lowest = torch.where(better, value, lowest)
+            chosen = torch.where(better.view(-1, 1, 1, 1), images, chosen)
+        self._images[rows.to(clean.device)], self._objective[rows.to(clean.device)] = chosen, lowest
+        self._running = self._running & ~ended
+        self._slowest = max(self._slowest, int(steps.max()))

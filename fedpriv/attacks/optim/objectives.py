@@ -25,7 +25,7 @@ def relative_feature_distance(features: Tensor, wanted: Tensor) -> Tensor:
 
     Dividing by the target's norm gives every target the same scale: ReLU features of large norm would swamp a prior.
     """
-    return (features - wanted).square().sum(1) / _square(wanted)
+    return functional.mse_loss(features, wanted, reduction="none").sum(1) / _square(wanted)
 
 
 def direction_distance(features: Tensor, wanted: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ from annotated_types import Ge, Gt, MinLen, Predicate
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, laid_out, normalise
+from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, normalise
+from fedpriv.attacks.priors.row_draws import BLOCK, RowDraws, normal
 from fedpriv.util.errors import UserError
 
 _SLOPE = 0.2
@@ -78,6 +79,7 @@ class DeepImagePrior:
         image_shape: (channels, height, width) of the images.
         shape: shape of each generator.
         device: where to compute. Draws are made on the CPU and moved.
+        block: steps whose noise is drawn and moved at once; changes no result.
     """
 
     def __init__(
@@ -86,8 +88,8 @@ class DeepImagePrior:
         image_shape: tuple[int, int, int],
         shape: Hourglass,
         device: torch.device,
+        block: int = BLOCK,
     ) -> None:
-        self._generators = list(generators)
         self._shape = shape
         self._device = device
         self._image_shape = image_shape
@@ -95,13 +97,14 @@ class DeepImagePrior:
         self._widths = shape.channels[: levels_that_fit(height, width)]
         self._names: list[str] = []
         self.parameters: list[Tensor] = []
-        drawn = [self._draw(generator) for generator in self._generators]
+        drawn = [self._draw(generator) for generator in generators]
         for name in drawn[0]:
             self._names.append(name)
             stacked = torch.stack([row[name] for row in drawn]).to(device)
             self.parameters.append(stacked.requires_grad_(name != "input"))
         self._input = self.parameters.pop(self._names.index("input"))
         self._names.remove("input")
+        self._noise = RowDraws(generators, normal(*self._input.shape[1:]), device, block)
 
     def _draw(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw one row's parameters as ``nn.Conv2d`` and ``nn.BatchNorm2d`` initialise theirs, then its input."""
@@ -154,12 +157,11 @@ class DeepImagePrior:
         """Return the fixed inputs without noise, ``(N, input channels, h, w)``."""
         return self._input
 
-    def shown(self, progress: float) -> Tensor:
-        """Return the images ``(N, c, h, w)`` of this iteration, made from the input with fresh noise."""
-        noise = torch.empty(self._input.shape)
-        for row, generator in zip(noise, self._generators, strict=True):
-            torch.randn(row.shape, generator=generator, out=row)
-        return self._images(torch.add(self._input, noise.to(self._device), alpha=self._shape.input_noise))
+    def shown(self, progress: float, moving: Tensor) -> Tensor:
+        """Return the images ``(N, c, h, w)`` of this iteration, from the input with fresh noise where a row is moving."""
+        fresh = moving.to(self._input.dtype).view(-1, 1, 1, 1)
+        noisy = torch.addcmul(self._input, self._noise.next(), fresh, value=self._shape.input_noise)
+        return self._images(noisy)
 
     def clean(self) -> Tensor:
         """Return the images ``(N, c, h, w)`` of the present weights, made from the input without noise."""
@@ -175,14 +177,14 @@ class DeepImagePrior:
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         there = rows.to(self._device)
-        self._generators = [self._generators[row] for row in rows.tolist()]
+        self._noise.keep(rows)
         self._input = self._input[there]
         self.parameters = [values.detach()[there].requires_grad_() for values in self.parameters]
 
     def _images(self, inputs: Tensor) -> Tensor:
         weights = self.named_parameters()
         rows = len(inputs)
-        maps = self._level(laid_out(inputs.flatten(0, 1).unsqueeze(0)), 0, weights)
+        maps = self._level(inputs.flatten(0, 1).unsqueeze(0), 0, weights)
         image = convolve(maps, weights["image.weight"], weights["image.bias"])
         return torch.sigmoid(image).reshape(rows, *self._image_shape)
 
@@ -203,8 +205,8 @@ class DeepImagePrior:
             deep = self._level(deep, level + 1, weights)
         height, width = maps.shape[-2:]
         if height % 2 or width % 2:
-            deep = norm("deeper", double(deep, height, width))
-        else:
-            deep = double(norm("deeper", deep), height, width)  # repeating values changes neither mean nor variance
+            deep = norm("deeper", double(deep, len(weight("up")), height, width))
+        else:  # repeating values changes neither mean nor variance
+            deep = double(norm("deeper", deep), len(weight("up")), height, width)
         joined = convolve(deep, weight("up")) + convolve(norm("joined", skip), weight("beside"))
         return activate("mix", convolve(activate("up", joined), weight("mix")))

@@ -14,29 +14,8 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-_TINY = 1e-8
-
-
-def total_variation(images: Tensor, beta: float = 2.0) -> Tensor:
-    """Return the mean over positions of ``((right - here)^2 + (below - here)^2)^(beta / 2)`` of each image.
-
-    Differences over the last row and column count as zero; channels are summed.
-
-    Args:
-        images: ``(N, c, h, w)``.
-        beta: 1 is isotropic total variation, 2 the squared gradient. Must be positive.
-
-    Returns:
-        ``(N,)``.
-    """
-    right = torch.zeros_like(images)
-    below = torch.zeros_like(images)
-    right[..., :, :-1] = (images[..., :, 1:] - images[..., :, :-1]).square()
-    below[..., :-1, :] = (images[..., 1:, :] - images[..., :-1, :]).square()
-    squared = right + below
-    # The derivative of a root is infinite at zero; flat places are common.
-    powered = squared if beta == 2.0 else (squared + _TINY).pow(beta / 2) - _TINY ** (beta / 2)
-    return powered.sum(1).flatten(1).mean(1)
+from fedpriv.attacks.priors.row_draws import BLOCK, RowDraws, shifts
+from fedpriv.attacks.priors.variation import total_variation
 
 
 @dataclass(frozen=True)
@@ -44,7 +23,7 @@ class PixelSettings:
     """Penalties and schedule of a search over pixels.
 
     Attributes:
-        total_variation: weight of :func:`total_variation`.
+        total_variation: weight of :func:`fedpriv.attacks.priors.variation.total_variation`.
         beta: its exponent.
         grey: weight of the mean 6th power of ``2 x - 1``, which keeps pixels off the ends of their range.
         jitter: images are shifted by up to so many positions in each direction, anew in each iteration.
@@ -68,6 +47,7 @@ class PixelPrior:
         image_shape: (channels, height, width).
         settings: what holds pixels back.
         device: where to compute.
+        block: steps whose jitter is drawn and moved at once; changes no result.
     """
 
     def __init__(
@@ -76,24 +56,23 @@ class PixelPrior:
         image_shape: tuple[int, int, int],
         settings: PixelSettings,
         device: torch.device,
+        block: int = BLOCK,
     ) -> None:
-        self._generators = list(generators)
         self._settings = settings
-        noise = torch.stack([torch.randn(image_shape, generator=generator) for generator in self._generators])
+        noise = torch.stack([torch.randn(image_shape, generator=generator) for generator in generators])
         start = (0.5 + settings.start_noise * noise).clamp(0, 1)
         self.parameters = [start.to(device).requires_grad_()]
+        self._still = torch.arange(image_shape[1] * image_shape[2], device=device)
+        self._shifts = RowDraws(generators, shifts(*image_shape[1:], settings.jitter), device, block)
 
-    def shown(self, progress: float) -> Tensor:
-        """Return this iteration's images ``(N, c, h, w)``, each shifted by its own jitter."""
+    def shown(self, progress: float, moving: Tensor) -> Tensor:
+        """Return this iteration's images ``(N, c, h, w)``, each shifted by its own jitter where a row is moving."""
         images = self.parameters[0]
-        reach = self._settings.jitter
-        if not reach or progress >= self._settings.jitter_until:
+        if not self._settings.jitter or progress >= self._settings.jitter_until:
             return images
-        shifted = []
-        for image, generator in zip(images, self._generators, strict=True):
-            down, right = torch.randint(-reach, reach + 1, (2,), generator=generator).tolist()
-            shifted.append(image.roll((down, right), (1, 2)))
-        return torch.stack(shifted)
+        origin = torch.where(moving[:, None], self._shifts.next(), self._still)
+        flat = images.flatten(2)
+        return flat.gather(2, origin[:, None].expand_as(flat)).view_as(images)
 
     def clean(self) -> Tensor:
         """Return the images ``(N, c, h, w)`` where they are."""
@@ -101,7 +80,7 @@ class PixelPrior:
 
     def penalty(self, images: Tensor) -> Tensor:
         """Return the weighted total variation and 6th power of each image, ``(N,)``."""
-        found = self._settings.total_variation * total_variation(images, self._settings.beta)
+        found = total_variation(images, self._settings.beta, self._settings.total_variation)
         if self._settings.grey:
             found = found + self._settings.grey * (2 * images - 1).pow(6).flatten(1).mean(1)
         return found
@@ -113,6 +92,6 @@ class PixelPrior:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
-        self._generators = [self._generators[row] for row in rows.tolist()]
+        self._shifts.keep(rows)
         there = rows.to(self.parameters[0].device)
         self.parameters = [self.parameters[0].detach()[there].requires_grad_()]

@@ -34,9 +34,9 @@ class SeveralImages:
         self._flat = DeepImagePrior([one for row in generators for one in row], image_shape, shape, device)
         self.parameters = self._by_row()
 
-    def shown(self, progress: float) -> Tensor:
-        """Return this iteration's pictures ``(N, M * c, h, w)``, made from inputs with fresh noise."""
-        return self._pictures(self._hand_over().shown(progress))
+    def shown(self, progress: float, moving: Tensor) -> Tensor:
+        """Return this iteration's pictures ``(N, M * c, h, w)``, from inputs with fresh noise where a row is moving."""
+        return self._pictures(self._hand_over().shown(progress, moving.repeat_interleave(self._images)))
 
     def clean(self) -> Tensor:
         """Return the pictures ``(N, M * c, h, w)`` of the present weights, made from inputs without noise."""

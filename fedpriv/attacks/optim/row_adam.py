@@ -1,0 +1,75 @@
+"""Adam over the parameters of N rows as one buffer: a step is a handful of kernels, however many parameters there are.
+
+The update is that of ``torch.optim.Adam`` with its defaults (Kingma and Ba 2015), elementwise, so a row's steps do not
+depend on the other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+_BETAS = (0.9, 0.999)
+_EPSILON = 1e-8
+
+
+class RowAdam:
+    """Adam on parameters whose first axis is the rows.
+
+    Args:
+        parameters: tensors ``(N, ...)`` of one type on one device; their values are copied.
+
+    Attributes:
+        parameters: leaves to differentiate by, views of one buffer that :meth:`step` changes.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._values = _joined([values.detach() for values in parameters]).clone()
+        self._mean, self._square = torch.zeros_like(self._values), torch.zeros_like(self._values)
+        self._taken = torch.zeros((), device=self._values.device)
+        self._view_as(parameters)
+
+    def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        """Take a step against gradients, one for each parameter."""
+        with torch.no_grad():
+            adam(
+                [self._values],
+                [_joined(gradients)],
+                [self._mean],
+                [self._square],
+                [],
+                [self._taken],
+                fused=True,
+                amsgrad=False,
+                beta1=_BETAS[0],
+                beta2=_BETAS[1],
+                lr=learning_rate,
+                weight_decay=0.0,
+                eps=_EPSILON,
+                maximize=False,
+            )
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only (int64 positions on the device of the parameters)."""
+        left = [values.detach()[rows] for values in self.parameters]
+        for name in ("_mean", "_square"):
+            setattr(self, name, _joined([moments[rows] for moments in self._split(getattr(self, name))]).clone())
+        self._values = _joined(left).clone()
+        self._view_as(left)
+
+    def _view_as(self, parameters: Sequence[Tensor]) -> None:
+        self._shapes = [values.shape for values in parameters]
+        self.parameters = [view.requires_grad_() for view in self._split(self._values)]
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        parts = flat.split([shape.numel() for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    # Whatever memory layout a tensor has, its entries stand in the order of its axes.
+    flat = [values.reshape(-1) for values in tensors]
+    return torch.cat(flat) if len(flat) > 1 else flat[0]
