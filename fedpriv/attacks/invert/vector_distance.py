@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.optim.objectives import DISTANCES, Match
-from fedpriv.attacks.read.extractors import represent_rows, require_extractors
+from fedpriv.attacks.read.extractors import OwnExtractors, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
+from fedpriv.util.last import Last
 from fedpriv.wire.kinds import VECTORS, Kinds
 
 
@@ -28,11 +29,22 @@ def vector_distance(
     knowledge, targets = problem.knowledge, problem.targets
     require_extractors(knowledge, targets)
     wanted = torch.stack([target_feature(problem.observations, one, kinds).to(problem.device) for one in targets])
-    owners = torch.tensor([target.client for target in targets])
+    owners, extracted = torch.tensor([target.client for target in targets]), OwnExtractors(knowledge)
+
+    @Last
+    def own(places: Tensor) -> tuple[Tensor, Tensor]:
+        return owners[places], wanted[places.to(wanted.device)]
+
+    repeated: dict[int, Last[Tensor, Tensor]] = {}
 
     def distance(images: Tensor, places: Tensor) -> Tensor:
         number = images.shape[1]
-        features = represent_rows(knowledge, images.flatten(0, 1), owners[places].repeat_interleave(number))
-        return DISTANCES[match](features.unflatten(0, (-1, number)).mean(1), wanted[places.to(wanted.device)])
+        whose, aims = own(places)
+        if number > 1:
+            each = repeated.setdefault(number, Last(lambda owners: owners.repeat_interleave(number)))
+            features = extracted(images.flatten(0, 1), each(whose)).unflatten(0, (-1, number)).mean(1)
+        else:
+            features = extracted(images.flatten(0, 1), whose)
+        return DISTANCES[match](features, aims)
 
     return distance
