@@ -30,6 +30,7 @@ from fedpriv.attacks.observation import (
 from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT
+from fedpriv.util.numerics import Numerics
 from fedpriv.wire.kinds import Kinds
 
 CPU = torch.device("cpu")
@@ -103,6 +104,7 @@ class AttackProblem:
         progress: called with (iterations done, iterations planned) as the work goes on.
         trained: networks of the attacker's own that are trained already.
         say: told in a line what a person should know and what is no result.
+        numerics: precision of searches by Adam, and whether their networks are compiled.
     """
 
     observations: tuple[Observation, ...]
@@ -114,6 +116,7 @@ class AttackProblem:
     progress: Progress | None = None
     trained: Trained = field(default_factory=Trained)
     say: Callable[[str], None] = SILENT.say
+    numerics: Numerics = field(default_factory=Numerics)
 
     @property
     def clients(self) -> list[int]:
@@ -130,6 +133,7 @@ class Computing(TypedDict, total=False):
     progress: Progress | None
     trained: Trained
     say: Callable[[str], None]
+    numerics: Numerics
 
 
 Objective = Callable[[Tensor], Tensor]
@@ -176,7 +180,8 @@ class Attack(Declared):
             raise UserError("no targets: the observations hold nothing of the kind to attack; expected at least one")
         problem = AttackProblem(observations, knowledge, targets, **computing)
         began = time.perf_counter()
-        found = self.run(problem)
+        with problem.numerics.products(problem.device):
+            found = self.run(problem)
         seconds = time.perf_counter() - began
         _refuse_result(self.name, found, problem)
         return replace(found, cost=replace(found.cost, seconds=seconds, device=str(problem.device)))

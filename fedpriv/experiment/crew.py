@@ -47,7 +47,9 @@ class Crew:
         self._processes: list[Process] = []
         self._ready, self._drained, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._attend, daemon=True) for _ in range(number - 1)]
+        self._threads = [
+            threading.Thread(target=self._attend, args=(place,), daemon=True) for place in range(1, number)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -79,8 +81,8 @@ class Crew:
         for thread in self._threads:
             thread.join()
 
-    def _attend(self) -> None:
-        """Start a worker in due time, and hand it share after share."""
+    def _attend(self, place: int) -> None:
+        """Start a worker in due time, and hand it share after share; its device is the one at its place among several."""
         if self._drained.wait(self._patience):
             return
         with self._lock:
@@ -93,17 +95,20 @@ class Crew:
             networks: set[str] = set()
             while (share := self._left.take(networks)) and not self._stopped.is_set():
                 try:
-                    self._hand_over(process, share)
+                    self._hand_over(process, share, place)
                 except Exception as error:
                     process.kill()
                     self._give_back(share, " ".join(str(error).split()))
                     return
 
-    def _hand_over(self, process: Process, share: Share) -> None:
+    def _hand_over(self, process: Process, share: Share, place: int) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            pickle.dump((self._suite, share), process.stdin)
+            assert self._suite is not None
+            devices = self._suite.plan.devices
+            own = (self._suite.on(devices[place]), share.on(devices[place])) if devices else (self._suite, share)
+            pickle.dump(own, process.stdin)
             process.stdin.flush()
             _follow(process.stdout, self._progress)
         except (BrokenPipeError, EOFError) as error:

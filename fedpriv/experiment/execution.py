@@ -199,6 +199,7 @@ def _attack(
         trained=ground.trained,
         say=listener.say,
         redact=plan.redact,
+        numerics=plan.numerics,
     )
     return attack_and_score(directory, job, evidence, execution, look_up, listener)
 

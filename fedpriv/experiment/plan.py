@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.util.arguments import argument, call
 from fedpriv.util.errors import UserError, unknown_name
+from fedpriv.util.numerics import Numerics
 from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class AttackPlan:
         device: a name of ``--device``.
         download: fetch the data set where it is missing.
         redact: rule by which images are kept out of what is stored and drawn (:mod:`fedpriv.scoring.redaction`).
+        numerics: precision of searches, and whether their networks are compiled.
+        devices: names of ``--device``, one a process; empty for ``device`` alone.
     """
 
     target: str
@@ -88,6 +91,13 @@ class AttackPlan:
     download: bool = False
     inferences: Mapping[str, Inference] = field(default_factory=dict)
     redact: str = "none"
+    numerics: Numerics = field(default_factory=Numerics)
+    devices: tuple[str, ...] = ()
+
+    @property
+    def precision(self) -> str:
+        """Of the searches."""
+        return self.numerics.precision
 
     @property
     def moments(self) -> tuple[tuple[Stage | None, int | None], ...]:

@@ -139,6 +139,7 @@ def _attack(directory: Path, ground: AttackContext, plan: AttackPlan, job: Job, 
             trained=ground.trained,
             say=heard.append,
             redact=plan.redact,
+            numerics=plan.numerics,
         )
         mark(directory, "attack")
         asked = (evidence.observations, evidence.targets, evidence.knowledge)

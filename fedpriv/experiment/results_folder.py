@@ -39,7 +39,7 @@ class Request:
         knowledge: the card.
         results: names of the folders that there will be.
         target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed,
-            redact: as of :class:`fedpriv.experiment.plan.AttackPlan`.
+            redact, precision: as of :class:`fedpriv.experiment.plan.AttackPlan`.
     """
 
     run: str | None
@@ -58,6 +58,7 @@ class Request:
     control_every_budget: bool
     seed: int
     redact: str
+    precision: str
     results: tuple[str, ...]
 
     @classmethod
@@ -135,7 +136,9 @@ def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
             f"{before.get('identity')}); attack this one into another {argument('out')}"
         )
     # A run that was moved is still the same.
-    changed = differences({"redact": "none"} | before | {"run": None}, {**described, "run": None})
+    changed = differences(
+        {"redact": "none", "precision": "float32"} | before | {"run": None}, {**described, "run": None}
+    )
     if changed:
         raise UserError(
             f"{folder}: was made with other flags ({', '.join(changed)} differ); resume with the same flags"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from fedpriv.experiment.plan import AttackPlan
 from fedpriv.experiment.worker_number import number_of_workers
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ class Suite:
     named: tuple[str, ...]
     command: str
 
+    def on(self, device: str) -> Suite:
+        """Return the same suite on a device."""
+        return replace(self, plan=replace(self.plan, device=device))
+
 
 @dataclass(frozen=True)
 class Share:
@@ -51,6 +57,10 @@ class Share:
     def __str__(self) -> str:
         """Names of the folders of its results."""
         return ", ".join(self.plan.results())
+
+    def on(self, device: str) -> Share:
+        """Return the same share on a device."""
+        return replace(self, plan=replace(self.plan, device=device))
 
     def saved_in(self, folder: Path) -> bool:
         """True where a folder holds all of its results."""
@@ -150,4 +160,10 @@ def workers_for(asked: int | str, plan: AttackPlan) -> int:
     most = len(shares_of(plan))
     if any(type(made).__module__ == "__main__" for made in _all(plan).values()):
         most = 1  # another process has another __main__
+    if plan.devices:
+        if str(asked) != "auto":
+            raise UserError(
+                f"{argument('workers', asked)} and {argument('devices')} exclude each other: one process a device"
+            )
+        return max(1, min(len(plan.devices), most))
     return number_of_workers(asked, plan.device, most)

@@ -17,6 +17,7 @@ from fedpriv.scoring.redaction import NONE
 from fedpriv.scoring.tensor_files import load_reconstruction, save_reconstruction
 from fedpriv.util import ownership
 from fedpriv.util.listener import SILENT
+from fedpriv.util.numerics import Numerics
 
 PIECE = 32
 """Targets attacked between two savings."""
@@ -26,7 +27,7 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True)
 class Execution:
-    """Circumstances of the attacks; nothing here changes results beyond the last digits.
+    """Circumstances of the attacks; only a precision that is asked for changes results beyond the last digits.
 
     Attributes:
         seed: the attacks' seed.
@@ -36,6 +37,7 @@ class Execution:
         kind: of upload that is attacked, where needs differ by it.
         trained: networks of the attacker's own that are trained already.
         say: told in a line what a person should know.
+        numerics: precision of searches, and whether their networks are compiled.
         redact: rule by which images are kept out of what is stored and drawn.
     """
 
@@ -47,6 +49,7 @@ class Execution:
     trained: Trained = field(default_factory=Trained)
     say: Callable[[str], None] = SILENT.say
     redact: str = NONE
+    numerics: Numerics = field(default_factory=Numerics)
 
 
 def attack_in_pieces(
@@ -96,6 +99,7 @@ def attack_in_pieces(
             progress=within,
             say=execution.say,
             trained=execution.trained,
+            numerics=execution.numerics,
         ).to_cpu()
         save_reconstruction(path, result)
         found.append(result)

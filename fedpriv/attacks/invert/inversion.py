@@ -130,7 +130,14 @@ class FittedInversion(Fitting, Attack):
             prior = self.prior_of([row.generator(problem.seed) for row in rows], image_shape, problem.device)
             positions = torch.tensor([row.position for row in rows])
             places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
-            return fit_rows(rows, prior, lambda images, which: apart(images, places(which)), schedule, tick)
+            return fit_rows(
+                rows,
+                prior,
+                lambda images, which: apart(images, places(which)),
+                schedule,
+                tick,
+                numerics=problem.numerics,
+            )
 
         return solve_rows(
             problem,

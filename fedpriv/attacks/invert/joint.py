@@ -131,7 +131,7 @@ class JointInversion(DipFitting, Attack):
 
             draws = [[row.generator(problem.seed, "image", image) for image in range(number)] for row in rows]
             prior = SeveralImages(draws, knowledge.image_shape, self.generator, device)
-            return fit_rows(rows, prior, distance, self.schedule, tick, count=number)
+            return fit_rows(rows, prior, distance, self.schedule, tick, count=number, numerics=problem.numerics)
 
         return solve_rows(
             problem,

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpriv.attacks.optim.row_adam import RowAdam
 from fedpriv.attacks.optim.row_records import RowRecords
 from fedpriv.attacks.optim.schedule import Schedule
+from fedpriv.util.numerics import FLOAT32, Numerics
 
 
 class Prior(Protocol):
@@ -46,6 +47,10 @@ class Prior(Protocol):
         """Go on with these rows only (int64 positions)."""
         ...
 
+    def compile(self) -> None:
+        """Have the networks compiled from now on."""
+        ...
+
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 """(images ``(n, c, h, w)``, their rows ``(n,)`` int64 on the CPU) -> ``(n,)`` distances to what was observed."""
@@ -68,24 +73,34 @@ class Fitted:
     iterations: int
 
 
-def fit(prior: Prior, distance: Distance, schedule: Schedule, tick: Callable[[int], None]) -> Fitted:
+def fit(
+    prior: Prior,
+    distance: Distance,
+    schedule: Schedule,
+    tick: Callable[[int], None],
+    numerics: Numerics = FLOAT32,
+) -> Fitted:
     """Optimise the rows of a prior until each has met its stop rule or the iterations are used up.
 
     A row that has met its stop rule shows its image without noise from the next step on, and nothing of it counts any
     more. The host looks every few steps only: then such rows are settled, and dropped from the computation as soon as
     fewer than half are left. Settling compares three candidates by the objective, each evaluated as it would be returned:
     the row's parameters after its last step without noise, the running mean of the images shown, and the image shown with
-    the lowest objective. ``tick`` is called with the number of steps done.
+    the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or compared at the end
+    is computed in float32; ``numerics`` is of the search.
     """
     optimiser = RowAdam(prior.parameters)
     prior.parameters = optimiser.parameters
+    if numerics.compiled:
+        prior.compile()
     settled = _Settled(prior, distance, schedule)
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
         moving = settled.records.next()
-        images = prior.shown(done, moving)
-        value = settled.objective(images, settled.rows)
+        with numerics.searching(moving.device):
+            images = prior.shown(done, moving).float()
+            value = settled.objective(images, settled.rows)
         gradients = torch.autograd.grad(value, prior.parameters, settled.ones)
         settled.records.note(images.detach(), value.detach(), moving)
         optimiser.step(gradients, schedule.rate(done))

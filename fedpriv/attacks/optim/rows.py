@@ -21,13 +21,14 @@ from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.util import seeds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.memory import require
+from fedpriv.util.memory import free_memory, require
+from fedpriv.util.numerics import Numerics
 
 _CPU_CHUNK_BYTES = 1 << 30
-"""Memory a chunk may take on a CPU. Larger chunks gain no speed there."""
+"""Most memory that a chunk takes on a CPU. Larger chunks gain no speed there."""
 
-_GPU_SHARE = 0.5
-"""Share of a graphics card's free memory that a chunk may take."""
+_SHARE = 0.5
+"""Share of the free memory, of a graphics card or of the machine, that a chunk may take."""
 
 _ROW_BYTES = 200
 """Memory of a row beside its images."""
@@ -85,9 +86,10 @@ def fit_rows(
     tick: Callable[[int], None],
     *,
     count: int = 1,
+    numerics: Numerics | None = None,
 ) -> Solved:
     """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'."""
-    fitted = fit(prior, distance, schedule, tick)
+    fitted = fit(prior, distance, schedule, tick, numerics or Numerics())
     labels = torch.tensor([row.target.label for row in rows], device=fitted.images.device)
     return Solved(
         images=fitted.images.unflatten(1, (count, -1)),
@@ -105,10 +107,11 @@ def rows_of(targets: Sequence[TargetId], restarts: int) -> tuple[Row, ...]:
 
 def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
     """Return the number of rows to compute at a time by an estimate of their memory, at least one."""
-    budget = _CPU_CHUNK_BYTES
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        budget = int(free * _GPU_SHARE)
+        budget = int(torch.cuda.mem_get_info(device)[0] * _SHARE)
+    else:
+        free = free_memory()
+        budget = _CPU_CHUNK_BYTES if free is None else min(_CPU_CHUNK_BYTES, int(free * _SHARE))
     return max(1, budget // max(1, bytes_per_row))
 
 

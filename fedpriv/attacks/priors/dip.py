@@ -10,7 +10,7 @@ the image.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -91,6 +91,7 @@ class DeepImagePrior:
         block: int = BLOCK,
     ) -> None:
         self._shape = shape
+        self._render: Callable[[Tensor], Tensor] = self._images
         self._device = device
         self._image_shape = image_shape
         _, height, width = image_shape
@@ -161,11 +162,11 @@ class DeepImagePrior:
         """Return the images ``(N, c, h, w)`` of this iteration, from the input with fresh noise where a row is moving."""
         fresh = moving.to(self._input.dtype).view(-1, 1, 1, 1)
         noisy = torch.addcmul(self._input, self._noise.next(), fresh, value=self._shape.input_noise)
-        return self._images(noisy)
+        return self._render(noisy)
 
     def clean(self) -> Tensor:
         """Return the images ``(N, c, h, w)`` of the present weights, made from the input without noise."""
-        return self._images(self._input)
+        return self._render(self._input)
 
     def penalty(self, images: Tensor) -> Tensor:
         """Return zeros ``(N,)``: the network itself is the prior."""
@@ -173,6 +174,10 @@ class DeepImagePrior:
 
     def project(self) -> None:
         """Leave the weights as they are: they are free."""
+
+    def compile(self) -> None:
+        """Have the networks compiled, anew for every number of rows."""
+        self._render = torch.compile(self._images, dynamic=False)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""

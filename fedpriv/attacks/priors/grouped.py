@@ -6,8 +6,6 @@ keeps one mean and variance for each channel of each row, so its statistics are 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,6 +15,11 @@ _SMALL_MAP = 16
 
 _LARGE_MAP = 256
 """Positions from which a convolution and the average pooling after it are faster as one strided convolution."""
+
+
+_NEIGHBOURS: dict[tuple[int, int, int, torch.device], Tensor] = {}
+_WIDENED: dict[tuple[int, torch.device], Tensor] = {}
+"""Constants of sizes that were asked for, a few hundred KiB."""
 
 
 def convolve(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -80,18 +83,22 @@ def double(maps: Tensor, rows: int, height: int, width: int) -> Tensor:
     return doubled.reshape(1, -1, height, width)
 
 
-@lru_cache(maxsize=64)
 def _neighbours(height: int, width: int, kernel: int, device: torch.device) -> Tensor:
     """Return zeros and ones ``(H * W, k * k * H * W)`` that take a map to its zero-padded k x k neighbourhoods."""
-    one_each = torch.eye(height * width).view(1, -1, height, width)
-    patches = functional.unfold(one_each, kernel, padding=kernel // 2)
-    return patches.view(height * width, -1).to(device)
+    key = (height, width, kernel, device)
+    if key not in _NEIGHBOURS:
+        one_each = torch.eye(height * width).view(1, -1, height, width)
+        patches = functional.unfold(one_each, kernel, padding=kernel // 2)
+        _NEIGHBOURS[key] = patches.view(height * width, -1).to(device)
+    return _NEIGHBOURS[key]
 
 
-@lru_cache(maxsize=8)
 def _widened(kernel: int, device: torch.device) -> Tensor:
     """Return ``(k * k, (k + 1) * (k + 1))``, which takes a kernel to the mean of its four shifts by up to one position."""
-    across = torch.zeros(kernel, kernel + 1)
-    for place in range(kernel):
-        across[place, place : place + 2] = 0.5
-    return torch.kron(across, across).to(device)
+    key = (kernel, device)
+    if key not in _WIDENED:
+        across = torch.zeros(kernel, kernel + 1)
+        for place in range(kernel):
+            across[place, place : place + 2] = 0.5
+        _WIDENED[key] = torch.kron(across, across).to(device)
+    return _WIDENED[key]

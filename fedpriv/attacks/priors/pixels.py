@@ -90,6 +90,9 @@ class PixelPrior:
         with torch.no_grad():
             self.parameters[0].clamp_(0, 1)
 
+    def compile(self) -> None:
+        """Leave everything as it is: there is no network."""
+
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         self._shifts.keep(rows)

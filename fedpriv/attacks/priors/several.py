@@ -49,6 +49,10 @@ class SeveralImages:
     def project(self) -> None:
         """Leave the weights as they are: they are free."""
 
+    def compile(self) -> None:
+        """Have the networks compiled from now on."""
+        self._flat.compile()
+
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
         members = rows[:, None] * self._images + torch.arange(self._images)

@@ -13,6 +13,7 @@ from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.guesses import with_guesses
 from fedpriv.experiment.asked import plan_of, with_settings
+from fedpriv.experiment.devices import numerics_of
 from fedpriv.experiment.execution import upload_facts
 from fedpriv.experiment.inference import EVERYTHING, measure
 from fedpriv.experiment.plan import AttackPlan, attack_names, granted, refuse_rounds
@@ -81,6 +82,7 @@ def attack_handed(
         command=f"fedpriv.attack_uploads(..., target={target!r})",
     )
     plan, notices = _plan(target, named, handed, settings)
+    plan = replace(plan, numerics=numerics_of(settings, handed.device))
     trained = Trained()
     cases, silent = _cases(plan, named, handed, outside, trained)
     notices = [*origin.notices, *notices, *silent]
@@ -105,7 +107,13 @@ def attack_handed(
             )
             found = own_truths(handed, pool, evidence.targets, job.attack.unit)
             truths = with_guesses(found, evidence, target, job.attack.unit, device=handed.device, kept=scorers)
-            known = {"kind": target, "trained": trained, "say": listener.say, "redact": plan.redact}
+            known = {
+                "kind": target,
+                "trained": trained,
+                "say": listener.say,
+                "redact": plan.redact,
+                "numerics": plan.numerics,
+            }
             execution = Execution(seed, handed.device, plan.chunk_rows, **known)
             records[job.folder] = attack_and_score(
                 folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener

@@ -14,6 +14,7 @@ from fedpriv.evidence.foreign import refuse_foreign
 from fedpriv.evidence.stages import Stage, every_round, kept_rounds, planned_rounds, rounds_to_keep, usable_rounds
 from fedpriv.experiment.asked import plan_of, refuse_kind, with_settings
 from fedpriv.experiment.crew import crew
+from fedpriv.experiment.devices import read_devices
 from fedpriv.experiment.execution import AttackContext, attack_all, collected, open_ground, without_points
 from fedpriv.experiment.federation_settings import (
     FLAG_NAMES,
@@ -50,7 +51,6 @@ from fedpriv.pages.report import write_report
 from fedpriv.recording.run import is_recorded
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
-from fedpriv.util.device import pick_device
 from fedpriv.util.errors import UserError
 from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import given_path
@@ -89,6 +89,9 @@ class AttackSettings(FederationSettings, total=False):
         facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
             beside the run).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        devices: several, one process each, as names or joined by commas; ``all`` for every GPU.
+        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
+        compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         workers: processes that carry the attacks out, one thread each; ``auto`` (default) takes one for each core that
             there is memory for, once the work has taken ten seconds, and on a GPU one. Results do not depend on it.
         download: fetch the data set if it is missing.
@@ -113,6 +116,9 @@ class AttackSettings(FederationSettings, total=False):
     control_every_budget: bool
     facts: Mapping[str, Any] | str | Path
     device: str
+    devices: str | Sequence[str]
+    precision: str
+    compile: bool
     workers: int | str
     download: bool
     redact: str | None
@@ -185,8 +191,8 @@ def _attack(
     aside = sets_images_aside(quick_settings(target) | settings if path is None else RunDirectory.open(path).config)
     card = parse_card(knowledge, images_aside=aside)
     asked = _read(target, named, card, seed, settings)
-    device, download = settings.get("device", "auto"), settings.get("download", False)
-    pick_device(device)
+    devices, numerics = read_devices(settings)
+    device, download = devices[0], settings.get("download", False)
     config = None
     if path is None:
         config = _quick_config(asked, settings)
@@ -194,9 +200,11 @@ def _attack(
         refuse_kind(target, config, download=download)
         _refuse_mixed(target, config)
     plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
+    plan = replace(plan, numerics=numerics, devices=devices if len(devices) > 1 else ())
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
-    workers = workers_for(settings.get("workers", "auto"), plan)
+    asked_for = settings.get("workers", "auto")
+    workers = workers_for(asked_for, plan)
     notices = _Notices(listener, [*asked.refusals, *plan.left_out()])
     ground, request, foresight = None, Request.of(plan, path, config), Foresight(listener, workers)
     if path is not None:
@@ -213,7 +221,7 @@ def _attack(
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        with crew(workers, listener, patience=patience_for(settings.get("workers", "auto"))) as hands:
+        with crew(workers, listener, patience=0.0 if plan.devices else patience_for(asked_for)) as hands:
             if config is not None:
                 told = foresight.while_training(config, plan)
                 _train(folder / "run", config, device=device, download=download, listener=told)

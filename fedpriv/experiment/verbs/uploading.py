@@ -46,6 +46,8 @@ class UploadSettings(TypedDict, total=False):
         chunk_rows: rows at a time; bounds memory, and moves results in the last digits at most.
         control: attack permuted uploads too, where there are two clients at least (default True).
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16``.
+        compile: compile the networks of such searches first, which takes minutes; moves the last digits at most.
         seed: of targets, attacks, strangers and scores (default 0).
         out: folder to make; None for a temporary result, which is gone with the returned object.
         redact: ``blur`` or ``omit`` pictures of people in all that is stored and drawn (docs/redaction.md).
@@ -75,6 +77,8 @@ class UploadSettings(TypedDict, total=False):
     chunk_rows: int | None
     control: bool
     device: str
+    precision: str
+    compile: bool
     seed: int
     out: str | Path | None
     redact: str | None

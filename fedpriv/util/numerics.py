@@ -1,0 +1,99 @@
+"""The arithmetic of a search: how precisely it computes, and whether its loop is compiled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""float32 everywhere; products in TF32, which GPUs since Ampere have (10 bits of mantissa); or automatic mixed precision in
+bfloat16 (7 bits). What a search found is judged in float32 in any case."""
+
+_AMPERE: Final = (8, 0)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """The arithmetic of searches by Adam (``dip``, ``pixels``, ``joint``, ...); other attacks compute in float32.
+
+    Attributes:
+        precision: of the searches.
+        compiled: whether generator networks are compiled, by ``torch.compile``; changes results in the last digits only.
+    """
+
+    precision: Precision = "float32"
+    compiled: bool = False
+
+    @contextlib.contextmanager
+    def searching(self, device: torch.device) -> Iterator[None]:
+        """Compute an objective and its derivatives as a search does, within the block."""
+        import torch
+
+        if self.precision == "bfloat16":
+            with torch.autocast(device.type, torch.bfloat16):
+                yield
+        else:
+            yield
+
+    @contextlib.contextmanager
+    def products(self, device: torch.device) -> Iterator[None]:
+        """Set the precision of products and convolutions on a GPU within the block: TF32 where asked, else float32."""
+        import torch
+
+        if device.type != "cuda":
+            yield
+            return
+        before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        coarse = self.precision == "tf32"
+        torch.set_float32_matmul_precision("high" if coarse else "highest")
+        torch.backends.cudnn.allow_tf32 = coarse
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+            torch.backends.cudnn.allow_tf32 = convolutions
+
+
+FLOAT32 = Numerics()
+
+
+def read_numerics(precision: str, device: torch.device, *, compiled: bool) -> Numerics:
+    """Return the arithmetic that arguments ask for.
+
+    Raises:
+        UserError: for an unknown precision, or what the device or the machine cannot do.
+    """
+    import torch
+
+    if precision not in get_args(Precision):
+        raise UserError(f"{argument('precision', precision)}: expected one of {', '.join(get_args(Precision))}")
+    where = argument("precision", precision)
+    if precision == "tf32" and device.type != "cuda":
+        raise UserError(f"{where}: only GPUs have TF32, and this computes on {device}; use float32 or bfloat16")
+    if precision == "tf32" and torch.cuda.get_device_capability(device) < _AMPERE:
+        raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no TF32; use float32")
+    if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise UserError(f"{where}: {torch.cuda.get_device_name(device)} has no bfloat16; use float32")
+    if compiled:
+        _refuse_without_compiler(device)
+    return Numerics(precision, compiled)  # type: ignore[arg-type]
+
+
+def _refuse_without_compiler(device: torch.device) -> None:
+    import importlib.util
+    import os
+    import shutil
+
+    where = argument("compile")
+    if device.type == "cpu" and not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
+        raise UserError(f"{where}: torch compiles for a CPU with a C++ compiler, and neither g++ nor clang++ is here")
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        raise UserError(f"{where}: torch compiles for a GPU with triton, which is not installed")

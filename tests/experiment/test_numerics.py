@@ -1,0 +1,144 @@
+"""Precision, compilation and devices of searches: what each changes, and what is refused."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+from command_line import call
+from compare import expect_same
+from torch import nn
+
+from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.experiment.devices import read_devices
+from fedpriv.experiment.plan import AttackPlan, build_attacks
+from fedpriv.experiment.shares import Suite, shares_of, workers_for
+from fedpriv.util.errors import UserError
+from fedpriv.util.numerics import FLOAT32, Numerics, read_numerics
+from fedpriv.util.seeds import global_seed
+from fedpriv.wire.payloads import Representations
+
+CPU = torch.device("cpu")
+SLIM = Hourglass(channels=(4, 6), skip=2, input_channels=3)
+DIP = DipInversion(iterations=30, generator=SLIM, tolerance=0.0)
+PIXELS = PixelInversion(iterations=60, restarts=2, tolerance=0.0)
+
+
+@pytest.fixture(scope="module")
+def body():
+    with global_seed(0):
+        made = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 64))
+    return made.eval().requires_grad_(False)
+
+
+def attacked(attack, body, numerics):
+    shown = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    seen = (Observation(0, 0, (Representations(body(shown), torch.zeros(3, dtype=torch.int64)),), ()),)
+    knowledge = Knowledge(KnowledgeCard(), (3, 16, 16), 10, extractors={0: body})
+    return attack(seen, knowledge, list_targets(seen, "representation"), seed=0, device=CPU, numerics=numerics)
+
+
+@pytest.mark.parametrize("attack", [DIP, PIXELS], ids=["dip", "pixels"])
+def test_bfloat16_searches_elsewhere_and_is_judged_in_float32(attack, body):
+    exact = attacked(attack, body, FLOAT32)
+    coarse = attacked(attack, body, Numerics("bfloat16"))
+    assert not torch.equal(coarse.images, exact.images)
+    assert coarse.images.dtype == coarse.objective.dtype == torch.float32
+    distance = relative_feature_distance(body(coarse.images[:, 0]), coarse.features)
+    if attack is DIP:  # whose objective has no penalty
+        lowest = coarse.objective.min(1).values
+        torch.testing.assert_close(distance, lowest, rtol=1e-4, atol=1e-7)
+    # Seven bits of mantissa are about enough: the search ends within a factor of two of where it ends in float32.
+    assert (coarse.objective.min(1).values < 2 * exact.objective.min(1).values).all()
+    expect_same(attacked(attack, body, Numerics("bfloat16")).images, coarse.images)
+
+
+def test_a_compiled_network_gives_what_the_network_gives(monkeypatch):
+    """Through torch's tracing and its derivatives; a compiler of C++ takes minutes on them (the slow test below)."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    compare_compiled(torch.arange(3))
+
+
+@pytest.mark.slow
+def test_a_network_compiled_to_machine_code_gives_what_the_network_gives():
+    compare_compiled(torch.arange(3), torch.tensor([2, 0]))
+
+
+def compare_compiled(*kept):
+    def made():
+        drawn = [torch.Generator().manual_seed(seed) for seed in range(3)]
+        return DeepImagePrior(drawn, (3, 4, 4), SLIM, CPU)
+
+    plain, compiled = made(), made()
+    compiled.compile()
+    for rows in kept:
+        plain.keep(rows)
+        compiled.keep(rows)
+        moving = torch.ones(len(rows), dtype=torch.bool)
+        expected, found = plain.shown(0.0, moving), compiled.shown(0.0, moving)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        along = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+        pairs = zip(
+            torch.autograd.grad(found, compiled.parameters, along),
+            torch.autograd.grad(expected, plain.parameters, along),
+            strict=True,
+        )
+        for gradient, wanted in pairs:
+            torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_search_says_that_it_is_compiled(monkeypatch, body):
+    asked = []
+    monkeypatch.setattr(DeepImagePrior, "compile", lambda self: asked.append(self))
+    attacked(replace(DIP, iterations=2), body, FLOAT32)
+    assert not asked
+    attacked(replace(DIP, iterations=2), body, Numerics(compiled=True))
+    assert len(asked) == 1
+
+
+def test_what_is_not_here_is_refused(monkeypatch):
+    with pytest.raises(UserError, match="expected one of float32, tf32, bfloat16"):
+        read_numerics("float16", CPU, compiled=False)
+    with pytest.raises(UserError, match="only GPUs have TF32, and this computes on cpu"):
+        read_numerics("tf32", CPU, compiled=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UserError, match=r"neither g\+\+ nor clang\+\+ is here"):
+        read_numerics("float32", CPU, compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--precision", "tf32", "--device", "cpu"], "--precision tf32: only GPUs have TF32"),
+        (["--precision", "half"], "--precision half: expected one of float32, tf32, bfloat16"),
+        (["--devices", "cpu,tpu"], "device tpu: unknown device"),
+        (["--devices", "cpu,"], "--devices cpu,: expected names with commas between"),
+        (["--devices", "cpu,cpu", "--device", "cpu"], "--device and --devices exclude each other"),
+        (["--devices", "cpu,cpu", "--workers", "2"], "--devices exclude each other: one process a device"),
+    ],
+)
+def test_commands_refuse_it_in_one_line(flags, complaint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _, said = call(capsys, "attack", "--target", "entangled", *flags)
+    assert code == 2
+    assert complaint in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_devices_are_one_process_each(tmp_path):
+    names, numerics = read_devices({"devices": "cpu, cpu", "precision": "bfloat16"})
+    assert names == ("cpu", "cpu")
+    assert numerics == Numerics("bfloat16")
+    assert read_devices({})[0] == ("auto",)
+    attacks = build_attacks(("dip", "pixels", "decoder"), {})
+    plan = AttackPlan("representation", attacks, KnowledgeCard(), device="cpu", devices=names)
+    assert workers_for("auto", plan) == 2
+    assert workers_for("auto", replace(plan, devices=("cpu",) * 9)) == 3
+    suite, share = Suite(tmp_path, tmp_path, plan, (), ""), shares_of(plan)[0]
+    assert suite.on("cuda:1").plan.device == share.on("cuda:1").plan.device == "cuda:1"
+    assert share.on("cuda:1").plan.attacks == share.plan.attacks
