@@ -160,8 +160,8 @@ def main() -> None:
     print(f"ordinary modules, pair by pair: {ratios[0]:.2f}-{statistics.median(ratios):.2f}-{ratios[-1]:.2f}")
     least = 1e3 * operations / reached
     print(
-        f"{operations / 1e6:.0f} million operations per target and iteration; products here reach "
-        f"{reached / 1e9:.0f} billion a second, at which that is {least:.2f} ms: {100 * least / (middle[1] * scale):.0f} % of the time"
+        f"{operations / 1e6:.0f} million operations per target and iteration: {least:.2f} ms at the {reached / 1e9:.0f} "
+        f"billion a second that products reach here, {100 * least / (middle[1] * scale):.0f} % of the time"
     )
 
 
