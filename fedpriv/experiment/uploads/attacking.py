@@ -81,8 +81,7 @@ def attack_handed(
         dataset=settings.get("dataset", Origin.dataset),
         command=f"fedpriv.attack_uploads(..., target={target!r})",
     )
-    plan, notices = _plan(target, named, handed, settings)
-    plan = replace(plan, numerics=numerics_of(settings, handed.device))
+    (plan, notices), numerics = _plan(target, named, handed, settings), numerics_of(settings, handed.device)
     trained = Trained()
     cases, silent = _cases(plan, named, handed, outside, trained)
     notices = [*origin.notices, *notices, *silent]
@@ -107,14 +106,8 @@ def attack_handed(
             )
             found = own_truths(handed, pool, evidence.targets, job.attack.unit)
             truths = with_guesses(found, evidence, target, job.attack.unit, device=handed.device, kept=scorers)
-            known = {
-                "kind": target,
-                "trained": trained,
-                "say": listener.say,
-                "redact": plan.redact,
-                "numerics": plan.numerics,
-            }
-            execution = Execution(seed, handed.device, plan.chunk_rows, **known)
+            known = {"kind": target, "trained": trained, "say": listener.say, "redact": plan.redact}
+            execution = Execution(seed, handed.device, plan.chunk_rows, numerics=numerics, **known)
             records[job.folder] = attack_and_score(
                 folder / job.folder, job, evidence, execution, partial(Answers, truths, about), listener
             )

@@ -199,12 +199,12 @@ def _attack(
         _refuse_without_images(asked.plan.card, config)
         refuse_kind(target, config, download=download)
         _refuse_mixed(target, config)
-    plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
-    plan = replace(plan, numerics=numerics, devices=devices if len(devices) > 1 else ())
+    own: dict[str, Any] = {"device": device, "download": download, "numerics": numerics}
+    own["devices"] = devices if len(devices) > 1 else ()
+    plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), **own)
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
-    asked_for = settings.get("workers", "auto")
-    workers = workers_for(asked_for, plan)
+    workers = workers_for(wanted := settings.get("workers", "auto"), plan)
     notices = _Notices(listener, [*asked.refusals, *plan.left_out()])
     ground, request, foresight = None, Request.of(plan, path, config), Foresight(listener, workers)
     if path is not None:
@@ -221,7 +221,7 @@ def _attack(
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        with crew(workers, listener, patience=0.0 if plan.devices else patience_for(asked_for)) as hands:
+        with crew(workers, listener, patience=0.0 if plan.devices else patience_for(wanted)) as hands:
             if config is not None:
                 told = foresight.while_training(config, plan)
                 _train(folder / "run", config, device=device, download=download, listener=told)
