@@ -199,8 +199,12 @@ def _attack(
         _refuse_without_images(asked.plan.card, config)
         refuse_kind(target, config, download=download)
         _refuse_mixed(target, config)
-    own: dict[str, Any] = {"device": device, "download": download, "numerics": numerics}
-    own["devices"] = devices if len(devices) > 1 else ()
+    own: dict[str, Any] = {
+        "device": device,
+        "download": download,
+        "numerics": numerics,
+        "devices": devices[1:] and devices,
+    }
     plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), **own)
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
