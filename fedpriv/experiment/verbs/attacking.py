@@ -199,13 +199,8 @@ def _attack(
         _refuse_without_images(asked.plan.card, config)
         refuse_kind(target, config, download=download)
         _refuse_mixed(target, config)
-    own: dict[str, Any] = {
-        "device": device,
-        "download": download,
-        "numerics": numerics,
-        "devices": devices[1:] and devices,
-    }
-    plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), **own)
+    plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
+    plan = replace(plan, numerics=numerics, devices=devices[1:] and devices)  # one alone is the device
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
     workers = workers_for(wanted := settings.get("workers", "auto"), plan)
