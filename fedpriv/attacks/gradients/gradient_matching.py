@@ -11,7 +11,7 @@ Averaging" (TMLR 2022).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -19,14 +19,19 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
+from fedpriv.attacks.gradients.chain_aims import Aim, Kind
+from fedpriv.attacks.gradients.chain_distance import ChainGradients
 from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, same_weights, stacked
-from fedpriv.attacks.gradients.row_gradients import FormedGradient, LayerGradient, RowGradients, cosine_distance
+from fedpriv.attacks.gradients.row_gradients import (
+    FormedGradient,
+    LayerGradient,
+    RowGradients,
+    cosine_distance,
+    squared_distance,
+)
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.attacks.read.sent_entries import SentEntries
 from fedpriv.attacks.read.updates import Tangent, Weights, stacked_projection
-
-Distance = Callable[[Sequence[LayerGradient], Mapping[str, Tensor], Tensor], Tensor]
-"""(candidates' gradients by layer, wanted ones ``(R, ...)`` by name, their norms ``(R,)``) -> ``(R,)``."""
 
 SeveralSteps = Literal["unrolled", "approximate"]
 """Treatment of an update of several steps."""
@@ -81,6 +86,11 @@ class _Group:
         """Images a row."""
         return sum(self.sizes)
 
+    @property
+    def everything(self) -> Weights:
+        """All parameters that the loss takes."""
+        return self.weights | self.fixed
+
 
 class Matcher:
     """Compares what clients would have sent, had they trained on candidate images, with what they sent.
@@ -107,6 +117,7 @@ class Matcher:
         self._proximal = proximal
         self.unrolls = several_steps == "unrolled"
         self._alone = StepModel(model, device)
+        self._chain = ChainGradients(model, image_shape, device)
         self._together = RowGradients(model, image_shape, device)
         size = sum(parameter.numel() for parameter in model.parameters())
         self._looped = device.type == "cpu" and size >= _LOOPED
@@ -126,12 +137,22 @@ class Matcher:
                 groups.append(_Group(torch.tensor(rows), first.weights, first.fixed, wanted, norms, *kind))
         return Matching(self, groups, [step.project for step in steps])
 
-    def gradients(
+    def distance(self, share: _Share, images: Tensor, labels: Tensor, kind: Kind) -> Tensor:
+        """Return the distances ``(R,)`` of what rows' images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to."""
+        group = share.group
+        if self._unrolled(group) or not self._chain.supported:
+            layers = self._gradients(group, images, labels, share.projection)
+            return (cosine_distance if kind == "cosine" else squared_distance)(layers, group.wanted, group.norms)
+        if kind not in share.aims:
+            share.aims[kind] = Aim(kind, group.wanted, group.norms, share.projection, self._chain.linear)
+        return self._chain.distance(group.everything, images, labels, group.readout, share.aims[kind])
+
+    def _gradients(
         self, group: _Group, images: Tensor, labels: Tensor, projection: Tangent | SentEntries | None
     ) -> list[LayerGradient]:
-        """Return the gradient, or several steps' sum, that each row of ``(R, n, c, h, w)`` with ``(R, n, C)`` leads to."""
+        """Return the gradient, or several steps' sum, that each row leads to."""
         if not self._unrolled(group) and self._together.supported:
-            layers = self._together(group.weights | group.fixed, images, labels, group.readout)
+            layers = self._together(group.everything, images, labels, group.readout)
         else:
             layers = [FormedGradient(self._by_row(group, images, labels))]
         if projection is None:
@@ -163,51 +184,77 @@ class Matcher:
         return total
 
 
+@dataclass(frozen=True)
+class _Share:
+    """The asked rows that are of one group.
+
+    Attributes:
+        asked: ``(A,)`` which of the asked rows they are; None for all.
+        group: of these rows alone.
+        projection: what is compared of their gradients.
+        aims: by distance, for a network that is a chain; else empty.
+    """
+
+    asked: Tensor | None
+    group: _Group
+    projection: Tangent | SentEntries | None
+    aims: dict[Kind, Aim] = field(default_factory=dict)
+
+
 class Matching:
-    """N rows' candidates against N observed updates."""
+    """N rows' candidates against N observed updates.
+
+    Which rows are asked for is looked at only where it is another tensor than the last time, or was written to.
+    """
 
     def __init__(self, matcher: Matcher, groups: Sequence[_Group], projections: Sequence[Projection]) -> None:
         self._matcher = matcher
         self._groups = groups
         self._projections = projections
+        self._known: tuple[Tensor, int, list[_Share]] | None = None
 
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return one minus the cosine between some rows' updates and their candidates' update ``(R,)``, in [0, 2].
 
         A row's images beyond its own count, in ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, have no part.
         """
-        return self._over_groups(images, labels, rows, cosine_distance)
+        return self._over_groups(images, labels, rows, "cosine")
 
     def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return the squared L2 distance ``(R,)`` over all parameters (DLG, Zhu et al. 2019, equation 4)."""
-        return self._over_groups(images, labels, rows, _squared_distance)
+        return self._over_groups(images, labels, rows, "squared")
 
-    def _over_groups(self, images: Tensor, labels: Tensor, rows: Tensor, distance: Distance) -> Tensor:
-        found = images.new_zeros(len(rows))
-        there = rows.cpu()
-        for group in self._groups:
-            # Where in the group each row is, and which of the asked rows are in it.
-            match = there.unsqueeze(1) == group.rows
-            places = match.any(1).nonzero().flatten()
-            if not len(places):
-                continue
-            member = match.int().argmax(1)[places]
-            asked, member = places.to(images.device), member.to(images.device)
-            projection = stacked_projection([self._projections[row] for row in there[places].tolist()])
-            whole = len(asked) == len(group.rows) and bool((member == torch.arange(len(member)).to(member)).all())
-            wanted = group.wanted if whole else {name: value[member] for name, value in group.wanted.items()}
-            all_rows = len(asked) == len(rows)
-            own_images = (images if all_rows else images[asked])[:, : group.count]
-            own_labels = (labels if all_rows else labels[asked])[:, : group.count]
-            layers = self._matcher.gradients(group, own_images, own_labels, projection)
-            value = distance(layers, wanted, group.norms if whole else group.norms[member])
-            found = value if all_rows else found.index_copy(0, asked, value)
-        return found
+    def _over_groups(self, images: Tensor, labels: Tensor, rows: Tensor, kind: Kind) -> Tensor:
+        found = None
+        for share in self._shares(rows):
+            count = share.group.count
+            if share.asked is None:
+                return self._matcher.distance(share, images[:, :count], labels[:, :count], kind)
+            own = images[share.asked][:, :count], labels[share.asked][:, :count]
+            value = self._matcher.distance(share, *own, kind)
+            found = images.new_zeros(len(rows)) if found is None else found
+            found = found.index_copy(0, share.asked, value)
+        return images.new_zeros(len(rows)) if found is None else found
 
+    def _shares(self, rows: Tensor) -> list[_Share]:
+        if self._known is None or self._known[0] is not rows or self._known[1] != rows._version:
+            self._known = (rows, rows._version, [one for group in self._groups for one in self._share(group, rows.cpu())])
+        return self._known[2]
 
-def _squared_distance(layers: Sequence[LayerGradient], wanted: Mapping[str, Tensor], norms: Tensor) -> Tensor:
-    formed = {name: value for layer in layers for name, value in layer.formed().items()}
-    return torch.stack([(formed[name] - value).square().flatten(1).sum(1) for name, value in wanted.items()]).sum(0)
+    def _share(self, group: _Group, rows: Tensor) -> list[_Share]:
+        """Return what a group has of the asked rows (on the CPU), nothing where that is none."""
+        match = rows.unsqueeze(1) == group.rows
+        asked = match.any(1).nonzero().flatten()
+        if not len(asked):
+            return []
+        member = match.int().argmax(1)[asked]
+        projection = stacked_projection([self._projections[row] for row in rows[asked].tolist()])
+        device = group.norms.device
+        if not torch.equal(member, torch.arange(len(group.rows))):
+            there = member.to(device)
+            wanted = {name: value[there] for name, value in group.wanted.items()}
+            group = replace(group, rows=group.rows[member], wanted=wanted, norms=group.norms[there])
+        return [_Share(None if len(asked) == len(rows) else asked.to(device), group, projection)]
 
 
 def sum_of_squares(gradients: Mapping[str, Tensor]) -> Tensor:

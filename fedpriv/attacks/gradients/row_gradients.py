@@ -230,22 +230,20 @@ def prepared(model: nn.Module) -> nn.Module:
 
 def _is_known(layer: nn.Module) -> bool:
     if isinstance(layer, nn.Conv2d):
-        return layer.padding_mode == "zeros" and (not isinstance(layer.padding, str) or _is_centred(layer))
+        return padding_of(layer) is not None
     return isinstance(layer, (nn.Linear, RowNorm))
 
 
-def _is_centred(layer: nn.Conv2d) -> bool:
-    """True where padding by name comes to the same number of positions on both sides."""
-    spans = zip(layer.kernel_size, layer.dilation, strict=True)
-    return layer.padding == "valid" or all(dilation * (side - 1) % 2 == 0 for side, dilation in spans)
-
-
-def _padding(layer: nn.Conv2d) -> tuple[int, ...]:
-    if isinstance(layer.padding, str):
-        same = layer.padding == "same"
-        spans = zip(layer.kernel_size, layer.dilation, strict=True)
-        return tuple(dilation * (side - 1) // 2 if same else 0 for side, dilation in spans)
-    return layer.padding
+def padding_of(layer: nn.Conv2d) -> tuple[int, ...] | None:
+    """Return the zeros on either side of each axis; None where it is not zeros, or not as many on both sides."""
+    if layer.padding_mode != "zeros":
+        return None
+    if not isinstance(layer.padding, str):
+        return layer.padding
+    if layer.padding == "valid":
+        return tuple(0 for _ in layer.kernel_size)
+    whole = [dilation * (side - 1) for side, dilation in zip(layer.kernel_size, layer.dilation, strict=True)]
+    return None if any(number % 2 for number in whole) else tuple(number // 2 for number in whole)
 
 
 def _gradient(passage: _Passage, delta: Tensor, rows: int) -> LayerGradient:
@@ -269,7 +267,9 @@ def _gradient(passage: _Passage, delta: Tensor, rows: int) -> LayerGradient:
 
 def _convolution_gradient(layer: nn.Conv2d, maps: Tensor, delta: Tensor, rows: int) -> Tensor:
     """Return each row's gradient of a convolution's weight ``(R, O, I / groups, k, k)``."""
-    patches = functional.unfold(maps, layer.kernel_size, layer.dilation, _padding(layer), layer.stride)
+    padding = padding_of(layer)
+    assert padding is not None  # else the layer is not known
+    patches = functional.unfold(maps, layer.kernel_size, layer.dilation, padding, layer.stride)
     groups = layer.groups
     patches = patches.reshape(rows, -1, groups, patches.shape[1] // groups, patches.shape[2])
     out = delta.reshape(rows, -1, groups, layer.out_channels // groups, patches.shape[4])
@@ -293,3 +293,9 @@ def cosine_distance(gradients: Sequence[LayerGradient], wanted: Mapping[str, Ten
     squares = torch.stack([layer.square_norm(wanted) for layer in parts]).sum(0)
     # The root's derivative is infinite at zero, which a dead network's gradient is.
     return 1 - inner / (squares.clamp_min(_TINY).sqrt() * norms.clamp_min(_TINY))
+
+
+def squared_distance(gradients: Sequence[LayerGradient], wanted: Mapping[str, Tensor], norms: Tensor) -> Tensor:
+    """Return the squared L2 distance ``(R,)`` over the names that are in ``wanted`` (DLG, Zhu et al. 2019, equation 4)."""
+    formed = {name: value for layer in gradients for name, value in layer.formed().items()}
+    return torch.stack([(formed[name] - value).square().flatten(1).sum(1) for name, value in wanted.items()]).sum(0)

@@ -1,0 +1,256 @@
+"""What the gradients of a chain are compared with, and the direction in which each distance grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.gradients.chain import FullyConnected, Layer
+from fedpriv.attacks.gradients.row_gradients import FormedGradient, cosine_distance, squared_distance
+from fedpriv.attacks.read.updates import Weights
+
+Kind = Literal["squared", "cosine"]
+"""The distance of two gradients: squared L2, or one minus the cosine."""
+
+_TINY = 1e-30
+
+
+@dataclass
+class Factors:
+    """What the gradient of one layer's weight is the product of, for R rows of n images.
+
+    Attributes:
+        layer: whose.
+        inputs: ``(R, n, I)`` what went in, or the patches ``(R, n, K, L)`` of a convolution.
+        delta: ``(R, n, O)`` or ``(R, n, O, L)`` the derivative of the row's loss at what came out.
+    """
+
+    layer: Layer
+    inputs: Tensor
+    delta: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def product(self) -> Tensor:
+        """Return the gradient ``(R, O, I)`` or ``(R, O, K)``."""
+        if isinstance(self.layer, FullyConnected):
+            return torch.bmm(self.delta.mT, self.inputs)
+        found = torch.bmm(self.delta.flatten(0, 1), self.inputs.flatten(0, 1).mT)
+        return found if self.inputs.shape[1] == 1 else found.unflatten(0, self.inputs.shape[:2]).sum(1)
+
+    def bias(self) -> Tensor:
+        """Return the gradient of the bias ``(R, O)``."""
+        return self.delta.sum(1) if isinstance(self.layer, FullyConnected) else self.delta.sum((1, 3))
+
+    def applied(self, matrix: Tensor) -> Tensor:
+        """Return what matrices ``(R, O, I)`` or ``(R, O, K)`` make of what went in: ``(R n, O)`` or ``(R n, O, L)``."""
+        if isinstance(self.layer, FullyConnected):
+            return torch.bmm(self.inputs, matrix.mT).flatten(0, 1)
+        return torch.bmm(self._for_images(matrix), self.inputs.flatten(0, 1))
+
+    def transposed(self, matrix: Tensor) -> Tensor:
+        """Return what transposed matrices make of the derivatives: ``(R n, I)`` or ``(R n, K, L)``."""
+        if isinstance(self.layer, FullyConnected):
+            return torch.bmm(self.delta, matrix).flatten(0, 1)
+        return torch.bmm(self._for_images(matrix).mT, self.delta.flatten(0, 1))
+
+    def _for_images(self, matrix: Tensor) -> Tensor:
+        return matrix.unsqueeze(1).expand(-1, self.inputs.shape[1], -1, -1).flatten(0, 1)
+
+    @property
+    def narrow(self) -> bool:
+        """True of a linear layer where inner products are cheaper by the factors than by their product."""
+        _, count, width = self.inputs.shape
+        height = self.delta.shape[2]
+        return count * (width + height) < width * height
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """``T - c delta' a`` of a linear layer, never formed, with c ``(R, 1, 1)``; ``met`` is ``a T'``."""
+
+    wanted: Tensor
+    share: Tensor
+    met: Tensor
+
+    def applied(self, of: Factors) -> Tensor:
+        alike = of.inputs @ of.inputs.mT
+        return torch.addcmul(self.met, torch.bmm(alike, of.delta), self.share, value=-1).flatten(0, 1)
+
+    def transposed(self, of: Factors) -> Tensor:
+        alike = of.delta @ of.delta.mT
+        found = torch.bmm(of.delta, self.wanted)
+        return torch.addcmul(found, torch.bmm(alike, of.inputs), self.share, value=-1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Matrices of R rows, one a layer, along which the distance grows, up to a factor a row.
+
+    Attributes:
+        factors: of every layer.
+        weights: by the weight's name, ``(R, O, I)`` or ``(R, O, K)``, or what stands for it; nothing for no change.
+        biases: by the bias's name ``(R, O)``; nothing for no change.
+        scale: the factor ``(R,)``, or one of all rows.
+    """
+
+    factors: Sequence[Factors]
+    weights: Mapping[str, Tensor | _Rest]
+    biases: Mapping[str, Tensor]
+    scale: Tensor | float
+
+    def applied(self, number: int) -> Tensor | None:
+        """Return how a layer's output changes, ``(R n, O)`` or ``(R n, O, L)``; None for not at all."""
+        of = self.factors[number]
+        weight, bias = self.weights.get(of.layer.weight), self.biases.get(of.layer.bias or "")
+        found = None
+        if weight is not None:
+            found = of.applied(weight) if isinstance(weight, Tensor) else weight.applied(of)
+        if bias is None:
+            return found
+        own = bias.unsqueeze(1).expand(-1, of.inputs.shape[1], -1).flatten(0, 1)
+        if not isinstance(of.layer, FullyConnected):
+            own = own.unsqueeze(2).expand(-1, -1, of.inputs.shape[3])
+        return own if found is None else found + own
+
+    def transposed(self, number: int) -> Tensor | None:
+        """Return what the change makes of the derivative at a layer's output, ``(R n, I)`` or ``(R n, K, L)``."""
+        of = self.factors[number]
+        weight = self.weights.get(of.layer.weight)
+        if weight is None:
+            return None
+        return of.transposed(weight) if isinstance(weight, Tensor) else weight.transposed(of)
+
+
+class Aim:
+    """R rows' wanted gradients ``(R, ...)`` by name, their norms ``(R,)``, and the distance from them."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        wanted: Weights,
+        norms: Tensor,
+        projection: Callable[[Mapping[str, Tensor]], Weights] | None,
+        linear: frozenset[str],
+    ) -> None:
+        """Take the comparable part of gradients, None for everything, and the names of linear layers' weights."""
+        self._kind = kind
+        self._wanted = wanted
+        self._norms = norms
+        self._projection = projection
+        self._small = [name for name in wanted if name not in linear]
+        self._together = torch.cat([wanted[name].flatten(1) for name in self._small], 1) if self._small else None
+        self._inverse_norms = norms.clamp_min(_TINY).reciprocal()
+
+    def compare(self, factors: Sequence[Factors]) -> tuple[Tensor, Direction]:
+        """Return the distances ``(R,)`` and the direction in which they grow."""
+        formed = self._formed(factors)
+        if self._projection is not None:
+            return self._projected(factors, formed)
+        if self._kind == "squared":
+            return self._squared(factors, formed)
+        return self._cosine(factors, formed)
+
+    def _formed(self, factors: Sequence[Factors]) -> Weights:
+        """Return biases' and convolutions' gradients ``(R, O)`` and ``(R, O, K)``; of projected ones all."""
+        found: Weights = {}
+        for one in factors:
+            weight, bias = one.layer.weight, one.layer.bias
+            if weight in self._wanted and (weight in self._small or self._projection is not None):
+                found[weight] = one.product()
+            if bias in self._wanted and bias is not None:
+                found[bias] = one.bias()
+        return found
+
+    def _projected(self, factors: Sequence[Factors], formed: Weights) -> tuple[Tensor, Direction]:
+        assert self._projection is not None
+        distance = cosine_distance if self._kind == "cosine" else squared_distance
+        with torch.enable_grad():
+            leaves = {name: value.requires_grad_() for name, value in formed.items()}
+            shaped = {name: value.view_as(self._wanted[name]) for name, value in leaves.items()}
+            value = distance([FormedGradient(self._projection(shaped))], self._wanted, self._norms)
+            grown = torch.autograd.grad(value.sum(), list(leaves.values()))
+        return value.detach(), _direction(factors, dict(zip(leaves, grown, strict=True)), {}, 1.0)
+
+    def _squared(self, factors: Sequence[Factors], formed: Weights) -> tuple[Tensor, Direction]:
+        parts = []
+        rest: Weights = {}
+        if self._together is not None:
+            small = self._flat(formed) - self._together
+            parts.append(_inner(small, small))
+            rest = self._split(small, formed)
+        big: dict[str, Tensor | _Rest] = {}
+        for one in self._linear(factors):
+            name = one.layer.weight
+            apart = torch.baddbmm(self._wanted[name], one.delta.mT, one.inputs, beta=-1)
+            parts.append(_inner(apart.flatten(1), apart.flatten(1)))
+            big[name] = apart
+        return _sum(parts), _direction(factors, rest, big, 2.0)
+
+    def _cosine(self, factors: Sequence[Factors], formed: Weights) -> tuple[Tensor, Direction]:
+        inner, squares = [], []
+        small = None
+        if self._together is not None:
+            small = self._flat(formed)
+            inner.append(_inner(small, self._together))
+            squares.append(_inner(small, small))
+        met, products = {}, {}
+        for one in self._linear(factors):
+            name = one.layer.weight
+            met[name] = torch.bmm(one.inputs, self._wanted[name].mT)
+            inner.append(_inner(one.delta.flatten(1), met[name].flatten(1)))
+            if one.narrow:
+                alike = one.inputs @ one.inputs.mT, one.delta @ one.delta.mT
+                squares.append(_inner(alike[0].flatten(1), alike[1].flatten(1)))
+            else:  # so many images that the product itself is the smaller matrix
+                products[name] = one.product()
+                squares.append(_inner(products[name].flatten(1), products[name].flatten(1)))
+        along, square = _sum(inner), _sum(squares)
+        held = square.clamp_min(_TINY)
+        inverse = held.rsqrt() * self._inverse_norms
+        # Where the gradient is as good as zero its length is taken for a constant.
+        share = along / held * (square >= _TINY)
+        rest: Weights = {}
+        if small is not None and self._together is not None:
+            rest = self._split(torch.addcmul(self._together, small, share.unsqueeze(1), value=-1), formed)
+        big: dict[str, Tensor | _Rest] = {}
+        for name, own in met.items():
+            wanted, part = self._wanted[name], share.view(-1, 1, 1)
+            big[name] = (
+                torch.addcmul(wanted, products[name], part, value=-1) if name in products else _Rest(wanted, part, own)
+            )
+        return 1 - along * inverse, _direction(factors, rest, big, -inverse)
+
+    def _linear(self, factors: Sequence[Factors]) -> list[Factors]:
+        return [one for one in factors if one.layer.weight in self._wanted and one.layer.weight not in self._small]
+
+    def _flat(self, formed: Weights) -> Tensor:
+        return torch.cat([formed[name].flatten(1) for name in self._small], 1)
+
+    def _split(self, flat: Tensor, formed: Weights) -> Weights:
+        sizes = [formed[name][0].numel() for name in self._small]
+        pieces = zip(self._small, flat.split(sizes, 1), strict=True)
+        return {name: piece.view_as(formed[name]) for name, piece in pieces}
+
+
+def _direction(
+    factors: Sequence[Factors], small: Weights, big: Mapping[str, Tensor | _Rest], scale: Tensor | float
+) -> Direction:
+    weights = {one.layer.weight for one in factors}
+    return Direction(
+        factors,
+        {name: value for name, value in small.items() if name in weights} | dict(big),
+        {name: value for name, value in small.items() if name not in weights},
+        scale,
+    )
+
+
+def _inner(first: Tensor, second: Tensor) -> Tensor:
+    """Return inner products ``(R,)`` of rows ``(R, P)``."""
+    return torch.linalg.vecdot(first, second)
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(parts)).sum(0)

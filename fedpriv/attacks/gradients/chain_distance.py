@@ -1,0 +1,237 @@
+"""Distances of rows' gradients from wanted ones, with their derivative in the images, for networks that are chains.
+
+The derivative of a distance D(g(x)) is that of <g(x), V> with V = dD/dg held fixed, and <g(x), V> is how the loss changes
+when the weights move along V. So its derivative in the images is how the images' gradient of the loss changes when the
+weights move along V: one pass forward and one backward, each beside the ordinary one (Pearlmutter, "Fast exact
+multiplication by the Hessian", Neural Computation 1994, with V in place of a given vector). Nothing is recorded, and
+patches of the images are taken once for all four passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedpriv.attacks.gradients.chain import Chain, Convolution, FullyConnected, Layer, chain_of
+from fedpriv.attacks.gradients.chain_aims import Aim, Direction, Factors
+from fedpriv.attacks.gradients.local_step import RANDOM
+from fedpriv.attacks.gradients.row_gradients import prepared
+from fedpriv.attacks.read.updates import Weights
+
+
+class ChainGradients:
+    """The client's loss of a chain as a function of images; see :class:`fedpriv.attacks.gradients.row_gradients.RowGradients`.
+
+    Attributes:
+        supported: whether the model is a chain of known links.
+        linear: names of linear layers' weights.
+    """
+
+    def __init__(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> None:
+        copied = prepared(model).to(device).train()
+        for module in copied.modules():
+            if isinstance(module, RANDOM):
+                module.eval()
+        self._chain = chain_of(copied)
+        self.supported = self._chain is not None and self._computes(copied, image_shape, device)
+        self.linear = frozenset(link.weight for link in self._chain or () if isinstance(link, FullyConnected))
+
+    def _computes(self, model: nn.Module, image_shape: tuple[int, int, int], device: torch.device) -> bool:
+        """True where the chain's output is the model's and linear layers act on vectors."""
+        assert self._chain is not None
+        weights: Weights = dict(model.named_parameters())
+        kind = next((value.dtype for value in weights.values()), torch.float32)
+        images = torch.linspace(0, 1, 2 * image_shape[0] * image_shape[1] * image_shape[2], device=device, dtype=kind)
+        images = images.view(2, *image_shape)
+        with torch.no_grad():
+            expected = model(images)
+            found = _Pass(self._chain, weights, 2).forward(images)
+        return found is not None and found.shape == expected.shape and torch.allclose(found, expected, 1e-4, 1e-5)
+
+    def distance(self, weights: Weights, images: Tensor, labels: Tensor, readout: str, aim: Aim) -> Tensor:
+        """Return the distances ``(R,)``, differentiable once in images ``(R, n, c, h, w)`` and labels ``(R, n, C)``.
+
+        All rows have the same weights. Labels and readout are as of
+        :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`.
+        """
+        assert self._chain is not None
+        chain = self._chain
+        if readout:
+            place = next(place for place, link in enumerate(chain) if isinstance(link, Layer) and link.name == readout)
+            chain = chain[: place + 1]
+        differentiate = torch.is_grad_enabled() and (images.requires_grad or labels.requires_grad)
+        found: Tensor = _Distance.apply(images, labels, chain, weights, readout, aim, differentiate)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Distance(torch.autograd.Function):
+    """The distance, whose derivative is computed together with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        labels: Tensor,
+        chain: Chain,
+        weights: Weights,
+        readout: str,
+        aim: Aim,
+        differentiate: bool,
+    ) -> Tensor:
+        """Return the distances; see :meth:`ChainGradients.distance`."""
+        rows, count = images.shape[:2]
+        one = _Pass(chain, weights, rows)
+        output = one.forward(images.flatten(0, 1))
+        assert output is not None
+        given = labels.flatten(0, 1)
+        own = given[:, : output.shape[1]] / count
+        shares = None if readout else functional.softmax(output, 1)
+        total = None if readout else own.sum(1, keepdim=True)
+        one.backward(own if shares is None else torch.addcmul(-own, total, shares))
+        value, direction = aim.compare(one.factors)
+        if not differentiate:
+            return value
+        moved = one.push(direction)
+        moved = torch.zeros_like(output) if moved is None else moved
+        by_labels = moved  # of a loss linear in the output
+        change = None
+        if shares is not None and total is not None:
+            moved = moved - (shares * moved).sum(1, keepdim=True)
+            by_labels, change = -moved, total * shares * moved
+        ctx.by_images, ctx.scale = one.push_back(change, direction).view_as(images), direction.scale
+        ctx.by_labels = None
+        if labels.requires_grad:
+            padded = functional.pad(by_labels / count, (0, given.shape[1] - output.shape[1]))
+            ctx.by_labels = padded.view_as(labels)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the derivatives, weighted ``(R,)``."""
+        weight = weights[0] * ctx.scale
+        by_images = ctx.by_images * weight.view(-1, 1, 1, 1, 1)
+        by_labels = None if ctx.by_labels is None else ctx.by_labels * weight.view(-1, 1, 1)
+        return by_images, by_labels, None, None, None, None, None
+
+
+@dataclass
+class _Pass:
+    """One evaluation of a chain at R rows' images, with the rows' images side by side in the first axis.
+
+    Attributes:
+        factors: what the gradients of layers are products of, in the order of the chain.
+    """
+
+    chain: Chain
+    weights: Weights
+    rows: int
+    factors: list[Factors] = field(default_factory=list)
+    _kept: list[Any] = field(default_factory=list)
+    _deltas: list[Tensor | None] = field(default_factory=list)
+    _tangents: list[Tensor | None] = field(default_factory=list)
+
+    def forward(self, images: Tensor) -> Tensor | None:
+        """Return what comes out of ``(R n, c, h, w)``; None where a linear layer was given more than vectors."""
+        values = images
+        for link in self.chain:
+            if isinstance(link, Convolution):
+                kept, values = values.shape, self._convolved(link, values)
+            elif isinstance(link, FullyConnected):
+                if values.dim() != 2:
+                    return None
+                self.factors.append(Factors(link, values.unflatten(0, (self.rows, -1))))
+                kept, values = None, functional.linear(values, self.weights[link.weight], self._bias(link))
+            else:
+                values, kept = link.forward(values)
+            self._kept.append(kept)
+        return values
+
+    def _bias(self, layer: Layer) -> Tensor | None:
+        return None if layer.bias is None else self.weights[layer.bias]
+
+    def _convolved(self, layer: Convolution, values: Tensor) -> Tensor:
+        patches = layer.patches(values)
+        self.factors.append(Factors(layer, patches.unflatten(0, (self.rows, -1))))
+        matrix, bias = self._matrix(layer, len(patches)), self._bias(layer)
+        found = torch.bmm(matrix, patches) if bias is None else torch.baddbmm(bias.view(1, -1, 1), matrix, patches)
+        return found.unflatten(2, layer.sides(values.shape))
+
+    def _matrix(self, layer: Convolution, count: int) -> Tensor:
+        """Return the weights ``(count, O, C k k)``, the same again and again."""
+        return self.weights[layer.weight].flatten(1).expand(count, -1, -1)
+
+    def backward(self, delta: Tensor) -> None:
+        """Tell the factors the loss's derivatives at what came out of each layer; ``delta`` is that at the end."""
+        self._deltas = [None] * len(self.chain)
+        left = len(self.factors)
+        for place in reversed(range(len(self.chain))):
+            link, kept = self.chain[place], self._kept[place]
+            self._deltas[place] = delta
+            if not isinstance(link, Layer):
+                delta = link.pull(delta, kept)
+                continue
+            left -= 1
+            self.factors[left].delta = (delta if isinstance(link, FullyConnected) else delta.flatten(2)).unflatten(
+                0, (self.rows, -1)
+            )
+            if not left:
+                break  # what comes before is needed of the change alone
+            delta = self._pulled(link, delta, kept, None)
+
+    def _pulled(self, layer: Layer, delta: Tensor, kept: Any, besides: Tensor | None) -> Tensor:
+        """Return the derivative at what went into a layer, of patches or vectors, with ``besides`` added to it."""
+        if isinstance(layer, FullyConnected):
+            weight = self.weights[layer.weight]
+            return delta @ weight if besides is None else torch.addmm(besides, delta, weight)
+        matrix, flat = self._matrix(layer, len(delta)).mT, delta.flatten(2)
+        patches = torch.bmm(matrix, flat) if besides is None else torch.baddbmm(besides, matrix, flat)
+        return layer.folded(patches, kept)
+
+    def push(self, direction: Direction) -> Tensor | None:
+        """Return how the output changes when each row's weights move along a direction; None for not at all."""
+        tangent: Tensor | None = None
+        number = -1
+        for link, kept in zip(self.chain, self._kept, strict=True):
+            self._tangents.append(tangent)
+            if not isinstance(link, Layer):
+                tangent = None if tangent is None else link.push(tangent, kept)
+                continue
+            number += 1
+            own = direction.applied(number)  # (R n, O) or (R n, O, L)
+            if isinstance(link, FullyConnected):
+                if tangent is not None:
+                    weight = self.weights[link.weight].t()
+                    own = tangent @ weight if own is None else torch.addmm(own, tangent, weight)
+                tangent = own
+                continue
+            if tangent is not None:
+                matrix, patches = self._matrix(link, len(tangent)), link.patches(tangent)
+                own = torch.bmm(matrix, patches) if own is None else torch.baddbmm(own, matrix, patches)
+            tangent = None if own is None else own.unflatten(2, link.sides(kept))
+        return tangent
+
+    def push_back(self, change: Tensor | None, direction: Direction) -> Tensor:
+        """Return how the loss's derivative at the images changes, where that at the output changes by ``change``."""
+        number = len(self.factors)
+        moved = change
+        for place in reversed(range(len(self.chain))):
+            link, kept, delta = self.chain[place], self._kept[place], self._deltas[place]
+            if not isinstance(link, Layer):
+                if delta is None:  # before the first layer, where only constants can stand that scale
+                    moved = None if moved is None else link.pull(moved, kept)
+                    continue
+                moved = torch.zeros_like(delta) if moved is None else moved
+                moved = link.pull_tangent(moved, delta, self._tangents[place], kept)
+                continue
+            number -= 1
+            besides = direction.transposed(number)
+            if moved is not None:
+                moved = self._pulled(link, moved, kept, besides)
+            elif besides is not None:
+                moved = besides if isinstance(link, FullyConnected) else link.folded(besides, kept)
+        assert moved is not None
+        return moved
