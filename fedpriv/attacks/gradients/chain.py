@@ -195,7 +195,16 @@ class Convolution:
 
     def patches(self, maps: Tensor) -> Tensor:
         """Return what each output position sees of maps ``(n, C, h, w)``: ``(n, C k k, L)``."""
-        return functional.unfold(maps, self.kernel, self.dilation, self.padding, self.stride)
+        (high, wide), (down, across) = self.padding, self.dilation
+        if high or wide:
+            maps = functional.pad(maps, (wide, wide, high, high))
+        spans = [far * (side - 1) + 1 for side, far in zip(self.kernel, self.dilation, strict=True)]
+        # A copy of a view; torch's own unfolding goes image by image.
+        seen = maps.unfold(2, spans[0], self.stride[0]).unfold(3, spans[1], self.stride[1])
+        if max(self.dilation) > 1:
+            seen = seen[..., ::down, ::across]
+        places = seen.shape[2] * seen.shape[3]
+        return seen.permute(0, 1, 4, 5, 2, 3).reshape(len(maps), -1, places)
 
     def folded(self, patches: Tensor, size: torch.Size) -> Tensor:
         """Return maps of the size ``(n, C, h, w)`` in which overlapping patches are summed."""

@@ -130,6 +130,7 @@ class _Pass:
     weights: Weights
     rows: int
     factors: list[Factors] = field(default_factory=list)
+    _matrices: Weights = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)
     _deltas: list[Tensor | None] = field(default_factory=list)
     _tangents: list[Tensor | None] = field(default_factory=list)
@@ -143,7 +144,7 @@ class _Pass:
             elif isinstance(link, FullyConnected):
                 if values.dim() != 2:
                     return None
-                self.factors.append(Factors(link, values.unflatten(0, (self.rows, -1))))
+                self.factors.append(Factors(link, _by_row(values, self.rows)))
                 kept, values = None, functional.linear(values, self.weights[link.weight], self._bias(link))
             else:
                 values, kept = link.forward(values)
@@ -155,14 +156,16 @@ class _Pass:
 
     def _convolved(self, layer: Convolution, values: Tensor) -> Tensor:
         patches = layer.patches(values)
-        self.factors.append(Factors(layer, patches.unflatten(0, (self.rows, -1))))
+        self.factors.append(Factors(layer, _by_row(patches, self.rows)))
         matrix, bias = self._matrix(layer, len(patches)), self._bias(layer)
         found = torch.bmm(matrix, patches) if bias is None else torch.baddbmm(bias.view(1, -1, 1), matrix, patches)
-        return found.unflatten(2, layer.sides(values.shape))
+        return _as_maps(found, layer, values.shape)
 
     def _matrix(self, layer: Convolution, count: int) -> Tensor:
         """Return the weights ``(count, O, C k k)``, the same again and again."""
-        return self.weights[layer.weight].flatten(1).expand(count, -1, -1)
+        if layer.weight not in self._matrices:
+            self._matrices[layer.weight] = self.weights[layer.weight].flatten(1).expand(count, -1, -1)
+        return self._matrices[layer.weight]
 
     def backward(self, delta: Tensor) -> None:
         """Tell the factors the loss's derivatives at what came out of each layer; ``delta`` is that at the end."""
@@ -175,9 +178,8 @@ class _Pass:
                 delta = link.pull(delta, kept)
                 continue
             left -= 1
-            self.factors[left].delta = (delta if isinstance(link, FullyConnected) else delta.flatten(2)).unflatten(
-                0, (self.rows, -1)
-            )
+            flat = delta if isinstance(link, FullyConnected) else delta.flatten(2)
+            self.factors[left].delta = _by_row(flat, self.rows)
             if not left:
                 break  # what comes before is needed of the change alone
             delta = self._pulled(link, delta, kept, None)
@@ -211,7 +213,7 @@ class _Pass:
             if tangent is not None:
                 matrix, patches = self._matrix(link, len(tangent)), link.patches(tangent)
                 own = torch.bmm(matrix, patches) if own is None else torch.baddbmm(own, matrix, patches)
-            tangent = None if own is None else own.unflatten(2, link.sides(kept))
+            tangent = None if own is None else _as_maps(own, link, kept)
         return tangent
 
     def push_back(self, change: Tensor | None, direction: Direction) -> Tensor:
@@ -235,3 +237,13 @@ class _Pass:
                 moved = besides if isinstance(link, FullyConnected) else link.folded(besides, kept)
         assert moved is not None
         return moved
+
+
+def _by_row(values: Tensor, rows: int) -> Tensor:
+    """Return ``(R n, ...)`` as ``(R, n, ...)``."""
+    return values.view(rows, len(values) // rows, *values.shape[1:])
+
+
+def _as_maps(values: Tensor, layer: Convolution, size: torch.Size) -> Tensor:
+    """Return ``(n, O, L)`` as the maps that come out of a layer that was given maps of a size."""
+    return values.view(*values.shape[:2], *layer.sides(size))
