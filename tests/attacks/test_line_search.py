@@ -6,7 +6,21 @@ from lbfgs_cases import CASES, with_gradient
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
-from fedpriv.attacks.optim.line_search import search
+from fedpriv.attacks.optim.line_search import WolfeSearch
+
+
+def search(evaluate, directions, lengths, losses, gradients, most):
+    """Return the search when all rows have arrived; ``evaluate`` maps step lengths to losses and gradients."""
+    found = WolfeSearch(torch.zeros_like(directions), most)
+    slopes = (gradients * directions).sum(1)
+    found.begin(torch.ones(len(lengths), dtype=torch.bool), losses, slopes, gradients, lengths)
+    while found.active.any():
+        before = found.length
+        loss, gradient = evaluate(found.asked(torch.zeros_like(directions), directions)[:, 0] / directions[:, 0])
+        arrived = found.answer(loss, (gradient * directions).sum(1), gradient)
+        assert not found.active[arrived].any()
+        assert (found.active | arrived | (before == found.length)).all()  # who has arrived stays
+    return found
 
 
 def polynomial(length):
@@ -21,36 +35,37 @@ def test_the_conditions_hold_where_the_search_ends(first):
     loss, slope = polynomial(starts)
     direction = -slope.sign().unsqueeze(1)
 
-    def evaluate(lengths, rows):
-        found, there = polynomial(starts[rows] + lengths * direction[rows, 0])
+    def evaluate(lengths):
+        found, there = polynomial(starts + lengths * direction[:, 0])
         return found, there.unsqueeze(1)
 
     lengths = torch.full((3,), first, dtype=torch.float64)
     found = search(evaluate, direction, lengths, loss, slope.unsqueeze(1), 50)
     downhill = -slope.abs()
-    assert (found.lengths > 0).all()
-    assert (found.losses <= loss + 1e-4 * found.lengths * downhill).all()
-    assert ((found.gradients * direction).sum(1).abs() <= 0.9 * downhill.abs()).all()
-    torch.testing.assert_close(found.losses, evaluate(found.lengths, torch.arange(3))[0])
+    assert (found.length > 0).all()
+    assert (found.loss <= loss + 1e-4 * found.length * downhill).all()
+    assert ((found.gradient * direction).sum(1).abs() <= 0.9 * downhill.abs()).all()
+    torch.testing.assert_close(found.loss, evaluate(found.length)[0])
+    torch.testing.assert_close(found.gradient, evaluate(found.length)[1])
 
 
 def test_a_search_that_runs_out_takes_the_lowest_point_it_saw():
-    def evaluate(lengths, rows):
-        return -lengths, -torch.ones(len(rows), 1)  # downhill for ever
+    def evaluate(lengths):
+        return -lengths, -torch.ones(len(lengths), 1)  # downhill for ever
 
     start = torch.zeros(1)
     found = search(evaluate, torch.ones(1, 1), torch.ones(1), start, -torch.ones(1, 1), 3)
-    assert found.lengths > 1
-    assert found.losses == -found.lengths
+    assert found.length > 1
+    assert found.loss == -found.length
 
 
 def test_what_is_not_finite_is_never_taken():
-    def evaluate(lengths, rows):
+    def evaluate(lengths):
         return torch.where(lengths > 0.3, torch.nan, (lengths - 0.2).square()), 2 * (lengths - 0.2).unsqueeze(1)
 
     found = search(evaluate, torch.ones(1, 1), torch.ones(1), torch.tensor([0.04]), torch.tensor([[-0.4]]), 25)
-    assert 0 < found.lengths <= 0.3
-    assert found.losses < 0.04
+    assert 0 < found.length <= 0.3
+    assert found.loss < 0.04
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -128,11 +128,8 @@ class DeepLeakage(GradientMatching):
             if not self.redraws:
                 break
 
-            def of_pending(points: Tensor, rows: Tensor, among: Tensor = pending) -> tuple[Tensor, Tensor]:
-                return evaluate(points, among[rows])
-
-            before, _ = of_pending(start[pending], torch.arange(len(pending), device=device))
-            after = minimise(of_pending, start[pending], replace(settings, outer_steps=1)).loss
+            before, _ = evaluate(start[pending], pending)
+            after = minimise(evaluate, start[pending], replace(settings, outer_steps=1), numbers=pending).loss
             pending = pending[~(after <= _FIRST_GAIN * before)]
             if not len(pending):
                 break

@@ -1,7 +1,8 @@
 """L-BFGS on N independent problems at once, without line search or with one.
 
 Without, each row is minimised exactly as ``torch.optim.LBFGS`` would minimise it alone: its own curvature pairs, its own
-step sizes, its own stop rules. All inner products are sums over a row. The two-loop recursion is that of Nocedal (1980).
+step sizes, its own stop rules. All inner products are sums over a row. Each tick evaluates all rows once, whatever each is
+at; what a row does is told by masks, and the program looks at them only every few ticks.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.optim.line_search import search
+from fedpriv.attacks.optim.curvature import Curvature
+from fedpriv.attacks.optim.line_search import WolfeSearch
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(points ``(n, D)``, their rows ``(n,)`` int64) -> (losses ``(n,)``, gradients ``(n, D)``)."""
 
-_LEAST_CURVATURE = 1e-10
-"""A pair of step s and gradient change y is used only where ``y . s`` is above (the value of ``torch.optim.LBFGS``)."""
+_LOOK_EVERY = 5
+"""Ticks between two looks at which rows are finished. A finished row is evaluated until then, and nothing comes of it."""
 
 
 @dataclass(frozen=True)
@@ -64,156 +66,169 @@ class Minimum:
     evaluations: Tensor
 
 
-class _History:
-    """Curvature pairs of N rows. Rows reject pairs on their own, so each has its own place in its own ring."""
-
-    def __init__(self, size: int, start: Tensor) -> None:
-        rows, width = start.shape
-        self._steps = start.new_zeros(size, rows, width)
-        self._changes = start.new_zeros(size, rows, width)
-        self._inverse = start.new_zeros(size, rows)
-        self._size = size
-        self._count = torch.zeros(rows, dtype=torch.int64, device=start.device)
-        self._scale = start.new_ones(rows)
-
-    def remember(self, rows: Tensor, step: Tensor, change: Tensor) -> None:
-        """Take in the pair of each row ``(n, D)`` whose curvature is large enough."""
-        curvature = (step * change).sum(1)
-        good = curvature > _LEAST_CURVATURE
-        rows, step, change, curvature = rows[good], step[good], change[good], curvature[good]
-        place = self._count[rows] % self._size
-        self._steps[place, rows], self._changes[place, rows] = step, change
-        self._inverse[place, rows] = 1 / curvature
-        self._scale[rows] = curvature / change.square().sum(1)
-        self._count[rows] += 1
-
-    def direction(self, rows: Tensor, gradient: Tensor) -> Tensor:
-        """Return minus the inverse Hessian times the gradient ``(n, D)`` of each row, by the two-loop recursion."""
-        count = self._count[rows]
-        depth = int(count.clamp_max(self._size).max())
-        direction = -gradient
-        shares = gradient.new_zeros(depth, len(rows))
-        for back in range(depth):
-            step, change, inverse = self._pair(rows, count, back)
-            shares[back] = (step * direction).sum(1) * inverse
-            direction = direction - shares[back].unsqueeze(1) * change
-        direction = direction * self._scale[rows].unsqueeze(1)
-        for back in reversed(range(depth)):
-            step, change, inverse = self._pair(rows, count, back)
-            rest = shares[back] - (change * direction).sum(1) * inverse
-            direction = direction + rest.unsqueeze(1) * step
-        return direction
-
-    def _pair(self, rows: Tensor, count: Tensor, back: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the pair that each row remembered ``back`` pairs ago; its weight is zero where there is none."""
-        place = (count - 1 - back) % self._size
-        inverse = torch.where(back < count.clamp_max(self._size), self._inverse[place, rows], 0.0)
-        if len(rows) == self._steps.shape[1] and bool((place == place[0]).all()):
-            return self._steps[place[0]], self._changes[place[0]], inverse
-        return self._steps[place, rows], self._changes[place, rows], inverse
-
-
 def minimise(
     evaluate: Evaluate,
     start: Tensor,
     settings: LbfgsSettings,
     stop_below: Tensor | None = None,
     tick: Callable[[int], None] | None = None,
+    numbers: Tensor | None = None,
 ) -> Minimum:
     """Minimise N independent functions of D variables.
 
-    A row whose call ends waits for the others' calls to end; it is not evaluated meanwhile. A row that cannot move any
-    more (its call ends at its first evaluation), is not finite, or is below ``stop_below`` is finished for good.
+    A row that cannot move any more (its call ends at its first evaluation), is not finite, or is below ``stop_below`` is
+    finished for good.
 
     Args:
-        evaluate: losses and gradients of some of the rows. Must not mix rows.
+        evaluate: losses and gradients of some of the rows. Must not mix rows. It is handed the same tensor of rows for as
+            long as they are the same.
         start: ``(N, D)``.
         settings: of the search.
         stop_below: ``(N,)``, a row is finished when its loss falls below; None for never.
-        tick: called with the number of outer steps done.
+        tick: called with the number of outer steps that all rows have done.
+        numbers: ``(N,)`` int64, what ``evaluate`` calls the rows; None for 0, 1, ...
     """
-    point = start.detach().clone()
-    rows_total = len(point)
-    device = point.device
-    goal = point.new_full((rows_total,), -torch.inf) if stop_below is None else stop_below
-    history = _History(settings.history, point)
-    direction = torch.zeros_like(point)
-    length = point.new_zeros(rows_total)
-    before_gradient = torch.zeros_like(point)
-    steps = torch.zeros(rows_total, dtype=torch.int64, device=device)
-    evaluations = torch.zeros(rows_total, dtype=torch.int64, device=device)
-    best, lowest = point.clone(), point.new_full((rows_total,), torch.inf)
-    finished = torch.zeros(rows_total, dtype=torch.bool, device=device)
+    start = start.detach()
+    rows = torch.arange(len(start), device=start.device)
+    goal = start.new_full((len(start),), -torch.inf) if stop_below is None else stop_below
+    numbers = rows if numbers is None else numbers
+    found = Minimum(
+        start.clone(), start.clone(), start.new_full((len(start),), torch.inf), torch.zeros_like(rows)
+    )
+    if not len(start):
+        return found
+    descent = _Descent(evaluate, start, settings, goal, numbers)
+    most = settings.outer_steps * settings.inner_steps + 1  # ticks of a row, if no line search asks for more
+    done = 0
+    while True:
+        descent.tick()
+        done += 1
+        if done % _LOOK_EVERY and done != most:
+            continue
+        left = descent.left()
+        if len(left) == len(rows):
+            if tick is not None:
+                tick(descent.calls())
+            continue
+        found.last[rows], found.best[rows] = descent.point, descent.best
+        found.loss[rows], found.evaluations[rows] = descent.lowest, descent.evaluations
+        if not len(left):
+            return found
+        rows = rows[left]
+        descent.keep(left)
 
-    def look(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradient = evaluate(points, rows)
-        evaluations[rows] += 1
-        better = loss < lowest[rows]
-        best[rows[better]], lowest[rows[better]] = points[better], loss[better]
-        return loss, gradient
 
-    def measure(rows: Tensor) -> tuple[Tensor, Tensor]:
-        loss, gradient = look(point[rows], rows)
-        finished[rows[~loss.isfinite() | (loss < goal[rows])]] = True
-        return loss, gradient
+class _Descent:
+    """Rows on their way, each at an evaluation of its own.
 
-    def searched(rows: Tensor, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Set the rows' lengths by line search; return the loss and gradient where they lead."""
+    Attributes:
+        point: ``(N, D)`` last iterates.
+        best: ``(N, D)`` evaluated points with the lowest loss.
+        lowest: ``(N,)`` their losses.
+        evaluations: ``(N,)`` int64.
+    """
 
-        def along(lengths: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-            which = rows[among]
-            return look(point[which] + lengths.unsqueeze(1) * direction[which], which)
+    def __init__(
+        self, evaluate: Evaluate, start: Tensor, settings: LbfgsSettings, goal: Tensor, numbers: Tensor
+    ) -> None:
+        self._evaluate = evaluate
+        self._settings = settings
+        self._goal, self._numbers = goal, numbers
+        self._curvature = Curvature(settings.history, start)
+        self._search = None if settings.line_search is None else WolfeSearch(start, settings.search_evaluations)
+        self.point = self.best = start
+        self._direction = self._gradient = torch.zeros_like(start)
+        self._length = self._loss = start.new_zeros(len(start))
+        self.lowest = start.new_full((len(start),), torch.inf)
+        self.evaluations = torch.zeros(len(start), dtype=torch.int64, device=start.device)
+        self._steps = self._calls = self.evaluations  # steps of the present call, calls ended
+        self._finished = torch.zeros(len(start), dtype=torch.bool, device=start.device)
+        self._fresh = ~self._finished  # has not taken a direction yet
 
-        found = search(along, direction[rows], length[rows], loss, gradient, settings.search_evaluations)
-        length[rows] = found.lengths
-        finished[rows[(found.losses < goal[rows]) | (found.lengths == 0)]] = True
-        return found.losses, found.gradients
+    def left(self) -> Tensor:
+        """Return the positions of rows that are not finished."""
+        return (~self._finished).nonzero().flatten()
 
-    for outer in range(settings.outer_steps):
-        rows = (~finished).nonzero().flatten()
-        if not len(rows):
-            break
-        loss, gradient = measure(rows)
+    def calls(self) -> int:
+        """Return the number of calls that every row has ended."""
+        return int(self._calls.min())
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only."""
+        for name, value in list(vars(self).items()):
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows])
+        self._curvature.keep(rows)
+        if self._search is not None:
+            self._search.keep(rows)
+
+    def tick(self) -> None:
+        """Evaluate each row once, and let it do what follows from that."""
+        search = self._search
+        where = self.point if search is None else search.asked(self.point, self._direction)
+        loss, gradient = self._evaluate(where, self._numbers)
+        live = ~self._finished
+        self.evaluations = self.evaluations + live
+        better = live & (loss < self.lowest)
+        self.best = torch.where(better.unsqueeze(1), where, self.best)
+        self.lowest = torch.where(better, loss, self.lowest)
+        if search is None:
+            began = self._steps == 0
+            arrived = ~began
+        else:
+            began = ~search.active
+            arrived = search.answer(loss, torch.linalg.vecdot(gradient, self._direction), gradient)
+            loss = torch.where(arrived, search.loss.to(loss.dtype), loss)
+            gradient = torch.where(arrived.unsqueeze(1), search.gradient, gradient)
+            self._length = torch.where(arrived, search.length.to(loss.dtype), self._length)
+        move = self._direction * self._length.unsqueeze(1)
+        if search is not None:
+            self.point = torch.where(arrived.unsqueeze(1), self.point + move, self.point)
+            self._finished = self._finished | (arrived & (self._length == 0))
+        go_on = self._judged(loss, gradient, move, began, arrived)
+        self._step(loss, gradient, move, began, go_on)
+
+    def _judged(self, loss: Tensor, gradient: Tensor, move: Tensor, began: Tensor, arrived: Tensor) -> Tensor:
+        """Finish rows and end calls ``(N,)``; return which rows take a step from where they are."""
+        settings = self._settings
         flat = gradient.abs().amax(1) <= settings.tolerance_grad
-        finished[rows[flat]] = True
-        go_on = ~finished[rows]
-        rows, loss, gradient = rows[go_on], loss[go_on], gradient[go_on]
-        for inner in range(settings.inner_steps):
-            if not len(rows):
-                break
-            fresh = steps[rows] == 0
-            old = rows[~fresh]
-            if len(old):
-                step = direction[old] * length[old].unsqueeze(1)
-                history.remember(old, step, gradient[~fresh] - before_gradient[old])
-            direction[rows] = history.direction(rows, gradient)
-            steps[rows] += 1
-            before_gradient[rows] = gradient
-            shortened = (1 / gradient.abs().sum(1)).clamp_max(1.0) * settings.learning_rate
-            length[rows] = torch.where(fresh, shortened, settings.learning_rate)
-            downhill = (gradient * direction[rows]).sum(1) <= -settings.tolerance_change
-            if inner == 0:
-                finished[rows[~downhill]] = True  # the next call would find the same point and stop there again
-            rows, loss, gradient = rows[downhill], loss[downhill], gradient[downhill]
-            if not len(rows):
-                break
-            before_loss = loss
-            if settings.line_search is not None:
-                loss, gradient = searched(rows, loss, gradient)
-            move = direction[rows] * length[rows].unsqueeze(1)
-            point[rows] += move
-            if inner + 1 == settings.inner_steps:
-                break
-            if settings.line_search is None:
-                loss, gradient = measure(rows)
-            ended = gradient.abs().amax(1) <= settings.tolerance_grad
-            ended |= move.abs().amax(1) <= settings.tolerance_change
-            ended |= (loss - before_loss).abs() < settings.tolerance_change
-            go_on = ~(ended | finished[rows])
-            rows, loss, gradient = rows[go_on], loss[go_on], gradient[go_on]
-        if tick is not None:
-            tick(outer + 1)
-    rows = (~finished).nonzero().flatten()
-    if len(rows):
-        measure(rows)  # the last step of the last call has not been looked at yet
-    return Minimum(point, best, lowest, evaluations)
+        over = ~loss.isfinite() | (loss < self._goal)
+        # After the last call comes one more evaluation, of the last step.
+        self._finished = (
+            self._finished | ((began | arrived) & over) | (began & (flat | (self._calls >= settings.outer_steps)))
+        )
+        ended = move.abs().amax(1) <= settings.tolerance_change
+        ended = ended | flat | ((loss - self._loss).abs() < settings.tolerance_change)
+        ended = arrived & (ended | (self._steps >= settings.inner_steps))
+        self._end(ended)
+        return (began | arrived) & ~ended & ~self._finished
+
+    def _end(self, which: Tensor) -> None:
+        self._calls = self._calls + which
+        self._steps = torch.where(which, 0, self._steps)
+
+    def _step(self, loss: Tensor, gradient: Tensor, move: Tensor, began: Tensor, go_on: Tensor) -> None:
+        """Let rows take a direction, and move along it or begin to search along it."""
+        settings = self._settings
+        change = gradient - self._gradient
+        direction = self._curvature.direction(gradient, move, change, go_on & ~self._fresh)
+        every = go_on.unsqueeze(1)
+        self._direction = torch.where(every, direction, self._direction)
+        self._gradient = torch.where(every, gradient, self._gradient)
+        self._loss = torch.where(go_on, loss, self._loss)
+        shortened = gradient.abs().sum(1).reciprocal().clamp_max(1.0)
+        length = settings.learning_rate * torch.where(self._fresh, shortened, 1.0)
+        self._length = torch.where(go_on, length, self._length)
+        self._fresh = self._fresh & ~go_on
+        slope = torch.linalg.vecdot(gradient, direction)
+        downhill = slope <= -settings.tolerance_change
+        uphill = go_on & ~downhill
+        self._finished = self._finished | (uphill & began)  # the next call would find the same point and stop there again
+        moving = go_on & downhill
+        self._steps = self._steps + moving
+        if self._search is not None:
+            self._end(uphill)
+            self._search.begin(moving, loss, slope, gradient, self._length)
+            return
+        self.point = torch.where(moving.unsqueeze(1), self.point + direction * length.unsqueeze(1), self.point)
+        self._end(uphill | (moving & (self._steps >= settings.inner_steps)))

@@ -1,15 +1,13 @@
 """Line search to the strong Wolfe conditions, for N rows at once.
 
 Nocedal and Wright, "Numerical Optimization" (2nd edition, 2006), algorithms 3.5 and 3.6 with the cubic interpolation of
-equation 3.59. Each row's search is a coroutine of plain numbers that asks for one evaluation at a time; what the rows
-ask for in a round is evaluated together, so a row's steps do not depend on its company.
+equation 3.59. Each row brackets a good step and then narrows the bracket down, an evaluation at a time; which of both a row
+is at is told by masks, so a row's steps do not depend on its company. Lengths, losses and slopes are double precision.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,134 +18,125 @@ _DECREASE = 1e-4
 _CURVATURE = 0.9
 """Curvature: |f'(t)| <= this * |f'(0)|, the value that suits quasi-Newton directions."""
 
-
-@dataclass(frozen=True)
-class _Trial:
-    """One evaluation: step length, loss there, slope along the direction there, number of the evaluation."""
-
-    length: float
-    loss: float
-    slope: float
-    number: int
+_LEAST_CHANGE = 1e-12
+"""A bracket is narrow enough when the loss can hardly change by more within."""
 
 
-_Search = Generator[float, tuple[float, float, int], _Trial]
+class _Trial(NamedTuple):
+    """Evaluated steps of N rows: lengths, losses there, slopes along the direction there; each ``(N,)``."""
+
+    length: Tensor
+    loss: Tensor
+    slope: Tensor
 
 
-@dataclass(frozen=True)
-class Found:
-    """Ends of the searches of R rows: step lengths ``(R,)``, losses ``(R,)`` and gradients ``(R, D)`` there."""
+class WolfeSearch:
+    """The searches of N rows, some of which are under way.
 
-    lengths: Tensor
-    losses: Tensor
-    gradients: Tensor
-
-
-def search(
-    evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    directions: Tensor,
-    lengths: Tensor,
-    losses: Tensor,
-    gradients: Tensor,
-    most: int,
-) -> Found:
-    """Find a step length for each row.
-
-    Args:
-        evaluate: (step lengths ``(r,)``, which of the R rows ``(r,)``) -> losses ``(r,)``, gradients ``(r, D)``.
-        directions: ``(R, D)``, downhill.
-        lengths: ``(R,)`` first step lengths to try.
-        losses: ``(R,)`` at the start.
-        gradients: ``(R, D)`` at the start.
-        most: evaluations a row may ask for, at least 1. When they are used up, the lowest point found is taken.
+    Attributes:
+        active: ``(N,)`` bool, whether the row is searching.
+        length: ``(N,)`` the step found, of rows that have arrived; of those that search the step to evaluate.
+        loss: ``(N,)`` the loss at the step found.
+        gradient: ``(N, D)`` the gradient there.
     """
-    slopes = (gradients * directions).sum(1)
-    starts = zip(lengths.tolist(), losses.tolist(), slopes.tolist(), strict=True)
-    searches = [_strong_wolfe(_Trial(0.0, loss, slope, 0), length, most) for length, loss, slope in starts]
-    asked = {row: next(one) for row, one in enumerate(searches)}
-    seen: list[dict[int, Tensor]] = [{0: gradients[row]} for row in range(len(searches))]
-    ends: dict[int, _Trial] = {}
-    number = 0
-    while asked:
-        number += 1
-        rows = torch.tensor(list(asked), device=directions.device)
-        tried = torch.tensor(list(asked.values()), dtype=directions.dtype, device=directions.device)
-        loss, gradient = evaluate(tried, rows)
-        slope = (gradient * directions[rows]).sum(1)
-        answers = zip(list(asked), loss.tolist(), slope.tolist(), gradient, strict=True)
-        for row, its_loss, its_slope, its_gradient in answers:
-            seen[row][number] = its_gradient
-            try:
-                asked[row] = searches[row].send((its_loss, its_slope, number))
-            except StopIteration as stop:
-                ends[row] = stop.value
-                del asked[row]
-    order = range(len(searches))
-    return Found(
-        lengths.new_tensor([ends[row].length for row in order]),
-        losses.new_tensor([ends[row].loss for row in order]),
-        torch.stack([seen[row][ends[row].number] for row in order]),
-    )
+
+    def __init__(self, points: Tensor, most: int) -> None:
+        """Prepare for rows ``(N, D)``; a search asks at most ``most`` evaluations, then takes the lowest point it saw."""
+        self._most = most
+        zero = points.new_zeros(len(points), dtype=torch.float64)
+        self.active = torch.zeros(len(points), dtype=torch.bool, device=points.device)
+        self._narrowing = self.active
+        self._number = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+        self.length = self.loss = zero
+        self.gradient = torch.zeros_like(points)
+        self._start = self._low = self._high = _Trial(zero, zero, zero)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only (int64 positions)."""
+        for name, value in list(vars(self).items()):
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows])
+            elif isinstance(value, _Trial):
+                setattr(self, name, _Trial(*(part[rows] for part in value)))
+
+    def begin(self, which: Tensor, loss: Tensor, slope: Tensor, gradient: Tensor, length: Tensor) -> None:
+        """Let some rows search.
+
+        Args:
+            which: ``(N,)`` bool.
+            loss: ``(N,)`` at the start.
+            slope: ``(N,)`` along the direction at the start, below zero.
+            gradient: ``(N, D)`` at the start.
+            length: ``(N,)`` first step to try.
+        """
+        start = _Trial(torch.zeros_like(self.length), loss.double(), slope.double())
+        self._start, self._low = _chosen(which, start, self._start), _chosen(which, start, self._low)
+        self.gradient = torch.where(which.unsqueeze(1), gradient, self.gradient)
+        self.length = torch.where(which, length.double(), self.length)
+        self._number = torch.where(which, 0, self._number)
+        self._narrowing = self._narrowing & ~which
+        self.active = self.active | which
+
+    def asked(self, points: Tensor, directions: Tensor) -> Tensor:
+        """Return where to evaluate ``(N, D)``: ahead of the points of rows that search, at the points of others."""
+        ahead = points + self.length.to(points.dtype).unsqueeze(1) * directions
+        return torch.where(self.active.unsqueeze(1), ahead, points)
+
+    def answer(self, loss: Tensor, slope: Tensor, gradient: Tensor) -> Tensor:
+        """Take in losses ``(N,)``, slopes and gradients ``(N, D)`` at the steps asked for; return which rows arrived.
+
+        The gradient kept is that of the lower end of the bracket, which is what a search without success ends with.
+        """
+        now, start, low, high = _Trial(self.length, loss.double(), slope.double()), self._start, self._low, self._high
+        self._number = self._number + self.active
+        finite = now.loss.isfinite() & now.slope.isfinite()
+        decreases = now.loss <= start.loss + _DECREASE * now.length * start.slope
+        good = now.slope.abs() <= -_CURVATURE * start.slope
+        first, narrowing = self._number <= 1, self._narrowing
+        # What is too high, or too far out to say anything, bounds the bracket and is never taken.
+        above = ~decreases | (now.loss >= low.loss) & (narrowing | ~first)
+        unusable = torch.where(narrowing, ~finite | above, ~finite)
+        high_now = ~unusable & above | narrowing & unusable
+        success = ~unusable & ~above & good
+        rises = torch.where(narrowing, now.slope * (high.length - low.length), now.slope) >= 0
+        # The old lower end bounds the bracket on the other side where the loss rises again.
+        turned = ~unusable & ~above & ~good & rises
+        becomes_low = ~unusable & ~above
+        self._high = _chosen(high_now, now, _chosen(turned, low, high))
+        self._low = _chosen(becomes_low & self.active, now, low)
+        self.gradient = torch.where((becomes_low & self.active).unsqueeze(1), gradient, self.gradient)
+        self._narrowing = narrowing | (~unusable & (above | turned))
+        self.length = self._next(now, low, finite)
+        width = (self._high.length - self._low.length).abs() * start.slope.abs()
+        given_up = (self._number >= self._most) | self._narrowing & (width < _LEAST_CHANGE)
+        arrived = self.active & (success | given_up)
+        self.length = torch.where(arrived, self._low.length, self.length)
+        self.loss = torch.where(arrived, self._low.loss, self.loss)
+        self.active = self.active & ~arrived
+        return arrived
+
+    def _next(self, now: _Trial, before: _Trial, finite: Tensor) -> Tensor:
+        """Return the next steps to try, after ``now``; ``before`` is what was the lower end then."""
+        low, high = self._low, self._high
+        least, greatest = torch.minimum(low.length, high.length), torch.maximum(low.length, high.length)
+        margin = 0.1 * (greatest - least)  # stay away from the ends, or the bracket might hardly shrink
+        inside = torch.minimum(torch.maximum(_cubic_minimum(low, high), least + margin), greatest - margin)
+        ahead = torch.minimum(torch.maximum(_cubic_minimum(before, now), 1.1 * now.length), 10 * now.length)
+        ahead = torch.where(finite, ahead, 0.5 * (before.length + now.length))
+        return torch.where(self._narrowing, inside, ahead)
 
 
-def _strong_wolfe(start: _Trial, length: float, most: int) -> _Search:
-    """Bracket a good step, then narrow the bracket down; yields step lengths, is sent (loss, slope, number)."""
-    before = lowest = start
-    for asked in range(1, most + 1):
-        now = _Trial(length, *(yield length))
-        if not math.isfinite(now.loss) or not math.isfinite(now.slope):
-            # Too far out to say anything: come closer, and never take it.
-            length = 0.5 * (before.length + length)
-            continue
-        if now.loss < lowest.loss:
-            lowest = now
-        if not _decreases(now, start) or (asked > 1 and now.loss >= before.loss):
-            return (yield from _narrow(start, before, now, most - asked))
-        if abs(now.slope) <= -_CURVATURE * start.slope:
-            return now
-        if now.slope >= 0:
-            return (yield from _narrow(start, now, before, most - asked))
-        length = min(max(_cubic_minimum(before, now), 1.1 * now.length), 10 * now.length)
-        before = now
-    return lowest
+def _chosen(which: Tensor, first: _Trial, second: _Trial) -> _Trial:
+    return _Trial(*(torch.where(which, one, other) for one, other in zip(first, second, strict=True)))
 
 
-def _narrow(start: _Trial, low: _Trial, high: _Trial, most: int) -> _Search:
-    """Shrink a bracket that holds good steps; ``low`` is its end with the lower loss."""
-    for _ in range(most):
-        width = abs(high.length - low.length)
-        if width * abs(start.slope) < 1e-12:
-            break
-        least, greatest = sorted((low.length, high.length))
-        # Stay a tenth of the bracket away from its ends, or it might hardly shrink.
-        length = min(max(_cubic_minimum(low, high), least + 0.1 * width), greatest - 0.1 * width)
-        now = _Trial(length, *(yield length))
-        if not math.isfinite(now.loss) or not _decreases(now, start) or now.loss >= low.loss:
-            high = now
-            continue
-        if abs(now.slope) <= -_CURVATURE * start.slope:
-            return now
-        if now.slope * (high.length - low.length) >= 0:
-            high = low
-        low = now
-    return low
-
-
-def _decreases(now: _Trial, start: _Trial) -> bool:
-    return now.loss <= start.loss + _DECREASE * now.length * start.slope
-
-
-def _cubic_minimum(first: _Trial, second: _Trial) -> float:
+def _cubic_minimum(first: _Trial, second: _Trial) -> Tensor:
     """Return the minimiser of the cubic through both trials' losses and slopes, their middle where there is none."""
     middle = 0.5 * (first.length + second.length)
-    if first.length == second.length or not math.isfinite(second.loss) or not math.isfinite(second.slope):
-        return middle
-    chord = first.slope + second.slope - 3 * (first.loss - second.loss) / (first.length - second.length)
-    inside = chord * chord - first.slope * second.slope
-    if inside < 0:
-        return middle
-    root = math.copysign(math.sqrt(inside), second.length - first.length)
+    apart = second.length - first.length
+    chord = first.slope + second.slope - 3 * (second.loss - first.loss) / apart
+    root = torch.copysign((chord * chord - first.slope * second.slope).sqrt(), apart)
     bottom = second.slope - first.slope + 2 * root
-    if bottom == 0:
-        return middle
-    return second.length - (second.length - first.length) * (second.slope + root - chord) / bottom
+    found = second.length - apart * (second.slope + root - chord) / bottom
+    # No number, or none that is finite, wherever there is no such minimum.
+    return torch.where(found.isfinite(), found, middle)
