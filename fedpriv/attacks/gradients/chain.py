@@ -36,7 +36,7 @@ class Link(Protocol):
         ...
 
     def pull_tangent(self, moved: Tensor, delta: Tensor, tangent: Tensor | None, kept: Kept) -> Tensor:
-        """Return how :meth:`pull` changes where ``delta`` changes by ``moved`` and x by ``tangent`` (None for not at all)."""
+        """Return how :meth:`pull` changes where ``delta`` changes by ``moved`` and x by ``tangent``, None for not at all."""
         ...
 
 
@@ -44,9 +44,11 @@ class _Linear:
     """A link whose derivative is the same everywhere, or nearly everywhere."""
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         raise NotImplementedError
 
     def pull_tangent(self, moved: Tensor, delta: Tensor, tangent: Tensor | None, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return self.pull(moved, kept)
 
 
@@ -58,12 +60,17 @@ class Scaled(_Linear):
     summand: Tensor | float
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
+        """See :class:`Link`."""
+        if isinstance(self.factor, Tensor) and isinstance(self.summand, Tensor):
+            return torch.addcmul(self.summand, values, self.factor), None
         return values * self.factor + self.summand, None
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return tangent * self.factor
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return delta * self.factor
 
 
@@ -74,12 +81,15 @@ class Mapped(_Linear):
     matrix: Tensor
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
+        """See :class:`Link`."""
         return values @ self.matrix, None
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return tangent @ self.matrix
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return delta @ self.matrix.t()
 
 
@@ -88,12 +98,15 @@ class Flat(_Linear):
     """All axes but the first as one."""
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
+        """See :class:`Link`."""
         return values.flatten(1), values.shape
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return tangent.flatten(1)
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return delta.reshape(kept)
 
 
@@ -102,13 +115,16 @@ class Rectified(_Linear):
     """ReLU; its second derivative is zero."""
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
+        """See :class:`Link`."""
         found = values.relu()
         return found, found
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return cast(Tensor, aten.threshold_backward(tangent, kept, 0))
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return cast(Tensor, aten.threshold_backward(delta, kept, 0))
 
 
@@ -127,22 +143,26 @@ class Saturating:
     bend: Callable[[Tensor], Tensor]
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
+        """See :class:`Link`."""
         found = self.function(values)
         return found, found
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return self.backward(tangent, kept)
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return self.backward(delta, kept)
 
     def pull_tangent(self, moved: Tensor, delta: Tensor, tangent: Tensor | None, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         if tangent is not None:
             moved = torch.addcmul(moved, self.bend(kept) * tangent, delta)
         return self.backward(moved, kept)
 
 
-SIGMOID = Saturating(torch.sigmoid, aten.sigmoid_backward, lambda found: 1 - 2 * found)
+SIGMOID = Saturating(torch.sigmoid, aten.sigmoid_backward, lambda found: torch.rsub(found, 1, alpha=2))
 TANH = Saturating(torch.tanh, aten.tanh_backward, lambda found: -2 * found)
 
 
@@ -153,14 +173,17 @@ class MaxPooled(_Linear):
     window: tuple[Any, ...]
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
+        """See :class:`Link`."""
         found, places = aten.max_pool2d_with_indices(values, *self.window)
         return found, (values, places)
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         places = kept[1]
         return tangent.flatten(2).gather(2, places.flatten(2)).view(places.shape)
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         values, places = kept
         return cast(Tensor, aten.max_pool2d_with_indices_backward(delta, values, *self.window, places))
 
@@ -172,12 +195,15 @@ class MeanPooled(_Linear):
     window: tuple[Any, ...]
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
+        """See :class:`Link`."""
         return cast(Tensor, aten.avg_pool2d(values, *self.window)), values
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return cast(Tensor, aten.avg_pool2d(tangent, *self.window))
 
     def pull(self, delta: Tensor, kept: Kept) -> Tensor:
+        """See :class:`Link`."""
         return cast(Tensor, aten.avg_pool2d_backward(delta, kept, *self.window))
 
 
@@ -237,7 +263,7 @@ def chain_of(model: nn.Module) -> Chain | None:
     """
     try:
         graph = fx.Tracer().trace(model)
-    except Exception:  # noqa: BLE001 - code of a model may raise anything when it is shown a symbol in place of a tensor
+    except Exception:
         return None
     links: list[Link | Layer] = []
     before: fx.Node | None = None
@@ -284,7 +310,10 @@ def _link(model: nn.Module, node: fx.Node, before: fx.Node | None) -> list[Link 
         return _of_module(target, model.get_submodule(target)) if len(node.args) == 1 and not node.kwargs else None
     if len(node.args) == 1 and not node.kwargs and node.target in _FUNCTIONS:
         return [_FUNCTIONS[node.target]]
-    if node.target in (torch.flatten, "flatten") and (node.args[1:], node.kwargs) in (((1,), {}), ((), {"start_dim": 1})):
+    if node.target in (torch.flatten, "flatten") and (node.args[1:], node.kwargs) in (
+        ((1,), {}),
+        ((), {"start_dim": 1}),
+    ):
         return [Flat()]
     other = _constant(model, node.args[1]) if len(node.args) == 2 and not node.kwargs else None
     if other is None:
@@ -292,7 +321,7 @@ def _link(model: nn.Module, node: fx.Node, before: fx.Node | None) -> list[Link 
     if node.target is operator.matmul:
         return [Mapped(other)] if isinstance(other, Tensor) and other.dim() == 2 else None
     made = _ARITHMETIC.get(node.target)
-    return None if made is None or isinstance(other, Tensor) and other.dim() > 3 else [made(other)]
+    return None if made is None or (isinstance(other, Tensor) and other.dim() > 3) else [made(other)]
 
 
 _FUNCTIONS: dict[Any, Link] = {
@@ -324,7 +353,9 @@ def _constant(model: nn.Module, value: Any) -> Tensor | float | None:
 def _of_module(name: str, module: nn.Module) -> list[Link | Layer] | None:
     """Return the link of a module, nothing where it changes nothing; None where it is not known."""
     bias = f"{name}.bias" if getattr(module, "bias", None) is not None else None
-    if type(module) is nn.Identity or (isinstance(module, RANDOM) and isinstance(module, _DROPS) and not module.training):
+    if type(module) is nn.Identity or (
+        isinstance(module, RANDOM) and isinstance(module, _DROPS) and not module.training
+    ):
         return []
     if type(module) is nn.Linear:
         return [FullyConnected(name, f"{name}.weight", bias)]

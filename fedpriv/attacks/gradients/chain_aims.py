@@ -44,11 +44,17 @@ class Factors:
         """Return the gradient of the bias ``(R, O)``."""
         return self.delta.sum(1) if isinstance(self.layer, FullyConnected) else self.delta.sum((1, 3))
 
-    def applied(self, matrix: Tensor) -> Tensor:
-        """Return what matrices ``(R, O, I)`` or ``(R, O, K)`` make of what went in: ``(R n, O)`` or ``(R n, O, L)``."""
+    def applied(self, matrix: Tensor, bias: Tensor | None) -> Tensor:
+        """Return what matrices ``(R, O, I)`` or ``(R, O, K)`` and biases ``(R, O)`` make of what went in.
+
+        It is ``(R n, O)`` or ``(R n, O, L)``.
+        """
         if isinstance(self.layer, FullyConnected):
-            return torch.bmm(self.inputs, matrix.mT).flatten(0, 1)
-        return torch.bmm(self._for_images(matrix), self.inputs.flatten(0, 1))
+            factors = self.inputs, matrix.mT
+            found = torch.bmm(*factors) if bias is None else torch.baddbmm(bias.unsqueeze(1), *factors)
+            return found.flatten(0, 1)
+        factors = self._for_images(matrix), self.inputs.flatten(0, 1)
+        return torch.bmm(*factors) if bias is None else torch.baddbmm(self._for_images(bias).unsqueeze(2), *factors)
 
     def transposed(self, matrix: Tensor) -> Tensor:
         """Return what transposed matrices make of the derivatives: ``(R n, I)`` or ``(R n, K, L)``."""
@@ -57,7 +63,7 @@ class Factors:
         return torch.bmm(self._for_images(matrix).mT, self.delta.flatten(0, 1))
 
     def _for_images(self, matrix: Tensor) -> Tensor:
-        return matrix.unsqueeze(1).expand(-1, self.inputs.shape[1], -1, -1).flatten(0, 1)
+        return matrix if self.inputs.shape[1] == 1 else matrix.repeat_interleave(self.inputs.shape[1], 0)
 
     @property
     def narrow(self) -> bool:
@@ -75,12 +81,13 @@ class _Rest:
     share: Tensor
     met: Tensor
 
-    def applied(self, of: Factors) -> Tensor:
-        alike = of.inputs @ of.inputs.mT
-        return torch.addcmul(self.met, torch.bmm(alike, of.delta), self.share, value=-1).flatten(0, 1)
+    def applied(self, of: Factors, bias: Tensor | None) -> Tensor:
+        alike = torch.bmm(of.inputs, of.inputs.mT)
+        met = self.met if bias is None else self.met + bias.unsqueeze(1)
+        return torch.addcmul(met, torch.bmm(alike, of.delta), self.share, value=-1).flatten(0, 1)
 
     def transposed(self, of: Factors) -> Tensor:
-        alike = of.delta @ of.delta.mT
+        alike = torch.bmm(of.delta, of.delta.mT)
         found = torch.bmm(of.delta, self.wanted)
         return torch.addcmul(found, torch.bmm(alike, of.inputs), self.share, value=-1).flatten(0, 1)
 
@@ -105,15 +112,12 @@ class Direction:
         """Return how a layer's output changes, ``(R n, O)`` or ``(R n, O, L)``; None for not at all."""
         of = self.factors[number]
         weight, bias = self.weights.get(of.layer.weight), self.biases.get(of.layer.bias or "")
-        found = None
         if weight is not None:
-            found = of.applied(weight) if isinstance(weight, Tensor) else weight.applied(of)
+            return of.applied(weight, bias) if isinstance(weight, Tensor) else weight.applied(of, bias)
         if bias is None:
-            return found
-        own = bias.unsqueeze(1).expand(-1, of.inputs.shape[1], -1).flatten(0, 1)
-        if not isinstance(of.layer, FullyConnected):
-            own = own.unsqueeze(2).expand(-1, -1, of.inputs.shape[3])
-        return own if found is None else found + own
+            return None
+        own = bias.repeat_interleave(of.inputs.shape[1], 0)
+        return own if isinstance(of.layer, FullyConnected) else own.unsqueeze(2).expand(-1, -1, of.inputs.shape[3])
 
     def transposed(self, number: int) -> Tensor | None:
         """Return what the change makes of the derivative at a layer's output, ``(R n, I)`` or ``(R n, K, L)``."""
@@ -202,7 +206,7 @@ class Aim:
             met[name] = torch.bmm(one.inputs, self._wanted[name].mT)
             inner.append(_inner(one.delta.flatten(1), met[name].flatten(1)))
             if one.narrow:
-                alike = one.inputs @ one.inputs.mT, one.delta @ one.delta.mT
+                alike = torch.bmm(one.inputs, one.inputs.mT), torch.bmm(one.delta, one.delta.mT)
                 squares.append(_inner(alike[0].flatten(1), alike[1].flatten(1)))
             else:  # so many images that the product itself is the smaller matrix
                 products[name] = one.product()
@@ -253,4 +257,7 @@ def _inner(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _sum(parts: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(parts)).sum(0)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

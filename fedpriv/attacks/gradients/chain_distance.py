@@ -24,7 +24,9 @@ from fedpriv.attacks.read.updates import Weights
 
 
 class ChainGradients:
-    """The client's loss of a chain as a function of images; see :class:`fedpriv.attacks.gradients.row_gradients.RowGradients`.
+    """The client's loss of a chain, as a function of images.
+
+    Evaluated as :class:`fedpriv.attacks.gradients.row_gradients.RowGradients` evaluates it.
 
     Attributes:
         supported: whether the model is a chain of known links.
@@ -64,7 +66,7 @@ class ChainGradients:
             place = next(place for place, link in enumerate(chain) if isinstance(link, Layer) and link.name == readout)
             chain = chain[: place + 1]
         differentiate = torch.is_grad_enabled() and (images.requires_grad or labels.requires_grad)
-        found: Tensor = _Distance.apply(images, labels, chain, weights, readout, aim, differentiate)  # type: ignore[no-untyped-call]
+        found: Tensor = _Distance.apply(images, labels, chain, weights, readout, aim, differentiate)
         return found
 
 
@@ -88,24 +90,26 @@ class _Distance(torch.autograd.Function):
         output = one.forward(images.flatten(0, 1))
         assert output is not None
         given = labels.flatten(0, 1)
-        own = given[:, : output.shape[1]] / count
+        own = given[:, : output.shape[1]]
+        own = own if count == 1 else own / count
+        # The derivative of a cross-entropy at the logits; of a loss linear in the output it is the labels themselves.
         shares = None if readout else functional.softmax(output, 1)
-        total = None if readout else own.sum(1, keepdim=True)
-        one.backward(own if shares is None else torch.addcmul(-own, total, shares))
+        weighted = None if shares is None else own.sum(1, keepdim=True) * shares
+        one.backward(own if weighted is None else weighted - own)
         value, direction = aim.compare(one.factors)
         if not differentiate:
             return value
         moved = one.push(direction)
         moved = torch.zeros_like(output) if moved is None else moved
-        by_labels = moved  # of a loss linear in the output
         change = None
-        if shares is not None and total is not None:
+        if shares is not None and weighted is not None:
             moved = moved - (shares * moved).sum(1, keepdim=True)
-            by_labels, change = -moved, total * shares * moved
+            change = weighted * moved
         ctx.by_images, ctx.scale = one.push_back(change, direction).view_as(images), direction.scale
         ctx.by_labels = None
         if labels.requires_grad:
-            padded = functional.pad(by_labels / count, (0, given.shape[1] - output.shape[1]))
+            by_labels = moved / (count if readout else -count)
+            padded = functional.pad(by_labels, (0, given.shape[1] - output.shape[1]))
             ctx.by_labels = padded.view_as(labels)
         return value
 
@@ -213,7 +217,7 @@ class _Pass:
             if tangent is not None:
                 matrix, patches = self._matrix(link, len(tangent)), link.patches(tangent)
                 own = torch.bmm(matrix, patches) if own is None else torch.baddbmm(own, matrix, patches)
-            tangent = None if own is None else _as_maps(own, link, kept)
+            tangent = None if own is None else _as_maps(own.contiguous(), link, kept)
         return tangent
 
     def push_back(self, change: Tensor | None, direction: Direction) -> Tensor:

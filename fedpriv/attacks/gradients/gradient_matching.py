@@ -238,7 +238,11 @@ class Matching:
 
     def _shares(self, rows: Tensor) -> list[_Share]:
         if self._known is None or self._known[0] is not rows or self._known[1] != rows._version:
-            self._known = (rows, rows._version, [one for group in self._groups for one in self._share(group, rows.cpu())])
+            self._known = (
+                rows,
+                rows._version,
+                [one for group in self._groups for one in self._share(group, rows.cpu())],
+            )
         return self._known[2]
 
     def _share(self, group: _Group, rows: Tensor) -> list[_Share]:

@@ -191,17 +191,20 @@ class _Search:
         self._point = (attack.start_noise * draws).clamp_(-self._reach, self._reach).requires_grad_()
         self._optimiser = torch.optim.Adam([self._point], lr=attack.learning_rate, fused=True)
         self._first_weights = self._weights = draws.new_tensor([weight for weight, _ in ways])
-        self._signed = torch.tensor([signed for _, signed in ways], device=draws.device).view(-1, 1, 1, 1, 1)
+        signed = [signed for _, signed in ways]
+        self._signed = torch.tensor(signed, device=draws.device).view(-1, 1, 1, 1, 1)
+        self._some_signed, self._all_signed = any(signed), all(signed)
+        self._each = torch.ones_like(self._weights)
         self._passed = 0
         self._lowest = draws.new_full((len(draws),), torch.inf)
         self.images = self._images().detach().clone()
         self.distance = torch.full_like(self._lowest, torch.inf)
 
     def _images(self) -> Tensor:
-        return 0.5 + self._attack.scale * self._point
+        return torch.rsub(self._point, 0.5, alpha=-self._attack.scale)
 
     def look(self) -> Tensor:
-        """Evaluate the present images, remember those of rows that never had a lower objective, return the sum."""
+        """Return objectives ``(N,)`` of the present images; remember those of rows that never had a lower one."""
         images = self._images()
         distance = self._matching.cosine(images, self._labels, self._rows)
         objective = distance + self._weights * absolute_variation(images)
@@ -210,7 +213,7 @@ class _Search:
             self._lowest = torch.where(better, objective, self._lowest)
             self.distance = torch.where(better, distance, self.distance)
             self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
-        return objective.sum()
+        return objective
 
     def advance(self, step: int) -> None:
         """Look, then take a step back into the box."""
@@ -220,10 +223,14 @@ class _Search:
             self._passed = passed
             self._weights = self._first_weights * attack.variation_decay**passed
             self._lowest = torch.full_like(self._lowest, torch.inf)
-        (gradient,) = torch.autograd.grad(self.look(), self._point)
+        (gradient,) = torch.autograd.grad(self.look(), self._point, self._each)
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
-        self._point.grad = torch.where(self._signed, gradient.sign(), gradient)
+        if self._all_signed:
+            gradient = gradient.sign()
+        elif self._some_signed:
+            gradient = torch.where(self._signed, gradient.sign(), gradient)
+        self._point.grad = gradient
         self._optimiser.param_groups[0]["lr"] = attack.learning_rate * 0.1**passed
         self._optimiser.step()
         with torch.no_grad():
@@ -234,7 +241,7 @@ class _Search:
 
 def absolute_variation(images: Tensor) -> Tensor:
     """Return mean ``|right - here|`` plus mean ``|below - here|`` of each row's images ``(N, M, c, h, w)``: ``(N,)``."""
-    found: Tensor = _Variation.apply(images)  # type: ignore[no-untyped-call]
+    found: Tensor = _Variation.apply(images)
     return found
 
 
@@ -255,10 +262,10 @@ class _Variation(torch.autograd.Function):
         found = None
         for axis, step in zip((-1, -2), ctx.saved_tensors, strict=True):
             each = step.sign().mul_(weights[0].view(-1, 1, 1, 1, 1) * (len(step) / step.numel()))
-            sides = list(step.shape)
-            sides[axis] += 1
-            found = step.new_zeros(sides) if found is None else found
-            found.narrow(axis, 1, step.shape[axis]).add_(each)
+            if found is None:
+                found = functional.pad(each, (1, 0))
+            else:
+                found.narrow(axis, 1, step.shape[axis]).add_(each)
             found.narrow(axis, 0, step.shape[axis]).sub_(each)
         assert found is not None
         return found

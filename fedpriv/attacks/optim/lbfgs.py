@@ -92,9 +92,7 @@ def minimise(
     rows = torch.arange(len(start), device=start.device)
     goal = start.new_full((len(start),), -torch.inf) if stop_below is None else stop_below
     numbers = rows if numbers is None else numbers
-    found = Minimum(
-        start.clone(), start.clone(), start.new_full((len(start),), torch.inf), torch.zeros_like(rows)
-    )
+    found = Minimum(start.clone(), start.clone(), start.new_full((len(start),), torch.inf), torch.zeros_like(rows))
     if not len(start):
         return found
     descent = _Descent(evaluate, start, settings, goal, numbers)
@@ -223,7 +221,9 @@ class _Descent:
         slope = torch.linalg.vecdot(gradient, direction)
         downhill = slope <= -settings.tolerance_change
         uphill = go_on & ~downhill
-        self._finished = self._finished | (uphill & began)  # the next call would find the same point and stop there again
+        self._finished = self._finished | (
+            uphill & began
+        )  # the next call would find the same point and stop there again
         moving = go_on & downhill
         self._steps = self._steps + moving
         if self._search is not None:

@@ -1,0 +1,151 @@
+"""Distances of chains by explicit passes: equal to those that autograd finds, and to its derivatives."""
+
+import pytest
+import torch
+from gradient_cases import CPU, sigmoid_net
+from torch import nn
+
+from fedpriv.attacks.gradients.chain import chain_of
+from fedpriv.attacks.gradients.chain_distance import ChainGradients
+from fedpriv.attacks.gradients.gradient_matching import Matcher
+from fedpriv.attacks.gradients.local_step import LocalStep
+from fedpriv.attacks.observation import BatchFacts
+from fedpriv.attacks.read.sent_entries import sent_entries
+from fedpriv.models import default_width
+from fedpriv.models.build import build_model
+from fedpriv.models.split import Blueprint
+
+SHAPE = (1, 8, 8)
+
+
+def pooled_net():
+    """Overlapping windows, a dilated convolution, tanh, average pooling, dropout, layers without bias."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding="same", bias=False),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        nn.Conv2d(4, 6, 2, dilation=2),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(6, 5, bias=False),
+        nn.Sigmoid(),
+        nn.Linear(5, 10),
+    )
+
+
+def built(name, shape=SHAPE, **fields):
+    return build_model(Blueprint(name, shape, 10, default_width(name, shape), **fields), 0)
+
+
+def narrowed():
+    """A mapping to fewer numbers stands before the head."""
+    return build_model(Blueprint("small-mlp", SHAPE, 10, 20), 0)
+
+
+MODELS = {
+    "sigmoids": sigmoid_net,
+    "pools": pooled_net,
+    "small-cnn": lambda: built("small-cnn"),
+    "lenet": lambda: built("lenet-sigmoid"),
+    "mapped": narrowed,
+}
+
+
+def matching(model, steps, count, chain, monkeypatch):
+    """Return the comparison, with the chain's passes or without."""
+    made = Matcher(model, SHAPE, BatchFacts(count, 0.1, 1), "unrolled", CPU)
+    assert made._chain.supported
+    monkeypatch.setattr(made._chain, "supported", chain)
+    return made.against(steps, [count] * len(steps))
+
+
+def steps_of(model, rows, project=None, left_out=()):
+    weights = {name: value.detach().double() for name, value in model.named_parameters()}
+    draw = torch.Generator().manual_seed(3)
+    found = []
+    for _ in range(rows):
+        gradient = {
+            name: torch.randn(value.shape, generator=draw, dtype=torch.float64)
+            for name, value in weights.items()
+            if name not in left_out
+        }
+        if project == "sent":
+            gradient = {name: value * (value > 0.5) for name, value in gradient.items()}
+        found.append(LocalStep(weights, gradient, project=sent_entries(gradient, project or "all")))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["cosine", "squared"])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_values_and_derivatives_are_those_of_autograd(name, count, kind, monkeypatch):
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    expect_equal(model, steps_of(model, 2), count, kind, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "squared"])
+def test_what_is_left_out_or_projected_has_no_part(kind, monkeypatch):
+    torch.manual_seed(0)
+    model = sigmoid_net().double()
+    expect_equal(model, steps_of(model, 2, left_out=("0.weight", "5.bias")), 2, kind, monkeypatch)
+    expect_equal(model, steps_of(model, 2, left_out=("5.weight",)), 1, kind, monkeypatch)
+    expect_equal(model, steps_of(model, 2, project="sent"), 2, kind, monkeypatch)
+
+
+def expect_equal(model, steps, count, kind, monkeypatch):
+    images = torch.rand(2, count, *SHAPE, dtype=torch.float64)
+    labels = torch.rand(2, count, 12, dtype=torch.float64)  # soft, and more columns than classes
+    rows, weights = torch.arange(2), torch.tensor([1.0, -2.0], dtype=torch.float64)
+    found = []
+    for chain in (True, False):
+        own = [images.clone().requires_grad_(), labels.clone().requires_grad_()]
+        values = getattr(matching(model, steps, count, chain, monkeypatch), kind)(*own, rows)
+        found.append([values.detach(), *torch.autograd.grad(values, own, weights)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+
+
+def test_rows_are_looked_up_anew_where_they_changed(monkeypatch):
+    torch.manual_seed(0)
+    model = sigmoid_net().double()
+    compare = matching(model, steps_of(model, 3), 1, True, monkeypatch)
+    images, labels = torch.rand(3, 1, *SHAPE).double(), torch.eye(10).double()[:3, None]
+    rows = torch.arange(3)
+    every = compare.squared(images, labels, rows)
+    rows[0] = 2  # the same tensor, written to
+    assert compare.squared(images, labels, rows)[0] != every[0]
+    torch.testing.assert_close(compare.squared(images[1:2], labels[1:2], torch.tensor([1])), every[1:2])
+
+
+class Branched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(64, 10), nn.Linear(64, 10)
+
+    def forward(self, images):
+        flat = images.flatten(1)
+        return self.one(flat) + self.other(flat)
+
+
+class Deciding(nn.Sequential):
+    def forward(self, images):
+        return super().forward(images) if images.mean() > 0 else super().forward(-images)
+
+
+def test_other_networks_are_left_to_autograd():
+    tied = nn.Linear(64, 64)
+    others = [
+        Branched(),
+        Deciding(nn.Flatten(), nn.Linear(64, 10)),
+        nn.Sequential(nn.Flatten(), tied, nn.Tanh(), tied, nn.Linear(64, 10)),
+        nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(64, 10)),
+        nn.Sequential(nn.Linear(8, 8), nn.Flatten(), nn.Linear(64, 10)),  # acts on several positions
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.GELU(), nn.Linear(10, 10)),
+    ]
+    assert chain_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))) is not None
+    for other in others:
+        assert not ChainGradients(other, SHAPE, CPU).supported
