@@ -253,7 +253,8 @@ def _direction(
 
 def _inner(first: Tensor, second: Tensor) -> Tensor:
     """Return inner products ``(R,)`` of rows ``(R, P)``."""
-    return torch.linalg.vecdot(first, second)
+    found: Tensor = torch.linalg.vecdot(first, second)
+    return found
 
 
 def _sum(parts: Sequence[Tensor]) -> Tensor:
