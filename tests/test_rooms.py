@@ -52,7 +52,6 @@ _VERB = "a public verb: its arguments are what it offers, and its docstring says
 _LOOP = "one loop in which every line needs the ones before"
 
 LARGER: dict[str, str] = {
-    "fedpriv.attacks.optim.lbfgs.minimise": _LOOP,
     "fedpriv.evidence.gather.gather": "everything that has to fit together before an attack, checked in order",
     "fedpriv.evidence.grants.build_knowledge": "one grant of the card after the other",
     "fedpriv.experiment.verbs.reporting.report": _VERB,

@@ -17,7 +17,7 @@ from fedpriv.attacks.gradients.row_gradients import padding_of
 aten = torch.ops.aten
 
 Kept = Any
-"""What a link remembers of one pass."""
+"""Memory of a link of one pass."""
 
 
 class Link(Protocol):
@@ -36,7 +36,7 @@ class Link(Protocol):
         ...
 
     def pull_tangent(self, moved: Tensor, delta: Tensor, tangent: Tensor | None, kept: Kept) -> Tensor:
-        """Return how :meth:`pull` changes where ``delta`` changes by ``moved`` and x by ``tangent``, None for not at all."""
+        """Return the change of what :meth:`pull` gives where ``delta`` changes by ``moved`` and x by ``tangent``, None for not at all."""
         ...
 
 
@@ -220,7 +220,7 @@ class Convolution:
     stride: tuple[int, ...]
 
     def patches(self, maps: Tensor) -> Tensor:
-        """Return what each output position sees of maps ``(n, C, h, w)``: ``(n, C k k, L)``."""
+        """Return the patch under each output position, of maps ``(n, C, h, w)``: ``(n, C k k, L)``."""
         (high, wide), (down, across) = self.padding, self.dilation
         if high or wide:
             maps = functional.pad(maps, (wide, wide, high, high))
@@ -302,7 +302,7 @@ def _merged(links: list[Link | Layer]) -> list[Link | Layer]:
 
 
 def _link(model: nn.Module, node: fx.Node, before: fx.Node | None) -> list[Link | Layer] | None:
-    """Return what a node does, nothing where it changes nothing; None where that is not known."""
+    """Return the links of a node, nothing where it changes nothing; None where that is not known."""
     if not node.args or node.args[0] is not before or len(node.users) != 1:
         return None
     if node.op == "call_module":

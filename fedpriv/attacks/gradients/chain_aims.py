@@ -1,4 +1,4 @@
-"""What the gradients of a chain are compared with, and the direction in which each distance grows."""
+"""Distances of a chain's gradients from wanted ones, and the direction in which each distance grows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TINY = 1e-30
 
 @dataclass
 class Factors:
-    """What the gradient of one layer's weight is the product of, for R rows of n images.
+    """Factors whose product is the gradient of one layer's weight, for R rows of n images.
 
     Attributes:
         layer: whose.
@@ -45,7 +45,7 @@ class Factors:
         return self.delta.sum(1) if isinstance(self.layer, FullyConnected) else self.delta.sum((1, 3))
 
     def applied(self, matrix: Tensor, bias: Tensor | None) -> Tensor:
-        """Return what matrices ``(R, O, I)`` or ``(R, O, K)`` and biases ``(R, O)`` make of what went in.
+        """Return the products of matrices ``(R, O, I)`` or ``(R, O, K)`` and biases ``(R, O)`` with what went in.
 
         It is ``(R n, O)`` or ``(R n, O, L)``.
         """
@@ -57,7 +57,7 @@ class Factors:
         return torch.bmm(*factors) if bias is None else torch.baddbmm(self._for_images(bias).unsqueeze(2), *factors)
 
     def transposed(self, matrix: Tensor) -> Tensor:
-        """Return what transposed matrices make of the derivatives: ``(R n, I)`` or ``(R n, K, L)``."""
+        """Return the products of transposed matrices with the derivatives: ``(R n, I)`` or ``(R n, K, L)``."""
         if isinstance(self.layer, FullyConnected):
             return torch.bmm(self.delta, matrix).flatten(0, 1)
         return torch.bmm(self._for_images(matrix).mT, self.delta.flatten(0, 1))
@@ -109,7 +109,7 @@ class Direction:
     scale: Tensor | float
 
     def applied(self, number: int) -> Tensor | None:
-        """Return how a layer's output changes, ``(R n, O)`` or ``(R n, O, L)``; None for not at all."""
+        """Return the change of a layer's output, ``(R n, O)`` or ``(R n, O, L)``; None for not at all."""
         of = self.factors[number]
         weight, bias = self.weights.get(of.layer.weight), self.biases.get(of.layer.bias or "")
         if weight is not None:
@@ -120,7 +120,7 @@ class Direction:
         return own if isinstance(of.layer, FullyConnected) else own.unsqueeze(2).expand(-1, -1, of.inputs.shape[3])
 
     def transposed(self, number: int) -> Tensor | None:
-        """Return what the change makes of the derivative at a layer's output, ``(R n, I)`` or ``(R n, K, L)``."""
+        """Return the product of the change with the derivative at a layer's output, ``(R n, I)`` or ``(R n, K, L)``."""
         of = self.factors[number]
         weight = self.weights.get(of.layer.weight)
         if weight is None:

@@ -140,7 +140,7 @@ class _Pass:
     _tangents: list[Tensor | None] = field(default_factory=list)
 
     def forward(self, images: Tensor) -> Tensor | None:
-        """Return what comes out of ``(R n, c, h, w)``; None where a linear layer was given more than vectors."""
+        """Return the output for ``(R n, c, h, w)``; None where a linear layer was given more than vectors."""
         values = images
         for link in self.chain:
             if isinstance(link, Convolution):
@@ -198,7 +198,7 @@ class _Pass:
         return layer.folded(patches, kept)
 
     def push(self, direction: Direction) -> Tensor | None:
-        """Return how the output changes when each row's weights move along a direction; None for not at all."""
+        """Return the change of the output when each row's weights move along a direction; None for not at all."""
         tangent: Tensor | None = None
         number = -1
         for link, kept in zip(self.chain, self._kept, strict=True):
@@ -221,7 +221,7 @@ class _Pass:
         return tangent
 
     def push_back(self, change: Tensor | None, direction: Direction) -> Tensor:
-        """Return how the loss's derivative at the images changes, where that at the output changes by ``change``."""
+        """Return the change of the loss's derivative at the images, where that at the output changes by ``change``."""
         number = len(self.factors)
         moved = change
         for place in reversed(range(len(self.chain))):

@@ -246,7 +246,7 @@ class Matching:
         return self._known[2]
 
     def _share(self, group: _Group, rows: Tensor) -> list[_Share]:
-        """Return what a group has of the asked rows (on the CPU), nothing where that is none."""
+        """Return the part of the asked rows that a group has (on the CPU), nothing where that is none."""
         match = rows.unsqueeze(1) == group.rows
         asked = match.any(1).nonzero().flatten()
         if not len(asked):
