@@ -36,7 +36,7 @@ class Link(Protocol):
         ...
 
     def pull_tangent(self, moved: Tensor, delta: Tensor, tangent: Tensor | None, kept: Kept) -> Tensor:
-        """Return the change of what :meth:`pull` gives where ``delta`` changes by ``moved`` and x by ``tangent``, None for not at all."""
+        """Return the change of :meth:`pull` where ``delta`` changes by ``moved`` and x by ``tangent``; None is no change."""
         ...
 
 
