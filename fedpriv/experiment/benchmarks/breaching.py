@@ -1,0 +1,81 @@
+"""The same uploads attacked by ``breaching`` (https://github.com/JonasGeiping/breaching), unmodified."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.experiment.benchmarks.one_step import Problem
+from fedpriv.experiment.benchmarks.turns import MissingPeer
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+"""The statistics in which it normalises CIFAR-10."""
+
+_INSTALL = "pip install git+https://github.com/JonasGeiping/breaching, or name a checkout in PYTHONPATH"
+
+
+class _Normalised(nn.Module):
+    """A model of images in [0, 1] as a model of normalised images, which is what it attacks."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.mean, self.std = (torch.tensor(one).view(3, 1, 1) for one in (MEAN, STD))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images * self.std.to(images) + self.mean.to(images))
+        return logits
+
+
+def imported() -> Any:
+    """Return the package.
+
+    Raises:
+        MissingPeer: where it is not importable.
+    """
+    try:
+        return importlib.import_module("breaching")
+    except ImportError as error:
+        raise MissingPeer(f"breaching: not importable ({error}); {_INSTALL}") from error
+
+
+def attack_by_peer(
+    peer: Any, problem: Problem, name: str, overrides: Sequence[str], seed: int, device: str = "cpu"
+) -> Tensor:
+    """Return its images ``(n, 3, 32, 32)``, clamped to [0, 1].
+
+    Args:
+        peer: the package.
+        problem: uploads of one image each.
+        name: of its configuration of an attack.
+        overrides: of that configuration.
+        seed: of its starts.
+        device: ``cpu`` or ``cuda``.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        config = peer.get_attack_config(attack=name, overrides=list(overrides))
+    place = torch.device(device)
+    model = _Normalised(problem.model).to(place)
+    attacker = peer.attacks.prepare_attack(
+        model, nn.CrossEntropyLoss(), config, {"device": place, "dtype": torch.float}
+    )
+    about = SimpleNamespace(
+        shape=problem.images.shape[1:], mean=MEAN, std=STD, classes=problem.n_classes, modality="vision"
+    )
+    found = []
+    for number, gradients in enumerate(problem.gradients()):
+        torch.manual_seed(seed + number)
+        sent = [{"parameters": list(problem.model.parameters()), "buffers": None, "metadata": about}]
+        labels = problem.labels[number : number + 1].to(place)
+        facts = {"num_data_points": 1, "labels": labels, "local_hyperparams": None}
+        shared = [{"gradients": [one.to(place) for one in gradients], "buffers": None, "metadata": facts}]
+        images, _ = attacker.reconstruct(sent, shared, {})
+        found.append(images["data"].cpu() * model.std + model.mean)
+    return torch.cat(found).detach().clamp(0, 1)
