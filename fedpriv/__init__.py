@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.uploads.given import Update as Update
     from fedpriv.experiment.verbs.attacking import attack as attack
     from fedpriv.experiment.verbs.auditing import audit as audit
+    from fedpriv.experiment.verbs.benchmarking import Benchmark as Benchmark
+    from fedpriv.experiment.verbs.benchmarking import benchmark as benchmark
     from fedpriv.experiment.verbs.cataloguing import Catalogue as Catalogue
     from fedpriv.experiment.verbs.cataloguing import catalogue as catalogue
     from fedpriv.experiment.verbs.comparing import Changes as Changes
@@ -86,6 +88,7 @@ _PLACES = {
     "data": _VERBS + "dividing",
     "doctor": _VERBS + "diagnosing",
     "leaderboard": _VERBS + "ranking",
+    "benchmark": _VERBS + "benchmarking",
     "calibrate": "fedpriv.calibration.own",
     "Run": _VERBS + "training",
     "AttackResult": _VERBS + "result",
@@ -102,6 +105,7 @@ _PLACES = {
     "Diagnosis": _VERBS + "diagnosing",
     "Explanation": _VERBS + "explaining",
     "Leaderboard": _VERBS + "ranking",
+    "Benchmark": _VERBS + "benchmarking",
     "Calibration": "fedpriv.calibration.own",
     "Update": "fedpriv.experiment.uploads.given",
     "Gradient": "fedpriv.experiment.uploads.given",

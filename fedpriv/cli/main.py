@@ -37,6 +37,7 @@ COMMANDS: dict[str, str] = {
     "explain": "fedpriv.cli.explain:explain",
     "data": "fedpriv.cli.data:data",
     "leaderboard": "fedpriv.cli.leaderboard:leaderboard",
+    "benchmark": "fedpriv.cli.benchmark:benchmark",
     "doctor": "fedpriv.cli.doctor:doctor",
 }
 

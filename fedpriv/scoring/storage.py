@@ -29,6 +29,7 @@ from fedpriv.scoring.records import (
     RECORD_VERSION,
     About,
     AnyRecord,
+    BenchmarkRecord,
     ClaimCard,
     InferenceResult,
     LeaderboardEntry,
@@ -46,7 +47,7 @@ from fedpriv.util.manifest import contents, mark
 from fedpriv.util.record import first_fault
 
 ABOUT, METRICS, MEMBERSHIP, PROPERTY = "about.json", "metrics.json", "membership.json", "property.json"
-CLAIM, PRIVACY_AUDIT = "claim.json", "audit-dp.json"
+CLAIM, PRIVACY_AUDIT, BENCHMARK = "claim.json", "audit-dp.json", "benchmark.json"
 RECONSTRUCTION, PERMUTED, TRUTH = "reconstruction.safetensors", "permuted.safetensors", "truth.safetensors"
 FILES: dict[type[AnyRecord], str] = {
     About: ABOUT,
@@ -56,6 +57,7 @@ FILES: dict[type[AnyRecord], str] = {
     ClaimCard: CLAIM,
     PrivacyAuditRecord: PRIVACY_AUDIT,
     LeaderboardEntry: "leaderboard-entry.json",
+    BenchmarkRecord: BENCHMARK,
 }
 """Records by their file names."""
 _ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
@@ -127,6 +129,18 @@ def load_privacy_audit(folder: Path) -> PrivacyAuditRecord:
     record = read_record(folder / PRIVACY_AUDIT)
     if not isinstance(record, PrivacyAuditRecord):
         raise _wrong_kind(folder / PRIVACY_AUDIT, record)
+    return record
+
+
+def load_benchmark(path: Path) -> BenchmarkRecord:
+    """Return a record of speed from its file.
+
+    Raises:
+        UserError: as :func:`read_record`.
+    """
+    record = read_record(path)
+    if not isinstance(record, BenchmarkRecord):
+        raise UserError(f"{path}: holds a record of kind {record.kind!r}; expected one of fedpriv benchmark")
     return record
 
 

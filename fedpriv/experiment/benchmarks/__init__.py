@@ -19,3 +19,12 @@ COMPARISONS = Registry(
     },
 )
 """Names of comparisons, in the order in which they are made. None of their modules imports torch at its top."""
+
+
+def comparisons() -> list[dict[str, str]]:
+    """Return the comparisons that there are: name, summary, and what they stand beside."""
+    found = []
+    for name in COMPARISONS.builtins:
+        one = COMPARISONS.load(name)
+        found.append({"name": name, "compares": one.summary, "needs": one.peer or "nothing else"})
+    return found

@@ -17,6 +17,7 @@ from fedpriv.scoring.records.base import (
     Measure,
     Summary,
 )
+from fedpriv.scoring.records.benchmark import BenchmarkCase, BenchmarkRecord, Machine, Spread
 from fedpriv.scoring.records.claim import ClaimCard, ClaimCell, ClaimedOrder, ClaimStatement, ClaimWord
 from fedpriv.scoring.records.inference import MembershipRecord, PropertyRecord, Rate, Rates
 from fedpriv.scoring.records.leaderboard import EnteredAttack, LeaderboardEntry
@@ -30,6 +31,8 @@ __all__ = [
     "SCORING_VERSION",
     "About",
     "AnyRecord",
+    "BenchmarkCase",
+    "BenchmarkRecord",
     "ClaimCard",
     "ClaimCell",
     "ClaimStatement",
@@ -48,6 +51,7 @@ __all__ = [
     "KnowledgeCard",
     "Labels",
     "LeaderboardEntry",
+    "Machine",
     "Measure",
     "MembershipRecord",
     "Metrics",
@@ -58,6 +62,7 @@ __all__ = [
     "Rates",
     "Reason",
     "ReconstructionRecord",
+    "Spread",
     "Summary",
     "Verdict",
 ]
@@ -72,7 +77,8 @@ AnyRecord = Annotated[
     | PropertyRecord
     | ClaimCard
     | PrivacyAuditRecord
-    | LeaderboardEntry,
+    | LeaderboardEntry
+    | BenchmarkRecord,
     Field(discriminator="kind"),
 ]
 """Every record that is written beside a result."""
