@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 from cifar import Clock, load, psnr, trained_cnn
-from gradients import Problem, problem_of, run_attack, with_model
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.contract import Attack
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
+from fedpriv.experiment.benchmarks.one_step import Problem, problem_of, run_attack, with_model
 
 LOOP_ITERATIONS = 60
 """Iterations of the plain loop, enough to time it."""

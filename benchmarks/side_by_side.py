@@ -9,59 +9,20 @@ fedpriv is measured. Both attackers get the same weights, the same gradients and
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
-import io
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from cifar import Clock, load, psnr
-from gradients import Problem, one_step_problem, run_attack
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-"""The statistics in which the peer normalises CIFAR-10."""
-
-
-class _Normalised(nn.Module):
-    """A model of images in [0, 1] as a model of normalised images, which is what the peer attacks."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.mean, self.std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images * self.std + self.mean)
-        return logits
-
-
-def attack_by_peer(peer: Any, problem: Problem, name: str, overrides: Sequence[str], seed: int) -> Tensor:
-    """Return the peer's images ``(n, 3, 32, 32)``, clamped to [0, 1]."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        config = peer.get_attack_config(attack=name, overrides=list(overrides))
-    model = _Normalised(problem.model)
-    setup = {"device": torch.device("cpu"), "dtype": torch.float}
-    attacker = peer.attacks.prepare_attack(model, nn.CrossEntropyLoss(), config, setup)
-    about = SimpleNamespace(
-        shape=problem.images.shape[1:], mean=MEAN, std=STD, classes=problem.n_classes, modality="vision"
-    )
-    found = []
-    for place, gradients in enumerate(problem.gradients()):
-        torch.manual_seed(seed + place)
-        sent = [{"parameters": list(problem.model.parameters()), "buffers": None, "metadata": about}]
-        facts = {"num_data_points": 1, "labels": problem.labels[place : place + 1], "local_hyperparams": None}
-        shared = [{"gradients": gradients, "buffers": None, "metadata": facts}]
-        images, _ = attacker.reconstruct(sent, shared, {})
-        found.append(images["data"] * model.std + model.mean)
-    return torch.cat(found).detach().clamp(0, 1)
+from fedpriv.experiment.benchmarks.breaching import attack_by_peer, imported
+from fedpriv.experiment.benchmarks.one_step import Problem, one_step_problem, run_attack
+from fedpriv.experiment.benchmarks.turns import MissingPeer
 
 
 def main() -> None:
@@ -76,10 +37,10 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     try:
-        peer = importlib.import_module("breaching")
-    except ImportError as reason:
+        peer = imported()
+    except MissingPeer as reason:
         peer = None
-        print(f"breaching is not importable ({reason}): only fedpriv is measured")
+        print(f"{reason}: only fedpriv is measured")
 
     images, labels = load(options.data / "train", -(-options.images // 10))
     images, labels = images[: options.images], labels[: options.images]

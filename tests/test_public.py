@@ -27,6 +27,7 @@ VERBS = (
         "cost",
         "data",
     ),
+    "benchmark",
     "calibrate",
     "doctor",
     "compare",
@@ -43,6 +44,7 @@ OTHERS = (
     *(
         "AttackResult",
         "BatchFacts",
+        "Benchmark",
         "Calibration",
         "Catalogue",
         "Changes",

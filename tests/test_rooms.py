@@ -78,6 +78,7 @@ VERBS = {
     "doctor",
     "compare",
     "explain",
+    "benchmark",
 }
 """Public verbs, and commands that may become some: a submodule of such a name would hide the verb once it is imported."""
 

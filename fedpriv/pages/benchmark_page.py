@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedpriv.scoring.records import BenchmarkCase, BenchmarkRecord, Machine, Spread
 from fedpriv.scoring.records.benchmark import SideFigures
@@ -11,11 +11,22 @@ EMPTY = "–"
 GPU = "cuda"
 
 
-def benchmark_markdown(record: BenchmarkRecord) -> str:
-    """Return the machine and the tables as Markdown; columns of a GPU are empty where none was measured."""
+def benchmark_markdown(record: BenchmarkRecord, gpu: BenchmarkRecord | None = None, level: int = 2) -> str:
+    """Return the machine and the tables as Markdown.
+
+    Args:
+        record: whose cases are told.
+        gpu: of the same comparisons on another machine, for the columns of a GPU; they are filled from ``record`` where
+            that has cases on one, and empty where neither has.
+        level: of the headings.
+    """
     parts = [machine_text(record.machine)]
+    if gpu is not None:
+        parts.append(f"The columns of a GPU: {machine_text(gpu.machine)}")
+    there = {(case.comparison, case.case): case for case in (gpu or record).cases if case.device == GPU}
     for name in dict.fromkeys(case.comparison for case in record.cases):
-        parts.append(f"## {name}\n\n{_table([case for case in record.cases if case.comparison == name])}")
+        own = [case for case in record.cases if case.comparison == name]
+        parts.append(f"{'#' * level} {name}\n\n{_table(own, there)}")
     told = notes(record)
     if told:
         parts.append("\n".join(f"- {line}" for line in told))
@@ -116,18 +127,17 @@ def peak(case: BenchmarkCase) -> str:
 _SHORT = {"CPU seconds": "CPU s", "wall seconds": "s", "MiB": "MiB"}
 
 
-def _table(cases: Sequence[BenchmarkCase]) -> str:
-    """Return one row a case, with the columns of a GPU where any case of the comparison could have them."""
-    gpu = {case.case: case for case in cases if case.device == GPU}
-    cpu = [case for case in cases if case.device != GPU]
+def _table(cases: Sequence[BenchmarkCase], there: Mapping[tuple[str, str], BenchmarkCase]) -> str:
+    """Return one row a case, with that of a GPU beside it."""
     head = ["case", "fedpriv", "beside", "ratio", "of the peak", "goal"]
     head += ["on a GPU: fedpriv", "on a GPU: ratio", "on a GPU: of the peak"]
-    lines = [head, ["---", *["---:"] * 1, "---", "---", "---:", "---", "---:", "---", "---:"]]
-    for case in cpu or list(gpu.values()):
-        own = gpu.get(case.case)
-        shown = [case.case, *(_cells(case) if case.device != GPU else [EMPTY] * 5)]
-        there = [EMPTY] * 3 if own is None else [measured(own, own.sides[0]), ratios(own), peak(own)]
-        lines.append([*shown, *there])
+    lines = [head, ["---", "---:", "---", "---", "---:", "---", "---:", "---", "---:"]]
+    on_cpu = {case.case: case for case in cases if case.device != GPU}
+    for name in dict.fromkeys(case.case for case in cases):
+        own, card = on_cpu.get(name), there.get((cases[0].comparison, name))
+        shown = [EMPTY] * 5 if own is None else _cells(own)
+        beside_it = [EMPTY] * 3 if card is None else [measured(card, card.sides[0]), ratios(card), peak(card)]
+        lines.append([name, *shown, *beside_it])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

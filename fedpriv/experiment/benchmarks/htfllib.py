@@ -67,11 +67,8 @@ def server_class(method: str, system: Path) -> Any:
 
 def server_of(method: str, given: dict[str, Any], system: Path, folder: Path) -> Any:
     """Return a server with its clients, which keep their models in a folder."""
-    import torch
-
     found = server_class(method, system)
-    load = torch.load
-    torch.load = lambda *places, **named: load(*places, **{**named, "weights_only": False})
+    os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # it keeps whole models, as torch once did by default
     base: Any = importlib.import_module("flcore.servers.serverbase").Server
     made = base.__init__
 

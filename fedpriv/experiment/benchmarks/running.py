@@ -36,7 +36,7 @@ class Planned:
 
     @property
     def key(self) -> list[str]:
-        """What names it in the file of turns."""
+        """Its name in the file of turns."""
         return [self.comparison, self.case.name, self.case.device]
 
 
@@ -61,14 +61,14 @@ def planned(names: Sequence[str], asked: Asked, devices: Sequence[str], pairs: i
 
 @dataclass
 class Kept:
-    """What the file of turns holds of a case: of its first turns, that were not measured, and of its pairs."""
+    """The turns of a case that are in the file: the first ones, which were not measured, and the pairs."""
 
     warm: Told
     turns: list[Told]
 
 
 def kept(folder: Path, cases: Sequence[Planned]) -> list[Kept]:
-    """Return what is there of every case, in their order."""
+    """Return the turns of every case that are there, in the order of the cases."""
     lines = read_lines(folder / TURNS)
     found = []
     for one in cases:

@@ -143,7 +143,7 @@ def benchmark(
 def _checked(
     names: Sequence[str], scale: str, settings: BenchmarkSettings
 ) -> tuple[Asked, tuple[str, ...], int | None]:
-    """Return what is asked for, the devices, and the number of pairs."""
+    """Return the request, the devices, and the number of pairs; all checked."""
     for name in names:
         if name not in COMPARISONS.builtins:
             raise unknown_name("comparison", name, COMPARISONS.builtins)

@@ -1,0 +1,94 @@
+"""Write ``docs/benchmarks.md`` from the records in ``docs/benchmarks``: ``python docs/make_benchmarks.py [RESULT...]``.
+
+RESULT is a folder that ``fedpriv benchmark`` made: its record is taken over first, as that of a GPU where it was measured
+on one, else as that of a CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.pages.benchmark_page import GPU, benchmark_markdown
+from fedpriv.scoring.storage import BENCHMARK, load_benchmark
+
+PAGE = Path(__file__).with_name("benchmarks.md")
+RECORDS = Path(__file__).with_name("benchmarks")
+ON_CPU, ON_GPU = RECORDS / "cpu.json", RECORDS / "gpu.json"
+
+HEAD = """# Speed and memory
+
+What `fedpriv benchmark` measured, beside others and beside what the project asks of itself. Made by `python
+docs/make_benchmarks.py` from the records in `docs/benchmarks`, and a test holds that it is up to date. On a machine
+of your own:
+
+```console
+$ fedpriv benchmark                                  # quick: smaller cases, three turns a side
+$ fedpriv benchmark --list
+$ git clone https://github.com/TsingZ0/HtFLlib && git clone https://github.com/JonasGeiping/breaching
+$ PYTHONPATH=breaching fedpriv benchmark --scale full --htfllib HtFLlib
+```
+
+## How it is measured
+
+- Every side of a case works in a process of its own, one thread each. They take turns (a b a b), after one turn each
+  that is not measured, and a ratio is of a pair of turns: a load that comes and goes is on both. Told are the least,
+  the middle and the largest.
+- The clock is that of the process: **CPU seconds**, start-up left out. Whole commands are run as a user runs them,
+  with as many processes as they take by themselves, and told in seconds that pass (`main-command`, `suites`): these
+  hang on what else the machine does.
+- **Both sides do the same work.** A federated round: one division of the images, the same network, batches, steps and
+  evaluation of all clients, with the files that each library writes. The attacks: the same weights, gradients and
+  labels, the same number of steps, one start a target; no start is drawn anew and none stops early. Nothing in it
+  hangs on what the images show, so they are random unless `--images` names real ones. Peers are not changed.
+- **Of the peak**: the operations of convolutions and matrix products in a turn, as torch's counter counts them (the
+  least of all sides, so that more work for the same result earns nothing), over our seconds, as a share of the better
+  of two rates that the machine reaches around the same turns: products of square matrices of 1,024, and convolutions
+  of 64 channels. Element-wise work is in the seconds and not in the operations.
+- A **goal** is met where every turn meets it, not met where none does. It is about the full scale; wall seconds are
+  about two cores.
+- Memory: of a process at its peak, torch and images included. Images are 2,000 whatever the number of clients, a
+  tenth of which take part in a round.
+- A study's fixed cost: CPU seconds of a study of one tiny cell, less those of a cell, by a study of four.
+"""
+
+GPU_COMMAND = """## On a GPU
+
+The columns of a GPU are filled where the same command runs on a machine with one; times are then seconds that pass
+until the card has done its work. Until somebody does they are empty:
+
+```console
+$ PYTHONPATH=breaching fedpriv benchmark --scale full --device cuda --htfllib HtFLlib --out results/benchmark-gpu
+$ python docs/make_benchmarks.py results/benchmark-gpu
+```
+"""
+
+
+def main(results: Sequence[str]) -> None:
+    """Take records over and write the page."""
+    for result in results:
+        take_over(Path(result))
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def take_over(result: Path) -> None:
+    """Keep the record of a result."""
+    record = load_benchmark(result / BENCHMARK)
+    place = ON_GPU if {case.device for case in record.cases} == {GPU} else ON_CPU
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    record = load_benchmark(ON_CPU)
+    gpu = load_benchmark(ON_GPU) if ON_GPU.is_file() else None
+    images = "random images" if record.images == "random" else "real images"
+    made = f"## Measured\n\n`{record.command}`, {images}:\n\n"
+    shown = benchmark_markdown(record, gpu, level=3)
+    return f"{HEAD}\n{made}{shown}\n{GPU_COMMAND}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

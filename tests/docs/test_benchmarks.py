@@ -1,0 +1,50 @@
+"""The page of speed is what its command makes of the records, and those tell nothing by which a machine is found."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+from fedpriv.experiment.benchmarks import COMPARISONS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def maker():
+    spec = importlib.util.spec_from_file_location("make_benchmarks", DOCS / "make_benchmarks.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_committed_page_is_what_the_command_makes():
+    assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == maker().page(), "python docs/make_benchmarks.py"
+
+
+def test_records_hold_all_comparisons_and_no_path():
+    for place in (DOCS / "benchmarks").iterdir():
+        record = json.loads(place.read_text())
+        assert list(dict.fromkeys(case["comparison"] for case in record["cases"])) == list(COMPARISONS.builtins)
+        texts = [text for text in strings(record) if "/" in text and "://" not in text]
+        assert [text for text in texts if any(word.startswith("/") for word in text.split())] == []
+
+
+def strings(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for entry in value.values() if isinstance(value, dict) else value:
+            yield from strings(entry)
+
+
+def test_a_record_of_a_gpu_fills_the_columns_of_the_other(tmp_path, monkeypatch):
+    made = maker()
+    record = json.loads(made.ON_CPU.read_text())
+    for case in record["cases"]:
+        case["device"] = "cuda"
+    (tmp_path / "result").mkdir()
+    (tmp_path / "result" / "benchmark.json").write_text(json.dumps(record))
+    monkeypatch.setattr(made, "ON_GPU", tmp_path / "kept" / "gpu.json")
+    before = made.page()
+    made.take_over(tmp_path / "result")
+    assert made.ON_GPU.is_file()
+    assert before.count("| – | – | – |") > made.page().count("| – | – | – |")
