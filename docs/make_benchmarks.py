@@ -38,10 +38,11 @@ $ PYTHONPATH=breaching fedpriv benchmark --scale full --htfllib HtFLlib
 - The clock is that of the process: **CPU seconds**, start-up left out. Whole commands are run as a user runs them,
   with as many processes as they take by themselves, and told in seconds that pass (`main-command`, `suites`): these
   hang on what else the machine does.
-- **Both sides do the same work.** A federated round: one division of the images, the same network, batches, steps and
-  evaluation of all clients, with the files that each library writes. The attacks: the same weights, gradients and
-  labels, the same number of steps, one start a target; no start is drawn anew and none stops early. Nothing in it
-  hangs on what the images show, so they are random unless `--images` names real ones. Peers are not changed.
+- **Both sides are given the same work.** A federated round: one division of the images, the same network, batches and
+  steps, each library with the files that it writes and the evaluations of all clients that it makes in a round (HtFLlib
+  one, fedpriv another where a broadcast changes something). The attacks: the same weights, gradients and labels, the same
+  number of steps, one start a target; no start is drawn anew and none stops early. Nothing in it hangs on what the
+  images show, so they are random unless `--images` names real ones. Peers are not changed.
 - **Of the peak**: the operations of convolutions and matrix products in a turn, as torch's counter counts them (the
   least of all sides, so that more work for the same result earns nothing), over our seconds, as a share of the better
   of two rates that the machine reaches around the same turns: products of square matrices of 1,024, and convolutions
