@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedpriv.experiment.benchmarks import COMPARISONS
 from fedpriv.pages.benchmark_page import GPU, benchmark_markdown
 from fedpriv.scoring.storage import BENCHMARK, load_benchmark
 
@@ -66,6 +67,9 @@ $ python docs/make_benchmarks.py results/benchmark-gpu
 """
 
 
+QUICK = "At the quick scale cases are smaller, so most goals cannot be told from it."
+
+
 def main(results: Sequence[str]) -> None:
     """Take records over and write the page."""
     for result in results:
@@ -86,7 +90,10 @@ def page() -> str:
     record = load_benchmark(ON_CPU)
     gpu = load_benchmark(ON_GPU) if ON_GPU.is_file() else None
     images = "random images" if record.images == "random" else "real images"
-    made = f"## Measured\n\n`{record.command}`, {images}:\n\n"
+    told = dict.fromkeys(case.comparison for case in record.cases)
+    left = [name for name in COMPARISONS.builtins if name not in told]
+    made = f"## Measured\n\n`{record.command}`, {images}" + (f"; not measured yet: {', '.join(left)}" if left else "")
+    made += ". " + ("" if record.scale == "full" else QUICK) + "\n\n"
     shown = benchmark_markdown(record, gpu, level=3)
     return f"{HEAD}\n{made}{shown}\n{GPU_COMMAND}"
 

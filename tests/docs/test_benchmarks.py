@@ -20,10 +20,11 @@ def test_the_committed_page_is_what_the_command_makes():
     assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == maker().page(), "python docs/make_benchmarks.py"
 
 
-def test_records_hold_all_comparisons_and_no_path():
+def test_records_are_of_comparisons_that_there_are_and_hold_no_path():
     for place in (DOCS / "benchmarks").iterdir():
         record = json.loads(place.read_text())
-        assert list(dict.fromkeys(case["comparison"] for case in record["cases"])) == list(COMPARISONS.builtins)
+        told = list(dict.fromkeys(case["comparison"] for case in record["cases"]))
+        assert told == [name for name in COMPARISONS.builtins if name in told]
         texts = [text for text in strings(record) if "/" in text and "://" not in text]
         assert [text for text in texts if any(word.startswith("/") for word in text.split())] == []
 
