@@ -196,7 +196,7 @@ def test_a_goal_is_met_where_every_pair_meets_it(pairs, verdict):
 def test_a_share_of_what_the_other_takes_is_small_where_we_are_fast():
     goal = Goal("at most 0.6 of the other's", at_most=0.6)
     found = judged("x", one_case(goal, faster=False), {}, [told(1.0, 2.0), told(1.1, 2.0)])
-    assert found.ratios[0].says == "of what other takes"
+    assert found.ratios[0].says == "as much as other"
     assert found.ratios[0].spread.values == (0.5, 0.55)
     assert found.goal.verdict == "met"
 

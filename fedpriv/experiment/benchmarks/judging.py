@@ -65,7 +65,7 @@ def _ratio(case: Case, field: str, ours: str, other: str, turns: Sequence[Turn])
     if case.faster:
         says, found = f"times as fast as {other}", [theirs / own for own, theirs in pairs]
     else:
-        says, found = f"of what {other} takes", [own / theirs for own, theirs in pairs]
+        says, found = f"as much as {other}", [own / theirs for own, theirs in pairs]
     return Ratio(says=says, spread=Spread.of(found))
 
 
