@@ -64,7 +64,7 @@ def benchmark(
     again = common.command_line(*common.anew(), *(() if out else ("--out", folder)), "--resume")
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=again)
     given = common.given_values(ctx, flags)
-    found = fedpriv.benchmark(*names, out=folder, listener=listener, **given)
+    found = fedpriv.benchmark(names, out=folder, listener=listener, **given)
     if as_json:
         common.print_json({"out": str(found.path), **found.record.model_dump(mode="json")})
     else:

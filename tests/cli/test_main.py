@@ -131,9 +131,9 @@ def test_a_configuration_file_gives_defaults_and_flags_override_it(capsys, tmp_p
 
 
 def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monkeypatch, tmp_path):
-    import fedpriv.federation.engines.local as engine
+    from fedpriv.experiment.client_crew import ClientCrew
 
-    original, steps = engine.run_clients, iter(range(100))
+    original, steps = ClientCrew.__call__, iter(range(100))
 
     def interrupted(*arguments):
         for result in original(*arguments):
@@ -141,14 +141,14 @@ def test_an_interrupted_training_is_resumed_by_the_printed_command(capsys, monke
                 raise KeyboardInterrupt
             yield result
 
-    monkeypatch.setattr(engine, "run_clients", interrupted)
+    monkeypatch.setattr(ClientCrew, "__call__", interrupted)
     code, _, err = call(capsys, "train", "--method", "local", *SMALL, "--out", "run")
     assert code == 130
     assert "interrupted; go on with: fedpriv train --resume --out run" in err
     code, _, err = call(capsys, "attack", "--target", "prototype", "--run", "run")
     assert code == 2
     assert "unfinished run (1 of 2 rounds, no summary.json)" in err
-    monkeypatch.setattr(engine, "run_clients", original)
+    monkeypatch.setattr(ClientCrew, "__call__", original)
     code, out, _ = call(capsys, "train", "--resume", "--out", "run", "--json")
     assert code == 0
     assert json.loads(out)["rounds"] == 2

@@ -370,7 +370,7 @@ def test_wrong_flags_are_refused_by_their_name(capsys, tmp_path):
         (["--seeds", "0,x"], "--seeds 0,x: expected whole numbers"),
         (["--rounds", "0"], "--rounds: federation flags: rounds: input should be greater"),
         (["--seed", "0"], "No such option"),
-        (["--workers", "0"], "'--workers': 0 is not in the range"),
+        (["--workers", "0"], "--workers 0: expected auto or a whole number"),
         (["nowhere.toml"], "nowhere.toml: no such file"),
         (["--resume"], "--resume needs --out"),
         (["--resume", "--out", "x"], "x: no study here"),

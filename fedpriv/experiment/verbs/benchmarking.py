@@ -12,7 +12,7 @@ from fedpriv.experiment.benchmarks import COMPARISONS
 from fedpriv.experiment.benchmarks.contract import Asked
 from fedpriv.experiment.benchmarks.machine import machine
 from fedpriv.experiment.benchmarks.running import Planned, measure, peaks, planned, results
-from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown
+from fedpriv.experiment.federation_settings import refuse_small, refuse_unknown, texts
 from fedpriv.experiment.results_folder import differences
 from fedpriv.experiment.saving import Tabular, copy_folder
 from fedpriv.experiment.scratch import Scratch, place
@@ -96,7 +96,8 @@ class BenchmarkSettings(TypedDict, total=False):
 
 
 def benchmark(
-    *names: str,
+    names: str | Sequence[str] = (),
+    *,
     scale: str = "quick",
     out: str | Path | None = None,
     listener: Listener = SILENT,
@@ -108,7 +109,7 @@ def benchmark(
     goes is on all of them. CPU seconds are measured, of whole commands those that pass, and on a GPU too.
 
     Args:
-        names: of comparisons (default: all); ``fedpriv benchmark --list`` has them.
+        names: of comparisons, or one name (default: all); ``fedpriv benchmark --list`` has them.
         scale: ``quick``, or ``full``: the sizes that the project's own goals are about.
         out: folder to make; None for a temporary one, which is gone with the returned object.
         listener: hears of the progress.
@@ -118,7 +119,8 @@ def benchmark(
         UserError: naming the argument that is wrong, before anything is measured.
     """
     refuse_unknown(settings, BenchmarkSettings.__optional_keys__)
-    asked, devices, pairs = _checked(names, scale, settings)
+    wanted = texts("names", names)
+    asked, devices, pairs = _checked(wanted, scale, settings)
     resume, force = settings.get("resume", False), settings.get("force", False)
     if resume and force:
         raise UserError(f"{argument('resume')} and {argument('force')} exclude each other")
@@ -129,13 +131,13 @@ def benchmark(
         name: None if (given := settings.get(name)) is None else Path(str(given)) for name in ("htfllib", "images")
     }
     folders.refuse_overlap(folder, {argument(name): path for name, path in around.items()})
-    chosen = [name for name in COMPARISONS.builtins if not names or name in names]
+    chosen = [name for name in COMPARISONS.builtins if not wanted or name in wanted]
     cases = planned(chosen, asked, devices, pairs)
     with folders.output(folder, KIND, force=force, resume=resume, listener=listener):
         _same(folder, chosen, asked, devices, pairs, resume=resume)
         listener.resumable()
         measure(folder, cases, listener)
-        record = _record(folder, cases, asked, scale, _command(names, scale, asked))
+        record = _record(folder, cases, asked, scale, _command(wanted, scale, asked))
         write_record(folder, record)
     return Benchmark(folder, record, scratch)
 
