@@ -1,7 +1,7 @@
 """Write ``docs/benchmarks.md`` from the records in ``docs/benchmarks``: ``python docs/make_benchmarks.py [RESULT...]``.
 
 RESULT is a folder that ``fedpriv benchmark`` made: its record is taken over first, as that of a GPU where it was measured
-on one, else as that of a CPU.
+on one, else as that of a CPU. Several are one record: comparisons that one command measured, and those of the next.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedpriv.experiment.benchmarks import COMPARISONS
 from fedpriv.pages.benchmark_page import GPU, benchmark_markdown
+from fedpriv.scoring.records.benchmark import BenchmarkRecord, Machine, Spread
 from fedpriv.scoring.storage import BENCHMARK, load_benchmark
 
 PAGE = Path(__file__).with_name("benchmarks.md")
@@ -72,17 +73,49 @@ QUICK = "At the quick scale cases are smaller, so most goals cannot be told from
 
 def main(results: Sequence[str]) -> None:
     """Take records over and write the page."""
-    for result in results:
-        take_over(Path(result))
+    if results:
+        take_over(*map(Path, results))
     PAGE.write_text(page(), encoding="utf-8")
 
 
-def take_over(result: Path) -> None:
-    """Keep the record of a result."""
-    record = load_benchmark(result / BENCHMARK)
+def take_over(*results: Path) -> None:
+    """Keep the records of results, which are of one machine, as one."""
+    record = together([load_benchmark(result / BENCHMARK) for result in results])
     place = ON_GPU if {case.device for case in record.cases} == {GPU} else ON_CPU
     place.parent.mkdir(exist_ok=True)
     place.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def together(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
+    """Return one record of several commands' comparisons, in the order of the registry.
+
+    Ends the program in a line where they are not of one machine, one scale and one kind of images, or share a comparison.
+    """
+    first = records[0]
+    if len(records) == 1:
+        return first
+    for other in records[1:]:
+        if (other.scale, other.images) != (first.scale, first.images) or _kind(other.machine) != _kind(first.machine):
+            sys.exit(f"{other.command}: of another machine, scale or images than {first.command}")
+    cases = [case for record in records for case in record.cases]
+    if len({(case.comparison, case.case, case.device) for case in cases}) < len(cases):
+        sys.exit("two of the results hold the same comparison")
+    order = list(COMPARISONS.builtins)
+    cases.sort(key=lambda case: order.index(case.comparison))
+    peaks = {
+        name: {
+            device: Spread.of([value for one in records for value in getattr(one.machine, name)[device].values])
+            for device in getattr(first.machine, name)
+        }
+        for name in ("matrix_gflops", "convolution_gflops")
+    }
+    command = "`, `".join(record.command for record in records)
+    machine = first.machine.model_copy(update=peaks)
+    return first.model_copy(update={"command": command, "machine": machine, "cases": tuple(cases)})
+
+
+def _kind(machine: Machine) -> dict[str, object]:
+    return machine.model_dump(exclude={"matrix_gflops", "convolution_gflops"})
 
 
 def page() -> str:

@@ -4,6 +4,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
 from fedpriv.experiment.benchmarks import COMPARISONS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -49,3 +51,22 @@ def test_a_record_of_a_gpu_fills_the_columns_of_the_other(tmp_path, monkeypatch)
     made.take_over(tmp_path / "result")
     assert made.ON_GPU.is_file()
     assert before.count("| – | – | – |") > made.page().count("| – | – | – |")
+
+
+def test_what_two_commands_measured_on_one_machine_is_one_record():
+    made = maker()
+    whole = made.load_benchmark(made.ON_CPU)
+    first = whole.cases[0].comparison
+    halves = [
+        whole.model_copy(update={"cases": tuple(case for case in whole.cases if (case.comparison == first) is own)})
+        for own in (False, True)
+    ]
+    both = made.together(halves)
+    assert [case.case for case in both.cases] == [case.case for case in whole.cases]
+    assert len(both.machine.matrix_gflops["cpu"].values) == 2 * len(whole.machine.matrix_gflops["cpu"].values)
+    with pytest.raises(SystemExit, match="same comparison"):
+        made.together([whole, halves[1]])
+    with pytest.raises(SystemExit, match="another machine, scale or images"):
+        made.together(
+            [halves[0], halves[1].model_copy(update={"scale": "full" if whole.scale == "quick" else "quick"})]
+        )
