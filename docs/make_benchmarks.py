@@ -1,7 +1,7 @@
 """Write ``docs/benchmarks.md`` from the records in ``docs/benchmarks``: ``python docs/make_benchmarks.py [RESULT...]``.
 
 RESULT is a folder that ``fedpriv benchmark`` made: its record is taken over first, as that of a GPU where it was measured
-on one, else as that of a CPU. Several are one record: comparisons that one command measured, and those of the next.
+on one, else as that of a CPU. Several are one record; a comparison that two of them hold is the later one's.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def take_over(*results: Path) -> None:
 def together(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
     """Return one record of several commands' comparisons, in the order of the registry.
 
-    Ends the program in a line where they are not of one machine, one scale and one kind of images, or share a comparison.
+    A comparison that two of them hold is the later one's. Ends the program in a line where they are not of one machine, one
+    scale and one kind of images.
     """
     first = records[0]
     if len(records) == 1:
@@ -97,11 +98,9 @@ def together(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
     for other in records[1:]:
         if (other.scale, other.images) != (first.scale, first.images) or _kind(other.machine) != _kind(first.machine):
             sys.exit(f"{other.command}: of another machine, scale or images than {first.command}")
-    cases = [case for record in records for case in record.cases]
-    if len({(case.comparison, case.case, case.device) for case in cases}) < len(cases):
-        sys.exit("two of the results hold the same comparison")
-    order = list(COMPARISONS.builtins)
-    cases.sort(key=lambda case: order.index(case.comparison))
+    last = {case.comparison: record for record in records for case in record.cases}
+    order = [name for name in COMPARISONS.builtins if name in last]
+    cases = [case for name in order for case in last[name].cases if case.comparison == name]
     peaks = {
         name: {
             device: Spread.of([value for one in records for value in getattr(one.machine, name)[device].values])

@@ -63,13 +63,13 @@ def structural_similarity(images: Tensor, truth: Tensor) -> Tensor:
 
 
 def _similarity(left: Tensor, right: Tensor, down: Tensor, across: Tensor) -> Tensor:
-    moments = torch.stack([left, right, left * left, right * right, left * right])
-    mean_left, mean_right, square_left, square_right, product = down @ moments @ across
-    # Rounding may leave a variance a little below zero where there is none.
-    variance_left = (square_left - mean_left.square()).clamp_min(0)
-    variance_right = (square_right - mean_right.square()).clamp_min(0)
-    covariance = product - mean_left * mean_right
-    light = (2 * mean_left * mean_right + _C1) / (mean_left.square() + mean_right.square() + _C1)
-    form = (2 * covariance + _C2) / (variance_left + variance_right + _C2)
+    # The variances count by their sum alone, so the squares are filtered together.
+    moments = torch.stack([left, right, left * left + right * right, left * right])
+    mean_left, mean_right, squares, product = down @ moments @ across
+    means = mean_left.square() + mean_right.square()
+    both = mean_left * mean_right
+    variances = (squares - means).clamp_min(0)  # rounding may leave it a little below zero where there is none
+    light = (2 * both + _C1) / (means + _C1)
+    form = (2 * (product - both) + _C2) / (variances + _C2)
     found: Tensor = (light * form).mean(dim=(1, 2, 3))
     return found

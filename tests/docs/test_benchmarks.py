@@ -64,8 +64,12 @@ def test_what_two_commands_measured_on_one_machine_is_one_record():
     both = made.together(halves)
     assert [case.case for case in both.cases] == [case.case for case in whole.cases]
     assert len(both.machine.matrix_gflops["cpu"].values) == 2 * len(whole.machine.matrix_gflops["cpu"].values)
-    with pytest.raises(SystemExit, match="same comparison"):
-        made.together([whole, halves[1]])
+    again = halves[1].model_copy(
+        update={"cases": tuple(case.model_copy(update={"case": "again"}) for case in halves[1].cases)}
+    )
+    later = made.together([whole, again])
+    assert {case.case for case in later.cases if case.comparison == first} == {"again"}
+    assert [case for case in later.cases if case.comparison != first] == list(halves[0].cases)
     with pytest.raises(SystemExit, match="another machine, scale or images"):
         made.together(
             [halves[0], halves[1].model_copy(update={"scale": "full" if whole.scale == "quick" else "quick"})]
