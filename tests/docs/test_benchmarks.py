@@ -64,7 +64,8 @@ def test_what_two_commands_measured_on_one_machine_is_one_record():
     both = made.together(halves)
     assert [case.case for case in both.cases] == [case.case for case in whole.cases]
     assert len(both.machine.matrix_gflops["cpu"].values) == 2 * len(whole.machine.matrix_gflops["cpu"].values)
-    again = halves[1].model_copy(
+    renamed = tuple(case.model_copy(update={"case": "again"}) for case in halves[1].cases)
+    again = halves[1].model_copy(update={"cases": renamed})
         update={"cases": tuple(case.model_copy(update={"case": "again"}) for case in halves[1].cases)}
     )
     later = made.together([whole, again])
