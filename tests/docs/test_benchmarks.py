@@ -66,8 +66,6 @@ def test_what_two_commands_measured_on_one_machine_is_one_record():
     assert len(both.machine.matrix_gflops["cpu"].values) == 2 * len(whole.machine.matrix_gflops["cpu"].values)
     renamed = tuple(case.model_copy(update={"case": "again"}) for case in halves[1].cases)
     again = halves[1].model_copy(update={"cases": renamed})
-        update={"cases": tuple(case.model_copy(update={"case": "again"}) for case in halves[1].cases)}
-    )
     later = made.together([whole, again])
     assert {case.case for case in later.cases if case.comparison == first} == {"again"}
     assert [case for case in later.cases if case.comparison != first] == list(halves[0].cases)
