@@ -7,7 +7,7 @@ on one, else as that of a CPU. Several are one record; a comparison that two of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedpriv.experiment.benchmarks import COMPARISONS
@@ -18,6 +18,8 @@ from fedpriv.scoring.storage import BENCHMARK, load_benchmark
 PAGE = Path(__file__).with_name("benchmarks.md")
 RECORDS = Path(__file__).with_name("benchmarks")
 ON_CPU, ON_GPU = RECORDS / "cpu.json", RECORDS / "gpu.json"
+
+PEAKS = ("matrix_gflops", "convolution_gflops")
 
 HEAD = """# Speed and memory
 
@@ -101,20 +103,23 @@ def together(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
     last = {case.comparison: record for record in records for case in record.cases}
     order = [name for name in COMPARISONS.builtins if name in last]
     cases = [case for name in order for case in last[name].cases if case.comparison == name]
-    peaks = {
-        name: {
-            device: Spread.of([value for one in records for value in getattr(one.machine, name)[device].values])
-            for device in getattr(first.machine, name)
-        }
-        for name in ("matrix_gflops", "convolution_gflops")
-    }
+    peaks = {name: _joined([getattr(one.machine, name) for one in records]) for name in PEAKS}
     command = "`, `".join(record.command for record in records)
     machine = first.machine.model_copy(update=peaks)
     return first.model_copy(update={"command": command, "machine": machine, "cases": tuple(cases)})
 
 
+def _joined(peaks: Sequence[Mapping[str, Spread]]) -> dict[str, Spread]:
+    """Return the rates by device of records, some of which had no need to measure them."""
+    devices = dict.fromkeys(device for one in peaks for device in one)
+    return {
+        device: Spread.of([value for one in peaks if device in one for value in one[device].values])
+        for device in devices
+    }
+
+
 def _kind(machine: Machine) -> dict[str, object]:
-    return machine.model_dump(exclude={"matrix_gflops", "convolution_gflops"})
+    return machine.model_dump(exclude=set(PEAKS))
 
 
 def page() -> str:
