@@ -110,13 +110,14 @@ def test_a_process_takes_run_after_run_and_ends_with_the_study(tmp_path, monkeyp
     begin, started = execution.start, []
     monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
     small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
-    small += ["--seeds", "0,1,2", "--attacks", "none"]
+    small += ["--seeds", "0,1,2", "--attacks", "none", "--workers", "1"]
     assert run(["audit", "--methods", "lg-fedavg", *small, "--out", "out", "--quiet"]) == 0
     assert [row["status"] for row in rows("out")] == ["done"] * 6
     assert [process.returncode for process in started] == [0]
 
 
-def test_more_processes_are_started_in_due_time(tmp_path, monkeypatch):
+def test_processes_are_started_in_due_time(tmp_path, monkeypatch):
+    """While patience lasts the command's own process does the work, to the same bits."""
     from fedpriv.experiment.study import execution
     from fedpriv.experiment.study.cells import Execution as How
     from fedpriv.experiment.study.run import run_study
@@ -127,10 +128,38 @@ def test_more_processes_are_started_in_due_time(tmp_path, monkeypatch):
     study = load_study(
         {"methods": ["lg-fedavg"], "attacks": "none", "seeds": [0, 1], "local": False, "federation": small}
     )
-    for number, patience in ((1, 1e6), (2, 0.0)):
+    for number, patience in ((0, 1e6), (2, 0.0)):
         started.clear()
-        run_study(study, tmp_path / str(number), How(workers=2, patience=patience))
+        done = run_study(study, tmp_path / str(number), How(workers=2, patience=patience))
         assert [process.returncode for process in started] == [0] * number
+        assert [row.status for row in done.rows] == ["done"] * 2
+    assert outcome(tmp_path / "0") == outcome(tmp_path / "2")
+
+
+def test_a_run_that_outlasts_patience_is_ended_here_and_the_others_are_handed_over(tmp_path, monkeypatch):
+    from fedpriv.experiment.study import execution, worker
+    from fedpriv.experiment.study.cells import Execution as How
+    from fedpriv.experiment.study.run import run_study
+
+    here: list[str] = []
+    perform = worker.perform
+
+    def slowly(folder, names, *given):
+        here.extend(names)
+        time.sleep(0.5)
+        perform(folder, names, *given)
+
+    monkeypatch.setattr(worker, "perform", slowly)
+    begin, started = execution.start, []
+    monkeypatch.setattr(execution, "start", lambda *given: started.append(begin(*given)) or started[-1])
+    small = {"dataset": "digits", "per_class": 10, "clients": 2, "partition": "iid", "rounds": 1}
+    study = load_study(
+        {"methods": ["lg-fedavg"], "attacks": "none", "seeds": [0, 1, 2], "local": False, "federation": small}
+    )
+    done = run_study(study, tmp_path / "out", How(workers=1, patience=0.4))
+    assert [row.status for row in done.rows] == ["done"] * 3
+    assert len(here) == 1
+    assert [process.returncode for process in started] == [0]
 
 
 @pytest.mark.slow
@@ -346,7 +375,7 @@ control = false
     assert [row["status"] for row in (wild, tame, wild_alone, alone)] == ["failed", "done", "failed", "done"]
     assert wild_alone["cell"] == "local-lr=1e+30--none--s0"
     assert "training diverged" in wild_alone["error"]
-    assert "training diverged, try a smaller lr" in wild["error"]
+    assert "training diverged, try a smaller --lr" in wild["error"]
     assert wild["attacks"][0]["status"] == "pending"
     assert "wild--none--s0: failed: " in err
     assert (tmp_path / "out" / "report.html").is_file()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from scipy.optimize import nnls  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -74,6 +73,8 @@ def infer_labels_through_head(
         given = functional.one_hot(torch.full((len(dummies),), label, device=device), n_classes).float()
         columns.append(_flat(client.gradient(step.weights, dummies, given, step.fixed), step))
     wanted = torch.cat([value.flatten() for value in step.gradient.values()]).double().cpu()
+    from scipy.optimize import nnls  # type: ignore[import-untyped]  # takes a quarter of a second to import
+
     shares = torch.tensor(nnls(torch.stack(columns, 1).numpy(), wanted.numpy())[0])
     if not float(shares.sum()):  # no label explains anything: take the least bad one
         shares = functional.one_hot((torch.stack(columns) @ wanted).argmax(), n_classes).double()

@@ -101,7 +101,8 @@ def fit(
         with numerics.searching(moving.device):
             images = prior.shown(done, moving).float()
             value = settled.objective(images, settled.rows)
-        gradients = torch.autograd.grad(value, prior.parameters, settled.ones)
+        # By a sum, of which every row has the slope one: slopes that are given make torch load its compiler's shapes.
+        gradients = torch.autograd.grad(value.sum(), prior.parameters)
         settled.records.note(images.detach(), value.detach(), moving)
         optimiser.step(gradients, schedule.rate(done))
         prior.project()
@@ -126,7 +127,6 @@ class _Settled:
             first = prior.clean()
         self.records = RowRecords(first, schedule)
         self.rows = torch.arange(len(first))
-        self.ones = first.new_ones(len(first))  # every row's objective counts by itself
         self._running = torch.ones(len(first), dtype=torch.bool)
         self._images = first.clone()
         self._objective = first.new_full((len(first),), torch.inf)
@@ -145,7 +145,7 @@ class _Settled:
             return None
         left = self._running.nonzero().flatten()
         self.records.keep(left)
-        self.rows, self._running, self.ones = self.rows[left], self._running[left], self.ones[: len(left)]
+        self.rows, self._running = self.rows[left], self._running[left]
         return left
 
     @torch.no_grad()

@@ -66,7 +66,7 @@ class Execution:
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time.
         workers: processes at a time, one thread each.
-        patience: seconds that one process works alone before others are started: work that takes less is not worth theirs.
+        patience: seconds for which this process works alone before others start: less work is not worth theirs.
         apart: each run is a process of its own; for runs of seconds, that is most of the time.
     """
 

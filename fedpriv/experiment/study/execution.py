@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -22,7 +24,8 @@ WORKER = "fedpriv.experiment.study.worker"
 def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, account: Path | None = None) -> None:
     """Work off what is pending by so many processes, each of which takes run after run.
 
-    One that dies fails the cell that it was at, and another takes its place.
+    One that dies fails the cell that it was at, and another takes its place. While ``execution.patience`` lasts, this
+    process takes runs itself, so that a study of seconds starts no other; the run that it is at by then, it ends.
 
     Args:
         path: the study's folder.
@@ -31,72 +34,111 @@ def carry_out(path: Path, rows: list[Row], execution: Execution, watch: Watch, a
         watch: told of every change.
         account: folder of the shard whose rows these are; None for the whole study, which keeps its own list.
     """
-    board = _Board(path, path if account is None else account, rows, watch)
-    runs = dict.fromkeys(row.run for row in rows if row.status == "pending")
+    board = _Board(path, path if account is None else account, rows, watch, execution)
     if not execution.apart:
-        for run in runs:
-            board.work_off_here(run, execution)
+        board.work_here()
         return
     with ThreadPoolExecutor(execution.workers) as pool:
         try:
-            for ended in as_completed([pool.submit(board.work_off, run, execution) for run in runs]):
+            own = 1 if execution.patience else 0
+            attending = [pool.submit(board.attend) for _ in range(execution.workers - own)]
+            if own:
+                board.work_here(execution.patience)
+                attending.append(pool.submit(board.attend))
+            for ended in as_completed(attending):
                 ended.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             board.stop()
             raise
-    board.dismiss()
 
 
 class _Board:
     """Rows of all cells, and the processes that are at work; each thread attends to one of them at a time."""
 
-    def __init__(self, path: Path, account: Path, rows: list[Row], watch: Watch) -> None:
-        self._path, self._account, self._rows, self._watch = path, account, rows, watch
+    def __init__(self, path: Path, account: Path, rows: list[Row], watch: Watch, execution: Execution) -> None:
+        self._path, self._account, self._rows, self._watch, self._execution = path, account, rows, watch, execution
+        self._runs = deque(dict.fromkeys(row.run for row in rows if row.status == "pending"))
         self._doing: dict[str, str] = {}
         self._processes: set[Process] = set()
-        self._idle: list[Process] = []
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._began = time.monotonic()
         self._changed()
 
-    def work_off(self, run: str, execution: Execution) -> None:
-        """Hand a run to a process until none of its cells is pending: once, unless the process dies."""
-        while cells := [row.cell for row in self._rows if row.run == run and row.status == "pending"]:
-            process = self._take(execution)
-            if process is None:
-                return
-            survived = self._hand_over(process, cells)
-            with self._lock:
-                if survived:
-                    self._idle.append(process)
-                else:
-                    self._processes.discard(process)
-                self._news.notify()
-                if self._stopped.is_set():
-                    return
-            code = None if survived else _end(process)
-            pending = [row for row in self._rows if row.cell in cells and row.status == "pending"]
-            if pending:
-                at = next((row for row in pending if row.cell in self._doing), pending[0])
-                why = f"the worker process ended: {cause(code)}" if code is not None else "the worker left it out"
-                self._enter(at.model_copy(update={"status": "failed", "error": why}), None)
+    def work_here(self, seconds: float = math.inf) -> None:
+        """Perform the pending cells of run after run in this process, and begin none after so many seconds."""
+        from fedpriv.experiment.study.worker import perform
 
-    def _take(self, execution: Execution) -> Process | None:
-        """Return a process that waits for work, or a new one in due time; None once all is stopped."""
+        while time.monotonic() < self._began + seconds and (run := self._next()) is not None:
+            perform(self._path, self._pending(run), self._execution, self._enter, self._account)
+
+    def attend(self) -> None:
+        """Hand run after run to a process of its own, after the patience if there is any; another where one dies."""
+        if not self._waited():
+            return
+        process: Process | None = None
+        try:
+            while (run := self._next()) is not None:
+                while cells := self._pending(run):
+                    if process is None:
+                        process = self._start()
+                    if process is None:  # all is stopped
+                        return
+                    code = None
+                    if not self._hand_over(process, cells):
+                        code, process = self._end(process), None
+                    if self._stopped.is_set():
+                        return
+                    self._account_for(cells, code)
+        finally:
+            if process is not None:
+                self._end(process)
+
+    def _waited(self) -> bool:
+        """Wait for the patience to be over; return False where nothing is left to do by then."""
         with self._lock:
-            while not self._stopped.is_set():
-                if self._idle:
-                    return self._idle.pop()
-                patience = self._began + execution.patience - time.monotonic()
-                if not self._processes or patience <= 0:
-                    process = _start(self._path, self._account, execution)
-                    self._processes.add(process)
-                    return process
-                self._news.wait(patience)
-            return None
+            until = self._began + self._execution.patience
+            while self._runs and not self._stopped.is_set() and (left := until - time.monotonic()) > 0:
+                self._news.wait(left)
+            return bool(self._runs) and not self._stopped.is_set()
+
+    def _next(self) -> str | None:
+        """Return a run that nobody has taken; None where there is none, or all is stopped."""
+        with self._lock:
+            run = self._runs.popleft() if self._runs and not self._stopped.is_set() else None
+            self._news.notify_all()
+            return run
+
+    def _pending(self, run: str) -> list[str]:
+        return [row.cell for row in self._rows if row.run == run and row.status == "pending"]
+
+    def _account_for(self, cells: Sequence[str], code: int | None) -> None:
+        """Fail the cell at which a process ended, by its exit code, or which it left out (no code)."""
+        pending = [row for row in self._rows if row.cell in cells and row.status == "pending"]
+        if pending:
+            at = next((row for row in pending if row.cell in self._doing), pending[0])
+            why = f"the worker process ended: {cause(code)}" if code is not None else "the worker left it out"
+            self._enter(at.model_copy(update={"status": "failed", "error": why}), None)
+
+    def _start(self) -> Process | None:
+        """Start a process that waits for cells; None once all is stopped."""
+        own = [] if self._account == self._path else ["--account", str(self._account)]
+        with self._lock:
+            if self._stopped.is_set():
+                return None
+            process = start(WORKER, [str(self._path), "--attended", *own, *_flags(self._execution)])
+            self._processes.add(process)
+            return process
+
+    def _end(self, process: Process) -> int:
+        """Let a process end, and return its exit code."""
+        with contextlib.suppress(BrokenPipeError), process:
+            pass
+        with self._lock:
+            self._processes.discard(process)
+        return process.wait()
 
     def _hand_over(self, process: Process, cells: Sequence[str]) -> bool:
         """Have a process perform cells, and enter what it says; False when it died of it."""
@@ -111,23 +153,6 @@ class _Board:
                     return True
                 self._enter(Row.model_validate(said["row"]), said["doing"])
         return False
-
-    def work_off_here(self, run: str, execution: Execution) -> None:
-        """Perform the pending cells of a run in this process."""
-        from fedpriv.experiment.study.worker import perform
-
-        perform(
-            self._path,
-            [row.cell for row in self._rows if row.run == run and row.status == "pending"],
-            execution,
-            self._enter,
-            self._account,
-        )
-
-    def dismiss(self) -> None:
-        """End the processes, none of which is at work."""
-        for process in self._idle:
-            _end(process)
 
     def stop(self) -> None:
         """End every process, whatever it is doing."""
@@ -153,16 +178,8 @@ class _Board:
         self._watch(self._rows, self._doing)
 
 
-def _start(path: Path, account: Path, execution: Execution) -> Process:
-    flags = ["--device", execution.device, "--attended"]
-    flags += [] if account == path else ["--account", str(account)]
+def _flags(execution: Execution) -> list[str]:
+    flags = ["--device", execution.device]
     flags += ["--download"] if execution.download else []
     flags += [] if execution.chunk_rows is None else ["--chunk-rows", str(execution.chunk_rows)]
-    return start(WORKER, [str(path), *flags])
-
-
-def _end(process: Process) -> int:
-    """Let a process end, and return its exit code."""
-    with contextlib.suppress(BrokenPipeError), process:
-        pass
-    return process.wait()
+    return flags

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from scipy.optimize import brentq  # type: ignore[import-untyped]
 from scipy.special import betainc, expit, ndtr, ndtri  # type: ignore[import-untyped]
 
 from fedpriv.algebra.gaussian_mechanism import gaussian_epsilon
@@ -136,4 +135,6 @@ def _largest(excess: Callable[[float], float], known: float) -> float:
         low, high = high, 2 * high
         if high > _MOST:
             return math.inf
+    from scipy.optimize import brentq  # type: ignore[import-untyped]  # takes a quarter of a second to import
+
     return float(brentq(excess, low, high, xtol=_PRECISION))
