@@ -83,21 +83,7 @@ from fedpriv.util.folders import numbered
 @data_options
 @training_options
 @common.device_option
-@click.option(
-    "--devices",
-    metavar="NAME,NAME,...",
-    help="Several devices, one process each: cuda:0,cuda:1, or all for every GPU.",
-)
-@click.option(
-    "--precision",
-    default="float32",
-    show_default=True,
-    metavar="float32|tf32|bfloat16",
-    help="Of searches by Adam (dip, pixels, joint, class-inversion); what they find is judged in float32.",
-)
-@click.option(
-    "--compile", is_flag=True, help="Compile the networks of such searches first; moves the last digits at most."
-)
+@common.arithmetic_options
 @common.workers_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: results/TARGET).")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted attack in --out; repeat the other flags.")

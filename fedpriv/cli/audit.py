@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @study_options
 @common.redact_option
 @common.device_option
+@common.arithmetic_options
 @click.option("--chunk-rows", type=click.IntRange(1), help="Rows of an attack at a time; bounds memory.")
 @common.workers_option
 @click.option("--shard", metavar="I/N", help="Do part I of N alone; others do theirs in the same --out meanwhile.")
@@ -110,7 +111,9 @@ def _show_submission(sent: Submission, *, as_json: bool, quiet: bool) -> None:
 
 
 def _resume_command(folder: Path, given: Mapping[str, Any]) -> str:
-    own = [part for name in ("shard", "device", "workers") if name in given for part in (f"--{name}", str(given[name]))]
+    named = ("shard", "device", "devices", "workers")
+    own = [part for name in named if name in given for part in (f"--{name}", str(given[name]))]
+    own += ["--compile"] if given.get("compile") else []
     return common.command_line("audit", "--resume", "--out", folder, *own)
 
 

@@ -132,6 +132,32 @@ def workers_option(command: F) -> F:
     return option(command)
 
 
+def arithmetic_options(command: F) -> F:
+    """Add ``--devices``, ``--precision`` and ``--compile``."""
+    options = (
+        click.option(
+            "--devices",
+            metavar="NAME,NAME,...",
+            help="Several devices, one process each: cuda:0,cuda:1, or all for every GPU.",
+        ),
+        click.option(
+            "--precision",
+            default="float32",
+            show_default=True,
+            metavar="float32|tf32|bfloat16",
+            help="Of searches by Adam (dip, pixels, joint, class-inversion); what they find is judged in float32.",
+        ),
+        click.option(
+            "--compile",
+            is_flag=True,
+            help="Compile the networks of such searches first; moves the last digits at most.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def redact_option(command: F) -> F:
     """Add ``--redact``."""
     option = click.option(

@@ -31,6 +31,7 @@ from fedpriv.cli import common
 )
 @click.option("--download/--no-download", default=False, help="Fetch data sets that are missing.")
 @common.device_option
+@common.arithmetic_options
 @common.workers_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to make (default: claims/CLAIM-SCALE).")
 @click.option("--force", is_flag=True, help="Replace the folder if it exists.")

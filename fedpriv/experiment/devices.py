@@ -23,15 +23,23 @@ def read_devices(settings: Mapping[str, Any]) -> tuple[tuple[str, ...], Numerics
     Raises:
         UserError: for a device that is not here, or arithmetic that one cannot do.
     """
-    asked = settings.get("devices")
-    if asked is None:
-        names: tuple[str, ...] = (settings.get("device", "auto"),)
-    else:
-        if "device" in settings:
-            raise UserError(f"{argument('device')} and {argument('devices')} exclude each other")
-        names = _several(asked)
+    names = named_devices(settings)
     numerics = [numerics_of(settings, pick_device(name)) for name in names]  # each device has to be able to
     return names, numerics[0]
+
+
+def named_devices(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names under ``device`` or ``devices`` among the settings, at least one; ``auto`` where neither is given.
+
+    Raises:
+        UserError: where both are given, or ``all`` are asked for and there is none.
+    """
+    asked = settings.get("devices")
+    if asked is None:
+        return (settings.get("device", "auto"),)
+    if "device" in settings:
+        raise UserError(f"{argument('device')} and {argument('devices')} exclude each other")
+    return _several(asked)
 
 
 def numerics_of(settings: Mapping[str, Any], device: torch.device) -> Numerics:

@@ -66,6 +66,7 @@ class StudyFile(_Part):
     control: bool | None = None
     local: bool | None = None
     redact: str = "none"
+    precision: str = "float32"
     stages: list[str] = []
     rounds_seen: int | None = None
 

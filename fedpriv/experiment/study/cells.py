@@ -16,6 +16,7 @@ from fedpriv.experiment.study.runs import config_of, digest, division_of, traini
 from fedpriv.pages.baselines import ALONE
 from fedpriv.util.arguments import call
 from fedpriv.util.config import plain
+from fedpriv.util.numerics import Numerics
 
 if TYPE_CHECKING:
     from fedpriv.evidence.stages import Stage
@@ -65,7 +66,9 @@ class Execution:
         device: a name of ``--device``.
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time.
+        compiled: compile the networks of searches.
         workers: processes at a time, one thread each.
+        devices: a name of ``--device`` for each process; empty where ``device`` is that of all.
         patience: seconds for which this process works alone before others start: less work is not worth theirs.
         apart: each run is a process of its own; for runs of seconds, that is most of the time.
     """
@@ -73,7 +76,9 @@ class Execution:
     device: str = "auto"
     download: bool = False
     chunk_rows: int | None = None
+    compiled: bool = False
     workers: int = 1
+    devices: tuple[str, ...] = ()
     patience: float = 0.0
     apart: bool = True
 
@@ -374,4 +379,5 @@ def _plan(
         redact=study.redact,
         device=execution.device,
         download=execution.download,
+        numerics=Numerics(study.precision, execution.compiled),
     )

@@ -25,6 +25,7 @@ from fedpriv.experiment.study.origin import Keys, Origin
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, shown
 from fedpriv.util.foreign import inline_values, toml_file
+from fedpriv.util.numerics import Precision
 from fedpriv.util.pairs import mapping
 
 
@@ -170,6 +171,7 @@ class WrittenStudy(BaseModel):
     control: Annotated[bool, Strict()] = True
     local: Annotated[bool, Strict()] = True
     redact: Literal["none", "blur", "omit"] = "none"
+    precision: Precision = "float32"
     stages: Annotated[list[_Text], BeforeValidator(_listed)] = []
     rounds_seen: _Number | None = None
     axes: dict[str, Any] = {}
@@ -257,7 +259,7 @@ def _from_texts(name: str, value: Any) -> Any:
         if texts is None and not isinstance(value, Mapping):
             raise UserError(f"{argument('axes', value)}: expected a mapping, or texts KEY=VALUE,VALUE")
         return value if texts is None else parse_axes(texts)
-    if name == "redact":
+    if name in ("redact", "precision"):
         return value
     if name == "knowledge":
         return mapping("knowledge", value)

@@ -36,6 +36,8 @@ def described(study: Study, command: str = "") -> StudyFile:
     del held["card"]["rounds_seen"]
     if held["redact"] == "none":  # as studies had it before there were rules
         del held["redact"]
+    if held["precision"] == "float32":  # as before there were others
+        del held["precision"]
     held |= {"format": FORMAT, "source": None if file is None else str(file), "command": command}
     return StudyFile.model_validate(held | {"written": plain(study.origin.values)})
 

@@ -69,6 +69,7 @@ def parse_study(origin: Origin) -> Study:
         control=written.control,
         local=written.local,
         redact=written.redact,
+        precision=written.precision,
         stages=stages,
         rounds_seen=written.rounds_seen,
         origin=origin,

@@ -25,6 +25,7 @@ from fedpriv.pages.study_files import Cell as Row
 from fedpriv.util import folders
 from fedpriv.util.device import pick_device
 from fedpriv.util.listener import SILENT, Listener
+from fedpriv.util.numerics import read_numerics
 from fedpriv.util.ownership import Busy
 
 __all__ = ["Execution", "StudyResult", "load_study", "run_study", "saved_study"]
@@ -117,7 +118,8 @@ def run_study(
         UserError: when the study cannot be run, or the folder holds something else or is being written.
     """
     execution = execution or Execution()
-    pick_device(execution.device)
+    for device in execution.devices or (execution.device,):  # each has to be able to
+        read_numerics(study.precision, pick_device(device), compiled=execution.compiled)
     many = len(study.seeds) > MANY
     with listener.progress("laying the study out") if many else contextlib.nullcontext():
         cells, notes = lay_out(study, execution)

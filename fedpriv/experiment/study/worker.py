@@ -147,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--download", action="store_true")
     parser.add_argument("--chunk-rows", type=int)
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--account", type=Path, help="folder of the shard that has the cells")
     parser.add_argument("--attended", action="store_true", help="take cells from standard input, and end when it does")
     given = parser.parse_args(arguments)
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def tell(row: Row, doing: str | None) -> None:
         print(json.dumps({"row": row.model_dump(mode="json"), "doing": doing}), file=said, flush=True)
 
-    execution = Execution(given.device, given.download, given.chunk_rows)
+    execution = Execution(given.device, given.download, given.chunk_rows, given.compile)
     try:
         for cells in _handed() if given.attended else (given.cells,):
             perform(given.folder, cells, execution, tell, given.account)

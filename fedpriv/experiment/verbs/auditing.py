@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
+from fedpriv.experiment.devices import named_devices
 from fedpriv.experiment.federation_settings import FederationSettings, refuse_small, refuse_unknown
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.study.cells import Execution
@@ -42,9 +43,12 @@ class StudySettings(FederationSettings, total=False):
         rounds_seen: rounds of uploads that attacks across rounds use.
         axes: settings of the federation (``alpha``) or options of a member (``methods.fedre.mechanism``) -> values, a grid,
             or texts ``KEY=VALUE,VALUE``.
+        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
             as far as memory lasts, and one where the device is a GPU or the process does a shard.
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        devices: several, one process each, as names or joined by commas; ``all`` for every GPU.
+        compile: compile the networks of such searches first; moves the last digits at most.
         download: fetch data sets that are missing.
         chunk_rows: rows of an attack at a time; bounds memory.
     """
@@ -59,11 +63,14 @@ class StudySettings(FederationSettings, total=False):
     control: bool
     local: bool
     redact: str
+    precision: str
     stages: Sequence[str]
     rounds_seen: int
     axes: Mapping[str, Any] | Sequence[str]
     workers: int | str
     device: str
+    devices: str | Sequence[str]
+    compile: bool
     download: bool
     chunk_rows: int | None
 
@@ -71,7 +78,7 @@ class StudySettings(FederationSettings, total=False):
 Described: TypeAlias = Mapping[str, Any] | str | Path | None
 """A file, the mapping that such a file holds, or nothing beside settings."""
 
-_EXECUTION = ("workers", "device", "download", "chunk_rows")
+_EXECUTION = ("workers", "device", "devices", "compile", "download", "chunk_rows")
 
 
 def audit(
@@ -120,6 +127,32 @@ def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
     return shard
 
 
+def execution_of(settings: Mapping[str, Any]) -> Execution:
+    """Return how settings ask for a study to be carried out.
+
+    Args:
+        settings: ``workers``, ``device``, ``devices``, ``compile``, ``download`` and ``chunk_rows``, if they are given.
+
+    Raises:
+        UserError: naming the argument that is wrong.
+    """
+    devices, asked = named_devices(settings), settings.get("workers", "auto")
+    several = devices if len(devices) > 1 else ()
+    if several and str(asked) != "auto":
+        raise UserError(
+            f"{argument('workers', asked)} and {argument('devices')} exclude each other: one process a device"
+        )
+    return Execution(
+        device=devices[0],
+        download=settings.get("download", False),
+        chunk_rows=settings.get("chunk_rows"),
+        compiled=settings.get("compile", False),
+        workers=len(several) or number_of_workers(asked, devices[0]),
+        devices=several,
+        patience=0.0 if several else patience_for(asked),
+    )
+
+
 def read_asked(
     study: Described, out: str | Path | None, settings: Mapping[str, Any], *, resume: bool, force: bool = False
 ) -> tuple[Study, Execution]:
@@ -131,10 +164,7 @@ def read_asked(
     refuse_unknown(settings, StudySettings.__optional_keys__)
     own = {name: value for name, value in settings.items() if name not in _EXECUTION}
     refuse_small(settings, ("chunk_rows",))
-    execution = Execution(**{name: settings[name] for name in _EXECUTION if name in settings and name != "workers"})
-    asked = settings.get("workers", "auto")
-    workers, patience = number_of_workers(asked, execution.device), patience_for(asked)
-    execution = replace(execution, workers=workers, patience=patience)
+    execution = execution_of(settings)
     if not resume:
         if isinstance(study, (str, Path)):
             origin = read_file(given_path(argument("study"), study))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
+from fedpriv.experiment.federation_settings import refuse_unknown
 from fedpriv.experiment.reproduction.judging import Found, Made, card_of, found_by_counting, found_by_study
 from fedpriv.experiment.reproduction.measured import StudyOutcome
 from fedpriv.experiment.reproduction.plan import Asked, Plan, planned
@@ -16,7 +17,7 @@ from fedpriv.experiment.study.cells import Execution
 from fedpriv.experiment.study.grid import parse_study
 from fedpriv.experiment.study.origin import Origin
 from fedpriv.experiment.study.run import StudyResult, run_study
-from fedpriv.experiment.worker_number import number_of_workers, patience_for
+from fedpriv.experiment.verbs.auditing import execution_of
 from fedpriv.pages.claim_card import PAGE, write_claim_card
 from fedpriv.pages.claims import Claim, find_claim
 from fedpriv.scoring.records import ClaimCard
@@ -66,6 +67,23 @@ class Reproduction(Tabular):
         return self.page.read_text(encoding="utf-8")
 
 
+class Circumstances(TypedDict, total=False):
+    """How a claim's study is carried out.
+
+    Attributes:
+        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
+        devices: several, one process each, as names or joined by commas; ``all`` for every GPU.
+        compile: compile the networks of searches by Adam first; moves the last digits at most.
+        workers: processes at a time, one thread each; ``auto`` (default) takes one for each core that this process may use,
+            as far as memory lasts, and one where the device is a GPU.
+    """
+
+    device: str
+    devices: str | Sequence[str]
+    compile: bool
+    workers: int | str
+
+
 def reproduce(
     claim: str | Path,
     *,
@@ -76,12 +94,12 @@ def reproduce(
     data_dir: str | Path | None = None,
     images: Mapping[str, str | Path] | Sequence[str] = (),
     download: bool = False,
-    device: str = "auto",
-    workers: int | str = "auto",
     redact: str | None = None,
+    precision: str | None = None,
     out: str | Path | None = None,
     force: bool = False,
     listener: Listener = SILENT,
+    **circumstances: Unpack[Circumstances],
 ) -> Reproduction:
     """Put a claim of a paper to the test: train, attack where it is about leakage, count what is counted, and judge.
 
@@ -97,18 +115,18 @@ def reproduce(
         data_dir: folder of the data sets in their original layouts.
         images: the paper's name of a data set -> a folder of images, one folder a class, that takes its place.
         download: fetch data sets that are missing.
-        device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
-        workers: processes at a time, one thread each; ``auto`` takes one for each core that this process may use, as far as
-            memory lasts, and one where the device is a GPU.
         redact: ``blur`` or ``omit`` pictures of people in the study's results and pages (docs/redaction.md).
+        precision: of searches by Adam: ``float32`` (default), ``tf32`` or ``bfloat16`` (docs/gpu.md).
         out: folder to make; None for a temporary one, which is gone with the returned object.
         force: replace ``out`` if it holds another claim, or the same otherwise.
         listener: hears of the progress.
+        circumstances: see :class:`Circumstances`.
 
     Raises:
         UserError: naming the argument that is wrong, before anything runs; where no data is there for any cell.
     """
-    number = number_of_workers(workers, device)
+    refuse_unknown(circumstances, Circumstances.__optional_keys__)
+    execution = replace(execution_of({**circumstances, "download": download}), apart=scale != "smoke")
     name, found = find_claim(claim)
     asked = Asked(
         scale=scale,
@@ -123,16 +141,14 @@ def reproduce(
     rule = read_rule(redact)
     if rule != NONE and plan.study:
         plan = replace(plan, study={**plan.study, "redact": rule})
+    if precision is not None and plan.study:
+        plan = replace(plan, study={**plan.study, "precision": precision})
     folder, scratch = place(out)
     command = listener.command or call("reproduce", name, scale=scale)
     resume = _same_claim(folder, name, force=force)
     for line in plan.left_out:
         listener.say(f"left out: {line}")
     with folders.output(folder, "claim", force=force, resume=resume, listener=listener):
-        patience = patience_for(workers)
-        execution = Execution(
-            device=device, download=download, workers=number, patience=patience, apart=scale != "smoke"
-        )
         card, study = _put_to_the_test(name, found, asked, plan, folder, execution, command, listener)
         write_claim_card(folder, card)
     return Reproduction(folder, card, folder / PAGE, study, scratch)
