@@ -75,6 +75,10 @@ def _smaller(source: Path, target: Path, width: int = 900) -> None:
         picture.convert("RGB").quantize(128).save(target, optimize=True)
 
 
+AT_HAND = ("CIFAR-10", "TinyImageNet", "Fashion-MNIST")
+"""Data sets of the papers whose images the study was run on."""
+
+
 def page() -> str:
     """Return the page as Markdown."""
     known = {name: card for name in claims() if (card := card_of(name)) is not None}
@@ -86,7 +90,7 @@ def page() -> str:
     ]
     left = [name for name, claim in claims().items() if name not in known]
     if left:
-        parts.append("## Not run yet\n\n" + "\n".join(f"- {name}: {_title(claims()[name])}" for name in left) + "\n")
+        parts.append("## Not run yet\n\n" + "\n".join(f"- {name}: {_missing(claims()[name])}" for name in left) + "\n")
     trained = [name for name, claim in claims().items() if not claim.counted]
     commands = "\n".join(
         f"    fedpriv reproduce {name} --scale paper --data-dir DIR --download --device cuda" for name in trained
@@ -99,6 +103,13 @@ def card_of(name: str) -> ClaimCard | None:
     """Return the card of a claim; None where it was not put to the test."""
     file = CARDS / name / "claim.json"
     return ClaimCard.model_validate_json(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def _missing(claim: Claim) -> str:
+    """Return a claim's title, and the data sets that it needs where none of them was at hand."""
+    data = {str(column.data) for column in claim.columns}
+    why = "" if data & set(AT_HAND) else f" (on {' and '.join(sorted(data))} alone, of which no images were at hand)"
+    return _title(claim) + why
 
 
 def _title(claim: Claim) -> str:
