@@ -128,7 +128,7 @@ def _shard(text: str, out: str | Path | None, *, force: bool) -> Shard:
 
 
 def execution_of(settings: Mapping[str, Any]) -> Execution:
-    """Return how settings ask for a study to be carried out.
+    """Return the circumstances of a study that settings ask for.
 
     Args:
         settings: ``workers``, ``device``, ``devices``, ``compile``, ``download`` and ``chunk_rows``, if they are given.

@@ -68,7 +68,7 @@ class Reproduction(Tabular):
 
 
 class Circumstances(TypedDict, total=False):
-    """How a claim's study is carried out.
+    """Circumstances of carrying a claim's study out.
 
     Attributes:
         device: ``auto`` (default), ``cpu``, ``cuda`` or ``cuda:N``.
