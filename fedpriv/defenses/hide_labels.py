@@ -9,8 +9,10 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from fedpriv.algebra.simplex import nearest_distribution
 from fedpriv.defenses.noise import laplace
 from fedpriv.defenses.shared.signals import require
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES, payload_kind
@@ -43,7 +45,21 @@ class HideLabels(Defense):
     guarantee: ClassVar[str] = (
         "laplace: epsilon-DP of the label encoding per upload, L1, any encoding for any other; argmax: none"
     )
-    unanswered: ClassVar[str] = "no attack of this package takes the weights of a mixture for unknown"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(
+            ("unmix",),
+            ("entangled",),
+            {"weights": "hidden"},
+            note="the weights are found with the prototypes, from how they are drawn and which is the largest",
+        ),
+        Answer(
+            ("membership",),
+            ("entangled",),
+            {"classes": "any"},
+            note="believes no label encoding to rule a class out",
+        ),
+        Answer(("property",), ("entangled",), {"encodings": "hidden"}, note="learns from the mixture alone"),
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads without a label encoding."""
@@ -100,14 +116,3 @@ class HideLabels(Defense):
 def _is_encoding(entry: Entry) -> bool:
     kind, _, name = entry.name.partition(".")
     return name == payload_kind(kind).field_that_says("weights")
-
-
-def nearest_distribution(values: Tensor) -> Tensor:
-    """Return the point of the probability simplex that is nearest to ``values`` ``(C,)`` in the L2 norm.
-
-    Source: Duchi, Shalev-Shwartz, Singer, Chandra, ICML 2008, figure 1.
-    """
-    falling = values.double().sort(descending=True).values
-    excess = (falling.cumsum(0) - 1) / torch.arange(1, len(values) + 1, device=values.device)
-    last = int((falling > excess).nonzero().max())
-    return (values.double() - excess[last]).clamp(min=0).to(values.dtype)

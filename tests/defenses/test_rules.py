@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from fedpriv.algebra.angle_matrix import diagonal_blocks
 from fedpriv.algebra.entanglement import entangle, sample_weights
-from fedpriv.defenses.hide_labels import nearest_distribution
 from fedpriv.federation.defense import DefensePipeline, Sender
 from fedpriv.util.seeds import generator
 from fedpriv.wire.ledger import entries
@@ -207,16 +206,6 @@ def test_hidden_labels_are_one_class_or_a_noisy_distribution():
     expect_close(close, mixture().label_encoding, atol=1e-3)
     record = DefensePipeline(build("hide-labels:how=laplace,epsilon=0.5")).privacy(plan_for("entangled"))[0]
     assert record["epsilon"] == 3.0  # six rounds
-
-
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=8))
-def test_the_nearest_distribution_is_one_and_no_other_is_nearer(values):
-    wanted = torch.tensor(values, dtype=torch.float64)
-    found = nearest_distribution(wanted)
-    assert float(found.sum()) == pytest.approx(1)
-    assert bool((found >= 0).all())
-    for other in torch.eye(len(values), dtype=torch.float64):  # the condition of optimality at every corner
-        assert float((wanted - found) @ (other - found)) <= 1e-9
 
 
 def test_uploads_of_every_second_round():

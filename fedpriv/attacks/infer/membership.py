@@ -62,12 +62,15 @@ class MembershipInference(Inference):
         null: what a distance is held against: the same candidate's distances from the other ``clients``' uploads, or
             ``none``. Trained weights, kernels and outputs on public samples have no such choice.
         judge: of trained weights: the ``gradient`` that the update resembles, or the ``loss`` that fell.
+        classes: of mixtures: ``sent``, those that the label encoding gives weight, or ``any``: encodings that hide weights
+            rule nobody out (the answer to ``hide-labels``).
     """
 
     candidates: Annotated[int, Ge(1)] = 100
     score: Literal["distance", "cosine"] = "distance"
     null: Literal["clients", "none"] = "clients"
     judge: ClassEvaluator = "gradient"
+    classes: Literal["sent", "any"] = "sent"
 
     name = "membership"
     summary = "scores of candidate images: which ones the client trained on"
@@ -140,7 +143,7 @@ class MembershipInference(Inference):
         if kernel is not None:
             return _from_kernel(kernel, observation, candidates)
         features = represent(knowledge, candidates.client, candidates.images).double()
-        rows, classes = _anchors(observation)
+        rows, classes = _anchors(observation, everybody=self.classes == "any")
         if find_payload(observation.upload, ClassLogits) is None:
             return _by_nearness(features, candidates.labels, rows, classes, self.score)
         if candidates.client not in knowledge.heads:
@@ -152,14 +155,17 @@ class MembershipInference(Inference):
         return _by_divergence((features @ weight.T + bias).log_softmax(1), candidates.labels, rows, classes)
 
 
-def _anchors(observation: Observation) -> tuple[Tensor, Tensor]:
-    """Return vectors ``(k, width)`` that an upload compares with, and the class of each ``(k,)``."""
+def _anchors(observation: Observation, *, everybody: bool = False) -> tuple[Tensor, Tensor]:
+    """Return vectors ``(k, width)`` that an upload compares with, and the class of each ``(k,)``.
+
+    With ``everybody`` a mixture is compared with for every class.
+    """
     upload = observation.upload
     sent = COMPARED.first(upload)
     if sent is not None:
         rows, classes, weights = sent.rows().double().cpu(), sent.said("classes"), sent.said("weights")
         if weights is not None:
-            classes = weights.abs().nonzero().squeeze(1)
+            classes = (torch.ones_like(weights) if everybody else weights.abs()).nonzero().squeeze(1)
             rows = rows.expand(len(classes), -1)
         assert classes is not None
         return rows, classes.cpu()

@@ -34,7 +34,7 @@ from fedpriv.attacks.read.disclosed_labels import Said, said
 from fedpriv.datasets.types import Samples
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import ANSWERS, CLASS_OUTPUTS, HEADS, KERNELS, PUBLIC_OUTPUTS, VECTORS
+from fedpriv.wire.kinds import ANSWERS, CLASS_OUTPUTS, HEADS, KERNELS, MIXTURES, PUBLIC_OUTPUTS, VECTORS
 
 Property = Literal["holds", "majority", "share"]
 
@@ -103,6 +103,8 @@ class PropertyInference(Inference):
         steps: steps of its training, of 16 images each, at most: more take longer and teach no more.
         mechanism: of shadow clients' entangled uploads; the protocol is public.
         penalty: strength of the regression's L2 penalty.
+        encodings: of mixtures: ``sent``, so that they name classes in clear, or ``hidden``: they say nothing, and which classes
+            a client holds is learned from the mixture alone (the answer to ``hide-labels``).
     """
 
     question: Literal["auto", "holds", "majority", "share"] = "auto"
@@ -113,6 +115,7 @@ class PropertyInference(Inference):
     steps: Annotated[int, Ge(1)] = 200
     mechanism: Mechanism = "RAP"
     penalty: Annotated[float, Gt(0)] = 1.0
+    encodings: Literal["sent", "hidden"] = "sent"
 
     name = "property"
     version = 2
@@ -154,7 +157,7 @@ class PropertyInference(Inference):
         """Fit the regression to at least one client whose answers are known; it says one thing where all say the same."""
         numbers, truth = [], []
         for client in known:
-            classes, rows = describe(client.observation, n_classes)
+            classes, rows = self._describe(client.observation, n_classes)
             numbers.append(rows)
             truth.append(self.answers(client.counts, question)[classes])
         table, wanted = torch.cat(numbers), torch.cat(truth)
@@ -206,10 +209,13 @@ class PropertyInference(Inference):
         certain = self.read_off(said((observation.upload,)) if told is None else told, question, n_classes)
         if certain is not None:
             return certain
-        classes, rows = describe(observation, n_classes)
+        classes, rows = self._describe(observation, n_classes)
         odds = torch.zeros(len(rows), dtype=torch.float64) if learned is None else learned(rows)
         # One class of a client has the majority, so its classes compete with one another.
         return classes, odds.log_softmax(0) if question == "majority" else odds
+
+    def _describe(self, observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
+        return describe(observation, n_classes, hidden=self.encodings == "hidden")
 
     @property
     def colludes(self) -> bool:
@@ -223,6 +229,8 @@ class PropertyInference(Inference):
             UserError: where nothing is in clear and there is nobody to learn from.
         """
         uploads, knowledge, told = problem.uploads, problem.knowledge, problem.said()
+        if self.encodings == "hidden" and all(MIXTURES.first(seen.upload) is not None for seen in uploads.values()):
+            told = dict.fromkeys(told, Said(None, None))
         n_classes, question = knowledge.n_classes, self.asked(list(told.values()))
 
         def in_clear(asked: Property) -> frozenset[int]:
@@ -240,7 +248,7 @@ class PropertyInference(Inference):
             if client in compared:
                 classes[client] = compared[client][0]
             else:
-                classes[client] = torch.arange(n_classes) if client in certain else describe(seen, n_classes)[0]
+                classes[client] = torch.arange(n_classes) if client in certain else self._describe(seen, n_classes)[0]
         return Inquiry(
             classes=classes,
             question=question,

@@ -20,15 +20,16 @@ from fedpriv.wire.payloads import Classifier, ClassLogits, Entangled, Prototypes
 _TINY = 1e-12
 
 
-def describe(observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
+def describe(observation: Observation, n_classes: int, *, hidden: bool = False) -> tuple[Tensor, Tensor]:
     """Return the classes ``(k,)`` that may be asked about, and numbers ``(k, f)`` on each, float64.
 
     The classes are those that the upload names, ascending, or all where it names none. f depends on the kind of upload and
-    on whether a classifier was broadcast, not on the client.
+    on whether a classifier was broadcast, not on the client. With ``hidden`` the label encoding of a mixture says nothing.
     """
-    named = held_classes(observation.upload)
+    hidden = hidden and find_payload(observation.upload, Entangled) is not None
+    named = None if hidden else held_classes(observation.upload)
     classes = torch.arange(n_classes) if named is None else torch.tensor(named, dtype=torch.int64)
-    found = _numbers(observation, classes)
+    found = _numbers(observation, classes, hidden=hidden)
     if found is None:
         raise UserError(
             f"{upload_holds(observation)}; attack 'property' reads prototypes, entangled vectors, class "
@@ -40,7 +41,7 @@ def describe(observation: Observation, n_classes: int) -> tuple[Tensor, Tensor]:
     return classes, torch.cat([own, beside.where(own.std(0, unbiased=False) > 1e-9, 0.0), crowd], 1)
 
 
-def _numbers(observation: Observation, classes: Tensor) -> list[Tensor] | None:
+def _numbers(observation: Observation, classes: Tensor, *, hidden: bool) -> list[Tensor] | None:
     head = find_payload(observation.broadcast, Classifier)
     upload = observation.upload
     if (means := find_payload(upload, Prototypes)) is not None:
@@ -48,8 +49,8 @@ def _numbers(observation: Observation, classes: Tensor) -> list[Tensor] | None:
     if (outputs := find_payload(upload, ClassLogits)) is not None:
         return _of_outputs(outputs.values.cpu()[outputs.classes.cpu().argsort()], classes)
     if (mixed := find_payload(upload, Entangled)) is not None:
-        weights = mixed.label_encoding.cpu()[classes]
-        return [weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
+        weights = [] if hidden else [mixed.label_encoding.cpu()[classes]]
+        return [*weights, *_by_head(mixed.feature.cpu().expand(len(classes), -1), classes, head)]
     sent = find_payload(upload, Classifier)
     return None if sent is None or head is None else _of_update(sent, head)
 

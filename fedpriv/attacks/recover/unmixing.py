@@ -33,7 +33,8 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import rounds_of
-from fedpriv.attacks.recover.round_posterior import Uploads, infer
+from fedpriv.attacks.recover.hidden_weights import infer_hidden
+from fedpriv.attacks.recover.round_posterior import Shape, Uploads, infer
 from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape_of_means
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.recover.unmixing_once import prior_of_images
@@ -64,11 +65,15 @@ class UnmixedInversion(RecoverThenInvert):
             images where the card grants some.
         head: the rows of the broadcast head are a prior too; of the posterior alone.
         family: ``posterior``, or which of the older estimators may be chosen; ``auto`` is both of them.
+        weights: ``sent`` as label encodings, or ``hidden``: encodings name the class of largest weight at most, and weights
+            are found with the prototypes (the answer to ``hide-labels``); of the posterior alone. See
+            :mod:`fedpriv.attacks.recover.hidden_weights`.
     """
 
     prior: Literal["auto", "images", "none"] = "auto"
     head: bool = True
     family: Model = "posterior"
+    weights: Literal["sent", "hidden"] = "sent"
     iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix"
@@ -76,6 +81,12 @@ class UnmixedInversion(RecoverThenInvert):
     version = 3
     targets = MIXTURES
     needs = Needs(min_rounds=2)
+
+    def __post_init__(self) -> None:
+        if self.weights == "hidden" and self.family != "posterior":
+            raise UserError(
+                f"attack 'unmix': weights=hidden with family={self.family}: least squares needs weights; drop one of them"
+            )
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Unmix every attacked client's prototypes."""
@@ -123,14 +134,17 @@ class UnmixedInversion(RecoverThenInvert):
         rounds = rounds_of(observations, client)
         numbers = torch.tensor([seen.round for seen in rounds])
         uploads = Uploads(features.double().cpu(), weights.double().cpu(), numbers)
-        shapes = []
-        if self.head and (rows := head_rows(rounds, features.shape[1])) is not None:
-            shapes.append(shape_of_head(uploads, rows, classes))
+        rows = head_rows(rounds, features.shape[1]) if self.head else None
+        means = None
         if own is not None and labels is not None:
-            shapes.append(
-                shape_of_means(uploads, prior_of_images(own.double(), labels.cpu(), knowledge.n_classes)[classes])
-            )
-        found = infer(uploads, shapes)
+            means = prior_of_images(own.double(), labels.cpu(), knowledge.n_classes)[classes]
+
+        def shapes(mixed: Uploads) -> list[Shape]:
+            of_head = [] if rows is None else [shape_of_head(mixed, rows, classes)]
+            return of_head + ([] if means is None else [shape_of_means(mixed, means)])
+
+        hidden = self.weights == "hidden"
+        found = infer_hidden(uploads, shapes)[0] if hidden else infer(uploads, shapes(uploads))
         return ClientUnmixed(found.prototypes, classes, found.distance, found.directions)
 
 
