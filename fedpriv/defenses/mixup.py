@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from fedpriv.defenses.soteria import refuse_private_gradients
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -26,8 +27,8 @@ class Mixup(Defense):
     as they are, in which clients trained with ``signs`` do badly. A batch of one image is trained on as it is but for
     the signs; so is each image that an order happens to leave in place.
 
-    What an attack recovers at best is x', from which the images can be separated where the same ones are mixed again and
-    again (Carlini et al. 2021, Is Private Learning Possible with Instance Encoding?); no attack here does that.
+    Gradients give away x' and the mixed labels, which tell the weights, so that ``demix`` separates a batch's images (Carlini
+    et al. 2021, Is Private Learning Possible with Instance Encoding?, do so for many published encodings).
 
     Attributes:
         images: k >= 2.
@@ -41,7 +42,22 @@ class Mixup(Defense):
 
     name: ClassVar[str] = "mixup"
     source: ClassVar[str] = "Zhang et al., ICLR 2018; Huang et al. (InstaHide), ICML 2020"
-    unanswered: ClassVar[str] = "no attack of this package separates mixtures (Carlini et al. 2021)"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(
+            ("demix",),
+            ("model", "small-model"),
+            where={"signs": False},
+            note="the gradient of soft labels tells the weights of images of different classes",
+        ),
+        Answer(
+            ("dlg",),
+            ("model", "small-model"),
+            {"labels": "joint"},
+            where={"signs": True},
+            note="finds the encoded batch with its soft labels; signs drawn at random for every pixel of one step are not undone",
+        ),
+        Answer(note="they find what was trained on, which is mixed"),
+    )
 
     def __post_init__(self) -> None:
         if self.most * self.images <= 1:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fedpriv.defenses.shared.adapted import NETWORKS
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan
 from fedpriv.util.errors import UserError
 
@@ -25,7 +27,27 @@ class SecureAggregation(Defense):
     guarantee: ClassVar[str] = (
         "the server sees weighted means over a round's clients only; nothing about what those tell"
     )
-    unanswered: ClassVar[str] = "attacks take the mean over clients for the upload of one"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(("pooled",), ("model", "small-model"), note="one step of all clients is one of a larger batch"),
+        Answer(
+            ("disaggregate",),
+            NETWORKS,
+            note="means over changing clients are equations for each",
+            source="Lam et al., ICML 2021",
+        ),
+        Answer(
+            ("disaggregate-layer",),
+            ("classifier", "angle-matrix"),
+            note="means over changing clients are equations for each",
+            source="Lam et al., ICML 2021",
+        ),
+        Answer(
+            ("membership",),
+            (*NETWORKS, "classifier", "angle-matrix"),
+            note="as it is: the mean tells that one of its clients trained on an image, not which one",
+        ),
+        Answer(note="they see every client alike, so that nothing tells one from another"),
+    )
     server_view: ClassVar[Literal["each", "sum"]] = "sum"
 
     def check(self, plan: ProtectionPlan) -> None:

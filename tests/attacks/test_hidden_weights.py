@@ -115,5 +115,4 @@ def test_a_hidden_encoding_names_no_class():
 
 def classifier():
 
-
     return Classifier({"weight": torch.eye(2), "bias": torch.zeros(2)})

@@ -7,8 +7,6 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 from defense_cases import CASES, LABELS, C, D, build, draw, mixture, plan_for, same, send
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedpriv.algebra.angle_matrix import diagonal_blocks
 from fedpriv.algebra.entanglement import entangle, sample_weights

@@ -22,6 +22,7 @@ from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.step_problems import GradientMatching
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, Reconstruction, TargetId
+from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import require_facts
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import WHOLE
@@ -54,32 +55,36 @@ class PooledBatch(Attack):
     only_by_name = True
     needs = Needs(labels=("given",), batch=True)
 
+    def select(self, observations: Sequence[Observation], targets: Sequence[TargetId]) -> tuple[TargetId, ...]:
+        """Return all targets, or refuse uploads that the server sees one by one."""
+        refuse_separate(observations)
+        return tuple(targets)
+
     def run(self, problem: AttackProblem) -> Reconstruction:
-        """Search for each attacked round's pooled batch, and deal its images out."""
-        rounds = sorted({target.round for target in problem.targets})
-        pools = {number: pool(problem.observations, problem.knowledge, number) for number in rounds}
-        parts = {number: self._found(problem, own) for number, own in pools.items()}
-        most = max(pools[t.round].counts[t.client] for t in problem.targets)
-        images, labels = [], []
+        """Search for the pooled batch behind each mean, and deal its images out."""
+        found: list[tuple[Pool, Reconstruction]] = []
+        parts = []
         for target in problem.targets:
-            places = pools[target.round].places(target.client, most)
-            images.append(parts[target.round].images[0][places])
-            labels.append(parts[target.round].labels[0][places])
-        of_round = [parts[target.round] for target in problem.targets]
-        cost = next(iter(parts.values())).cost
+            own = pool(problem.observations, problem.knowledge, target)
+            known = next((one for one in found if same_upload(one[0].seen, own.seen)), None)
+            if known is None:
+                inner = replace(
+                    problem, observations=(own.seen,), knowledge=own.knowledge, targets=(own.target,), progress=None
+                )
+                known = own, self._searching().run(inner)
+                found.append(known)
+            parts.append(known)
+        most = max(own.counts[target.client] for target, (own, _) in zip(problem.targets, parts, strict=True))
+        dealt = [own.places(target.client, most) for target, (own, _) in zip(problem.targets, parts, strict=True)]
         return Reconstruction(
             targets=problem.targets,
-            images=torch.stack(images),
-            objective=torch.cat([one.objective for one in of_round]),
-            chosen=torch.cat([one.chosen for one in of_round]),
-            labels=torch.stack(labels),
-            cost=replace(cost, rows=sum(one.cost.rows for one in parts.values())),
-            converged=torch.cat([one.converged for one in of_round]),
+            images=torch.stack([one.images[0][places] for places, (_, one) in zip(dealt, parts, strict=True)]),
+            objective=torch.cat([one.objective for _, one in parts]),
+            chosen=torch.cat([one.chosen for _, one in parts]),
+            labels=torch.stack([one.labels[0][places] for places, (_, one) in zip(dealt, parts, strict=True)]),
+            cost=replace(found[0][1].cost, rows=sum(one.cost.rows for _, one in found)),
+            converged=torch.cat([one.converged for _, one in parts]),
         )
-
-    def _found(self, problem: AttackProblem, own: Pool) -> Reconstruction:
-        inner = replace(problem, observations=(own.seen,), knowledge=own.knowledge, targets=(own.target,))
-        return self._searching().run(inner)
 
     def _searching(self) -> GradientMatching:
         if self.search == "dlg":
@@ -111,44 +116,52 @@ class Pool:
         return first + torch.arange(most) % self.counts[client]
 
 
-def pool(observations: Sequence[Observation], knowledge: Knowledge, number: int) -> Pool:
-    """Return a round's clients as one, or refuse rounds whose mean is no update of one batch."""
-    seen = [one for one in observations if one.round == number]
-    refuse_separate(seen)
-    facts = [require_facts("pooled", knowledge, one.client) for one in seen]
+def pool(observations: Sequence[Observation], knowledge: Knowledge, target: TargetId) -> Pool:
+    """Return the clients of a target's round as one, or refuse rounds whose mean is no update of one batch."""
+    own = observation_of(observations, target)
+    clients = [one.client for one in observations if one.round == target.round]
+    facts = [require_facts("pooled", knowledge, client) for client in clients]
     if any(one.steps != 1 for one in facts):
         raise UserError(
-            "attack 'pooled': clients made several local steps, each from weights of its own, and the mean of such updates is "
-            "that of no batch; it needs one step a round"
+            "attack 'pooled': clients made several local steps, each from weights of its own, and their mean is that "
+            "of no batch; it needs one step a round"
         )
-    missing = [one.client for one in seen if (number, one.client) not in knowledge.labels]
+    missing = [client for client in clients if (target.round, client) not in knowledge.labels]
     if missing:
         raise UserError(
-            f"attack 'pooled': labels of client {missing[0]} in round {number} were not handed over; it needs those of every "
-            "client in the mean, so name as many targets as there are clients or more"
+            f"attack 'pooled': labels of client {missing[0]} in round {target.round} were not handed over; it needs "
+            "those of all clients in the mean, so ask for as many targets as there are clients"
         )
-    labels = {one.client: knowledge.labels[number, one.client] for one in seen}
-    size, first = sum(len(own) for own in labels.values()), seen[0].client
+    labels = {client: knowledge.labels[target.round, client].cpu() for client in clients}
     return Pool(
-        seen=seen[0],
+        seen=replace(own, client=clients[0]),
         knowledge=replace(
             knowledge,
-            batch=BatchFacts(size, facts[0].learning_rate, 1),
+            batch=BatchFacts(sum(map(len, labels.values())), facts[0].learning_rate, 1),
             batches={},
             statistics={},
-            labels={(number, first): torch.cat(list(labels.values()))},
+            labels={(target.round, clients[0]): torch.cat(list(labels.values()))},
         ),
-        target=TargetId(number, first),
-        counts={client: len(own) for client, own in labels.items()},
+        target=TargetId(target.round, clients[0]),
+        counts={client: len(held) for client, held in labels.items()},
     )
 
 
-def refuse_separate(seen: Sequence[Observation]) -> None:
-    """Refuse a round of which the server sees each upload: there is no mean to take apart."""
-    first = seen[0].upload
-    for other in seen[1:]:
-        own = zip(first, other.upload, strict=True)
-        if any(not torch.equal(a, b.tensors()[name]) for one, b in own for name, a in one.tensors().items()):
+def refuse_separate(observations: Sequence[Observation]) -> None:
+    """Refuse rounds of which the server sees each upload: there is no mean to take apart."""
+    first: dict[int, Observation] = {}
+    for seen in observations:
+        if not same_upload(first.setdefault(seen.round, seen), seen):
             raise UserError(
-                f"round {seen[0].round}: the server sees the upload of each client, not their mean; attack them as they are"
+                f"round {seen.round}: the server sees the upload of each client, not their mean; attack them as they are"
             )
+
+
+def same_upload(first: Observation, second: Observation) -> bool:
+    """Return whether two clients' uploads of a round are one and the same."""
+    if first.round != second.round:
+        return False
+    pairs = zip(first.upload, second.upload, strict=True)
+    return all(
+        torch.equal(value, theirs.tensors()[name]) for own, theirs in pairs for name, value in own.tensors().items()
+    )

@@ -103,8 +103,8 @@ class PropertyInference(Inference):
         steps: steps of its training, of 16 images each, at most: more take longer and teach no more.
         mechanism: of shadow clients' entangled uploads; the protocol is public.
         penalty: strength of the regression's L2 penalty.
-        encodings: of mixtures: ``sent``, so that they name classes in clear, or ``hidden``: they say nothing, and which classes
-            a client holds is learned from the mixture alone (the answer to ``hide-labels``).
+        encodings: of mixtures: ``sent``, so that they name classes in clear, or ``hidden``: they say nothing, and which
+            classes a client holds is learned from the mixture alone (the answer to ``hide-labels``).
     """
 
     question: Literal["auto", "holds", "majority", "share"] = "auto"
