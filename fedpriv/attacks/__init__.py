@@ -20,6 +20,7 @@ ATTACKS = Registry(
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",
         "inverting-gradients": "fedpriv.attacks.gradients.inverting_gradients:InvertingGradients",
         "gradient-dip": "fedpriv.attacks.gradients.inverting_gradients:GradientDip",
+        "untransform": "fedpriv.attacks.recover.transformation:TransformationSearch",
         "demix": "fedpriv.attacks.gradients.separation_of_mixtures:MixtureSeparation",
         "pooled": "fedpriv.attacks.gradients.pooled:PooledBatch",
         "disaggregate": "fedpriv.attacks.recover.disaggregation:Disaggregation",

@@ -27,8 +27,8 @@ class Mixup(Defense):
     as they are, in which clients trained with ``signs`` do badly. A batch of one image is trained on as it is but for
     the signs; so is each image that an order happens to leave in place.
 
-    Gradients give away x' and the mixed labels, which tell the weights, so that ``demix`` separates a batch's images (Carlini
-    et al. 2021, Is Private Learning Possible with Instance Encoding?, do so for many published encodings).
+    Gradients give away x' and the mixed labels, which tell the weights, so that ``demix`` separates a batch's images
+    (Carlini et al. 2021, Is Private Learning Possible with Instance Encoding?, do so for many published encodings).
 
     Attributes:
         images: k >= 2.
@@ -54,7 +54,7 @@ class Mixup(Defense):
             ("model", "small-model"),
             {"labels": "joint"},
             where={"signs": True},
-            note="finds the encoded batch with its soft labels; signs drawn at random for every pixel of one step are not undone",
+            note="finds the encoded batch with its soft labels; signs of single pixels are not undone",
         ),
         Answer(note="they find what was trained on, which is mixed"),
     )

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
+from fedpriv.algebra.augmentations import AUGMENTATIONS, read_policy
 from fedpriv.defenses.mixup import Mixup, bounded_weights, mixed_step
-from fedpriv.defenses.transform import AUGMENTATIONS, Transform, read_policy, transform
+from fedpriv.defenses.transform import Transform, transform
 from fedpriv.federation.defense import Work, plain_step
 from fedpriv.models.build import build_model
 from fedpriv.util.seeds import generator
@@ -17,7 +18,7 @@ from fedpriv.util.seeds import generator
 
 def test_the_published_policy_is_what_the_authors_table_says():
     assert len(AUGMENTATIONS) == 50
-    names = [[AUGMENTATIONS[number] for number in policy] for policy in read_policy(Transform().policy)]
+    names = [[AUGMENTATIONS[number] for number in policy] for policy in read_policy(Transform().policy, "policy")]
     assert names == [
         [("translate-x", 9), ("contrast", 6), ("translate-y", 2)],
         [("translate-y", 3), ("contrast", 7), ("contrast", 7)],

@@ -1,0 +1,146 @@
+"""The attack adapted to transformed inputs: match what was trained on, then try all that the policy can have done to it.
+
+An update tells the image x' that the client trained on, not the image x that it holds. The policy is public: x' = T(x),
+with T one of few compositions of augmentations, signs and random crops. Each candidate T is undone as far as that goes:
+
+    score(T) = sum of squares where T would have left black  +  h w mean over known pixels of (T^-1(x') - nearest)^2,
+
+nearest being the mean over the k nearest of the attacker's own images, of the class where that is known: that images look
+like images is all that tells a picture from its mirror image or from a brighter one. What T cut off is filled from these
+images.
+
+Derived here, against Gao et al. (ATS), CVPR 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signed, undone
+from fedpriv.attacks.contract import Attack, AttackProblem
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.observation import Needs, Reconstruction
+from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
+
+_OWN_IMAGES = ("same_domain", "other_domain")
+_CALLS = 20
+"""Steps in a call of L-BFGS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformationSearch(Attack):
+    """Match a client's update, then undo the transformation that explains the image found best.
+
+    A target is an upload as a whole; its images are those of its steps before they were transformed.
+
+    Attributes:
+        search: what finds the transformed images: ``inverting-gradients`` or ``dlg``.
+        iterations: of the search; ``dlg`` makes a call of L-BFGS of every twenty.
+        restarts: of the search.
+        policy: of the defense, as it is written there.
+        crop: whether the defense crops and mirrors first.
+        nearest: own images k that an image is held against.
+    """
+
+    search: Literal["inverting-gradients", "dlg"] = "inverting-gradients"
+    iterations: Annotated[int, Ge(1)] = 2000
+    restarts: Annotated[int, Ge(1)] = 1
+    policy: str = PUBLISHED
+    crop: bool = True
+    nearest: Annotated[int, Ge(1)] = 5
+
+    name = "untransform"
+    summary = "images whose gradient is the uploaded one, with a policy of augmentations undone"
+    targets = NETWORKS
+    unit = "upload"
+    budget = "iterations"
+    only_by_name = True
+    needs = Needs(batch=True, attacker_data=_OWN_IMAGES)
+    requirements_by_kind = ((EXTRACTORS, Needs(extractor=("white_box",), batch=True, attacker_data=_OWN_IMAGES)),)
+
+    def __post_init__(self) -> None:
+        read_policy(self.policy, f"attack {self.name!r}")
+
+    def run(self, problem: AttackProblem) -> Reconstruction:
+        """Search for what was trained on, and undo what was done to it."""
+        found = self._searching().run(problem)
+        knowledge = problem.knowledge
+        assert knowledge.public_images is not None
+        own, classes = knowledge.public_images.cpu(), knowledge.public_labels
+        images = found.images.cpu().clone()
+        for row, labels in zip(images, found.labels.tolist(), strict=True):
+            for place, label in enumerate(labels):
+                alike = own if classes is None or not bool((classes == label).any()) else own[classes.cpu() == label]
+                row[place] = self.untransformed(row[place], alike)
+        return replace(found, images=images.to(found.images))
+
+    def untransformed(self, image: Tensor, own: Tensor) -> Tensor:
+        """Return an image ``(c, h, w)`` with the likeliest transformation undone, given own images ``(p, c, h, w)``."""
+        best: tuple[float, Tensor] | None = None
+        for policy in read_policy(self.policy, f"attack {self.name!r}"):
+            for found, known, contradiction in self._candidates(image, policy):
+                filled, distance = completed(found, known, own, self.nearest)
+                scores = contradiction + distance
+                lowest = int(scores.argmin())
+                if best is None or float(scores[lowest]) < best[0]:
+                    best = float(scores[lowest]), filled[lowest]
+        assert best is not None
+        return best[1].clamp(0, 1)
+
+    def _candidates(self, image: Tensor, policy: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for signs in product(*[(1, -1) if signed(number) else (1,) for number in policy]):
+            now, known, contradiction = image, torch.ones_like(image[0], dtype=torch.bool), 0.0
+            for number, sign in zip(reversed(policy), reversed(signs), strict=True):
+                now, there, left = undone(now, number, sign)
+                moved, _, _ = undone(known[None].float(), number, sign) if bool((~there).any()) else (known[None], 0, 0)
+                known, contradiction = (moved[0] > 0.5) & there, contradiction + left
+            if self.crop:
+                yield uncropped(now, known, contradiction)
+            else:
+                yield now[None], known[None], torch.tensor([contradiction])
+
+    def _searching(self) -> Attack:
+        if self.search == "dlg":
+            return DeepLeakage(outer_steps=-(-self.iterations // _CALLS), restarts=self.restarts)
+        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
+
+
+def uncropped(image: Tensor, known: Tensor, contradiction: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return all images ``(K, c, h, w)`` that one can have been cropped and mirrored from, known pixels, contradictions."""
+    height, width = image.shape[1:]
+    down, across = margins(height, width)
+    images, masks, left = [], [], []
+    for turned, seen in ((image, known), (image.flip(2), known.flip(1))):
+        wide = pad(turned, (across, across, down, down))
+        there = pad(seen.float(), (across, across, down, down)) > 0
+        for top, side in product(range(2 * down + 1), range(2 * across + 1)):
+            images.append(wide[:, top : top + height, side : side + width])
+            masks.append(there[top : top + height, side : side + width])
+            # Moved back by (down - top, across - side): what falls off the other edge had been black.
+            kept = torch.zeros_like(seen)
+            rows = slice(max(0, top - down), height + min(0, top - down))
+            columns = slice(max(0, side - across), width + min(0, side - across))
+            kept[rows, columns] = True
+            left.append(contradiction + float((turned.square() * (seen & ~kept)).sum()))
+    return torch.stack(images), torch.stack(masks), torch.tensor(left)
+
+
+def completed(images: Tensor, known: Tensor, own: Tensor, nearest: int) -> tuple[Tensor, Tensor]:
+    """Return images ``(K, c, h, w)`` with unknown pixels filled from own ones, and scaled squared distances ``(K,)``."""
+    mask = known[:, None].expand_as(images).flatten(1).to(images)
+    seen, others = images.flatten(1) * mask, own.flatten(1)
+    squares = seen.square().sum(1)[:, None] - 2 * seen @ others.T + mask @ others.square().T
+    closest = squares.topk(min(nearest, len(own)), dim=1, largest=False).indices
+    typical = others[closest].mean(1)
+    off = ((seen - typical) * mask).square().sum(1) / mask.sum(1).clamp_min(1) * mask.shape[1]
+    off = torch.where(mask.sum(1) > 0, off, torch.inf)
+    return (seen + (1 - mask) * typical).view_as(images), off
