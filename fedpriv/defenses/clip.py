@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import NETWORKS, VECTORS
+from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LIKENESS, NETWORKS, VECTORS
 from fedpriv.defenses.shared.signals import changed, norm, require, signal
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -45,6 +45,9 @@ class Clip(Defense):
         Answer(("dip", "pixels"), VECTORS, {"match": "direction"}, note=_EXACT),
         Answer(("joint",), ("prototype",), {"match": "direction"}, note=_EXACT),
         Answer(("inverting-gradients", "gradient-dip"), NETWORKS, note=_EXACT),
+        LIKENESS,
+        CLASS_IDS,
+        COMPARED,
     )
 
     def check(self, plan: ProtectionPlan) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 from torch import Tensor
 
+from fedpriv.defenses.shared.adapted import UNTOUCHED
 from fedpriv.defenses.shared.signals import refuse_false_labels, require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -38,6 +39,7 @@ class CountFloor(Defense):
     guarantee: ClassVar[str] = "each uploaded mean is over at least k images; no bound on what it tells about one"
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("joint",), ("prototype",), note="inverts all images of a class together"),
+        UNTOUCHED,
     )
 
     def check(self, plan: ProtectionPlan) -> None:

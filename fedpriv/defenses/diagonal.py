@@ -57,6 +57,9 @@ class Diagonal(Defense):
             note="puts the blocks of several rounds together",
         ),
         Answer(
+            ("unmix",), ("entangled",), {"zeros": "missing"}, note="unmixes each block from the rounds that show it"
+        ),
+        Answer(
             ("dip",),
             ("representation", "prototype"),
             {"match": "nonzero"},

@@ -13,7 +13,7 @@ from fedpriv.defenses.clip import clip_rows
 from fedpriv.defenses.count_floor import drop_small_classes
 from fedpriv.defenses.noise import standard_noise
 from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
-from fedpriv.defenses.shared.adapted import AVERAGED, MOST_LIKELY
+from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY
 from fedpriv.defenses.shared.gaussian import clipped_and_noisy
 from fedpriv.defenses.shared.signals import changed, in_clear, refuse_false_labels, require
 from fedpriv.federation.answer import Answer
@@ -72,7 +72,7 @@ class DPNoise(Defense):
     guarantee: ClassVar[str] = (
         "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
     )
-    answers: ClassVar[tuple[Answer, ...]] = (*AVERAGED, MOST_LIKELY)
+    answers: ClassVar[tuple[Answer, ...]] = (*AVERAGED, MOST_LIKELY, LIKENESS, CLASS_IDS, COMPARED)
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):

@@ -13,6 +13,7 @@ from torch.nn.utils import get_total_norm
 
 from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multiplier_for
 from fedpriv.defenses.shared.signals import in_clear
+from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.build import extractor_batch_norms
 from fedpriv.models.split import Blueprint
@@ -73,7 +74,11 @@ class DPSGD(Defense):
     guarantee: ClassVar[str] = (
         "(epsilon, delta)-DP of the trained weights over all rounds, L2, one image more or less at a client"
     )
-    unanswered: ClassVar[str] = "the guarantee is meant to hold against every attack"
+    answers: ClassVar[tuple[Answer, ...]] = (
+        Answer(
+            note="what is guaranteed holds against any attack; fedpriv audit-dp holds the epsilon to what canaries show"
+        ),
+    )
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Lt
 
 from fedpriv.algebra.gaussian_mechanism import ImpliedEpsilon, implied_epsilon
-from fedpriv.defenses.shared.adapted import MOST_LIKELY
+from fedpriv.defenses.shared.adapted import LIKENESS, MOST_LIKELY
 from fedpriv.defenses.shared.gaussian import clipped_and_noisy
 from fedpriv.defenses.shared.signals import in_clear, require
 from fedpriv.federation.answer import Answer
@@ -47,7 +47,7 @@ class LocalDp(Defense):
         "(epsilon, delta)-DP of a client's update, L2, by replacement of all its images: the epsilon that clip and noise "
         "imply, which need not be the one claimed"
     )
-    answers: ClassVar[tuple[Answer, ...]] = (MOST_LIKELY,)
+    answers: ClassVar[tuple[Answer, ...]] = (MOST_LIKELY, LIKENESS)
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no updates."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import AVERAGED
+from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY, NETWORKS
 from fedpriv.defenses.shared.signals import require, rms, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -41,7 +41,21 @@ class Noise(Defense):
     name: ClassVar[str] = "noise"
     source: ClassVar[str] = "Zhu et al., NeurIPS 2019 (noisy gradients)"
     guarantee: ClassVar[str] = "none (heuristic)"
-    answers: ClassVar[tuple[Answer, ...]] = AVERAGED
+    answers: ClassVar[tuple[Answer, ...]] = (
+        *AVERAGED,
+        Answer(
+            ("dlg", "inverting-gradients", "gradient-dip"),
+            NETWORKS,
+            {"match": "relative"},
+            where={"unit": "rms"},
+            note="every tensor has noise of its own size, and counts by it",
+        ),
+        replace(MOST_LIKELY, where={"unit": "absolute"}),
+        LIKENESS,
+        CLASS_IDS,
+        COMPARED,
+        Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
+    )
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no signal."""

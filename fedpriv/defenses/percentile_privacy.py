@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import NETWORKS
+from fedpriv.defenses.shared.adapted import LIKENESS, NETWORKS
 from fedpriv.defenses.shared.signals import changed, require, signal
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -52,6 +52,7 @@ class PercentilePrivacy(Defense):
             {"match": "censored"},
             note="takes zeros for small entries, and the largest for truncated ones",
         ),
+        LIKENESS,
     )
 
     def check(self, plan: ProtectionPlan) -> None:

@@ -48,6 +48,7 @@ class Precode(Defense):
             note="leaves the random layers out",
             source="Scheliga et al. 2022, arXiv 2208.04767",
         ),
+        Answer(note="the bottleneck draws anew, but is no secret: the server that has the network has it"),
     )
 
     def blueprint(self, blueprint: Blueprint) -> Blueprint:

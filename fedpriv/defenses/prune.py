@@ -10,7 +10,7 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import NETWORKS, VECTORS
+from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LIKENESS, NETWORKS, VECTORS
 from fedpriv.defenses.shared.signals import is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -45,6 +45,9 @@ class Prune(Defense):
         Answer(("dip", "pixels"), VECTORS, {"match": "pruned"}, note=_SENT),
         Answer(("joint",), ("prototype",), {"match": "pruned"}, note=_SENT),
         Answer(("dlg", "inverting-gradients", "gradient-dip"), NETWORKS, {"match": "sent"}, note=_SENT),
+        LIKENESS,
+        CLASS_IDS,
+        COMPARED,
     )
 
     def check(self, plan: ProtectionPlan) -> None:

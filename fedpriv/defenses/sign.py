@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.defenses.quantise import coded
-from fedpriv.defenses.shared.adapted import NETWORKS
+from fedpriv.defenses.shared.adapted import LIKENESS, NETWORKS
 from fedpriv.defenses.shared.signals import require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -40,6 +40,7 @@ class Sign(Defense):
             {"match": "signs"},
             note="compare smooth signs of candidates",
         ),
+        LIKENESS,
     )
 
     def check(self, plan: ProtectionPlan) -> None:

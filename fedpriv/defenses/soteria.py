@@ -48,6 +48,7 @@ class Soteria(Defense):
             {"ignore": "head.weight"},
             note="match all other layers",
         ),
+        Answer(("head-update",), ("classifier",), {"match": "nonzero"}, note="inverts the columns that are left"),
     )
 
     def check(self, plan: ProtectionPlan) -> None:

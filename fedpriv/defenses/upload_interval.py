@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
+from fedpriv.defenses.shared.adapted import UNTOUCHED
 from fedpriv.defenses.shared.signals import require
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -32,6 +33,7 @@ class UploadInterval(Defense):
     guarantee: ClassVar[str] = "none; 1 / k as many uploads"
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("unmix",), ("entangled",), note="least squares over the uploads there are"),
+        UNTOUCHED,
     )
 
     def check(self, plan: ProtectionPlan) -> None:

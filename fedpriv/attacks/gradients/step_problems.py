@@ -100,8 +100,9 @@ class GradientMatching(Attack):
         ignore: parameters whose gradients are left out of the comparison, because a defense changed them: patterns of
             names, joined by +, for example ``head.weight`` or ``bottleneck.*+head.*``.
         match: what of the rest is compared: ``all`` entries, only those ``sent`` (not zero: the answer to pruning), their
-            ``signs`` (the answer to ``sign``), or all as far as a ``censored`` update tells of them (the answer to
-            ``percentile-privacy``); see :mod:`fedpriv.attacks.read.sent_entries`.
+            ``signs`` (the answer to ``sign``), all as far as a ``censored`` update tells of them (the answer to
+            ``percentile-privacy``), or all ``relative`` to each tensor's size (the answer to ``noise``); see
+            :mod:`fedpriv.attacks.read.sent_entries`.
     """
 
     restarts: Annotated[int, Ge(1)] = 1
@@ -319,7 +320,12 @@ def restricted(attack: str, step: LocalStep, match: GradientMatch) -> LocalStep:
             f"attack {attack!r}: match={match}: a low-rank upload is not pruned entry by entry; drop the option"
         )
     entries = sent_entries(step.gradient, match)
-    return step if entries is None else replace(step, project=entries)
+    if entries is None:
+        return step
+    if entries.relative is not None:
+        sized = {name: value[0] for name, value in entries(entries.wanted).items()}
+        return replace(step, gradient=sized, project=entries)
+    return replace(step, project=entries)
 
 
 def known_labels(attack: str, target: TargetId, step: LocalStep, knowledge: Knowledge, facts: BatchFacts) -> Tensor:

@@ -7,6 +7,9 @@ leaves them out. An update of signs is compared with the signs of candidates, ma
 An update without its smallest entries and with its large ones truncated is *censored*: of what is zero it says that it was
 below the smallest magnitude sent, of what has the largest magnitude that it was that or more. Candidates in keeping with
 that are not pulled anywhere; others are, from however far.
+
+Noise in proportion to each tensor leaves small tensors as clear as large ones, which decide alone where all entries count
+alike. Taken *relative* to its root mean square in the update, every tensor has noise of one size.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-GradientMatch = Literal["all", "sent", "signs", "censored"]
-"""The compared part of an update: ``all`` entries; those ``sent``, which are not zero (``prune``); their ``signs``; or all
-as far as a ``censored`` update tells of them (``percentile-privacy``)."""
+GradientMatch = Literal["all", "sent", "signs", "censored", "relative"]
+"""The compared part of an update: ``all`` entries; those ``sent``, which are not zero (``prune``); their ``signs``; all as
+far as a ``censored`` update tells of them (``percentile-privacy``); or all ``relative`` to the tensor's size (``noise``)."""
 
 _SMOOTH = 0.03
 """Width of the smooth sign, in root mean squares of the candidate's gradient."""
@@ -40,16 +43,20 @@ class SentEntries:
         signs: whether it holds signs times one magnitude a tensor. Candidates' entries g then become
             ``magnitude * g / sqrt(g^2 + (0.03 rms(g))^2)``, with rms(g) over the entries that were sent.
         limits: ``(N, 2)`` smallest and largest magnitude sent, over all tensors, where updates are censored; else None.
+        relative: name -> what a tensor is divided by ``(N, 1, ...)``; None for nothing.
     """
 
     wanted: Mapping[str, Tensor]
     signs: bool = False
     limits: Tensor | None = None
+    relative: Mapping[str, Tensor] | None = None
 
     def __call__(self, gradient: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the projection of gradients ``(N, ...)`` by name."""
         if self.limits is not None:
             return {name: censored(value, self.wanted[name], self.limits) for name, value in gradient.items()}
+        if self.relative is not None:
+            return {name: value / self.relative[name] for name, value in gradient.items()}
         found = {}
         for name, value in gradient.items():
             sent = self.wanted[name] != 0
@@ -69,6 +76,8 @@ def sent_entries(gradient: Mapping[str, Tensor], match: GradientMatch) -> SentEn
     if match == "all":
         return None
     wanted = {name: value.unsqueeze(0) for name, value in gradient.items()}
+    if match == "relative":
+        return SentEntries(wanted, relative={name: _size(value) for name, value in wanted.items()})
     return SentEntries(wanted, match == "signs", _limits(gradient) if match == "censored" else None)
 
 
@@ -91,6 +100,12 @@ def censored(gradient: Tensor, wanted: Tensor, limits: Tensor) -> Tensor:
     return torch.where(wanted == 0, beyond, torch.where(truncated, shortened, gradient))
 
 
+def _size(gradient: Tensor) -> Tensor:
+    """Return the root mean square of each row of ``(N, ...)``, which broadcasts; one where all is zero."""
+    size = gradient.square().flatten(1).mean(1).sqrt().view(-1, *[1] * (gradient.dim() - 1))
+    return torch.where(size > 0, size, 1.0)
+
+
 def _limits(gradient: Mapping[str, Tensor]) -> Tensor:
     """Return the smallest magnitude that is not zero, and the largest, over all tensors ``(1, 2)``; zeros for none."""
     magnitudes = torch.cat([value.detach().abs().flatten() for value in gradient.values()])
@@ -102,4 +117,6 @@ def stacked_entries(projections: Sequence[SentEntries]) -> SentEntries:
     """Return the projections of several updates of the same parameters as one."""
     wanted = {name: torch.cat([one.wanted[name] for one in projections]) for name in projections[0].wanted}
     limits = [one.limits for one in projections if one.limits is not None]
-    return SentEntries(wanted, projections[0].signs, torch.cat(limits) if limits else None)
+    sizes = [one.relative for one in projections if one.relative is not None]
+    relative = {name: torch.cat([one[name] for one in sizes]) for name in sizes[0]} if sizes else None
+    return SentEntries(wanted, projections[0].signs, torch.cat(limits) if limits else None, relative)

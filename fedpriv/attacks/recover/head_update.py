@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, TargetId
+from fedpriv.attacks.optim.objectives import Match
 from fedpriv.attacks.read.target_features import rounds_of
 from fedpriv.attacks.read.updates import require_facts
 from fedpriv.attacks.recover.closed_form import (
@@ -40,7 +42,13 @@ class HeadUpdate(RecoverThenInvert):
 
     A target is one class of one client; its ``label`` names the class where labels are given, else its ``index`` counts
     the classes that the update speaks of, ascending. All rounds handed over are solved together.
+
+    Attributes:
+        match: what of the recovered vectors is believed, by all inversions but ``decoder``: ``nonzero`` where columns of the
+            update were zeroed (the answer to ``soteria``); see :data:`fedpriv.attacks.optim.objectives.Match`.
     """
+
+    match: Match = "vector"
 
     name = "head-update"
     summary = "class means solved for from a classifier's update, then inverted"
@@ -51,6 +59,10 @@ class HeadUpdate(RecoverThenInvert):
         """Solve for the class means of every attacked client."""
         solved = {k: recover_from_head(problem.observations, k, problem.knowledge) for k in problem.clients}
         return class_means(solved, problem.targets)
+
+    def inverter(self, knowledge: Knowledge, **options: Any) -> Attack:
+        """Return the inversion, which believes of the recovered vectors what ``match`` says."""
+        return super().inverter(knowledge, **options, match=self.match)
 
 
 MeansOfClasses = tuple[ClassMeans, Tensor]

@@ -5,7 +5,7 @@ not unknown: the protocol says how weights are drawn, u_c / sum_k u_k with u uni
 there are classes. So the weights are latent variables.
 
 1. Their expectation given what was sent. Of draws whose largest entry is known, mean and covariance are taken from
-   simulated draws; an encoding that is not one-hot is not believed, and leaves those of all draws.
+   simulated draws.
 2. Prototypes, by the posterior of :mod:`fedpriv.attacks.recover.round_posterior` under these weights.
 3. Weights anew, given prototypes: w_t maximises
 
@@ -13,6 +13,10 @@ there are classes. So the weights are latent variables.
 
    with m_t, C_t of step 1 and s_t the mean square that is left, what is not known of w and P included: early uploads, whose
    prototypes were others, leave much and keep their expectation. Then step 2 again.
+
+Where the attacker has images, step 3 comes first, with their class means for prototypes, and step 2 last. An encoding that
+is not one-hot is noise and names no class; where there are no images either, nothing says which classes make which mixture,
+and encodings are taken as they are.
 
 Derived here from FedRE's equations 7-12.
 """
@@ -47,10 +51,18 @@ def infer_hidden(sent: Uploads, shapes: Shapes) -> tuple[RoundPosterior, Tensor]
     The weights ``(T, m)`` are float64 distributions.
     """
     means, spreads = expected_weights(sent.weights)
+    guesses = [shape.rows for shape in shapes(sent) if shape.leads is None]
+    if guesses:
+        weights = _likely_weights(sent.features, guesses[0], torch.zeros(len(guesses[0])), means, spreads)
+        uploads = replace(sent, weights=weights)
+        return infer(uploads, shapes(uploads)), weights
+    if not one_hot(sent.weights):
+        return infer(sent, shapes(sent)), sent.weights
     uploads = replace(sent, weights=means)
     found = infer(uploads, shapes(uploads))
     for _ in range(SWEEPS if sent.weights.shape[1] > 1 else 0):
-        uploads = replace(sent, weights=_likely_weights(sent.features, found, means, spreads))
+        weights = _likely_weights(sent.features, found.prototypes, found.distance, means, spreads)
+        uploads = replace(sent, weights=weights)
         found = infer(uploads, shapes(uploads))
     return found, uploads.weights
 
@@ -63,7 +75,7 @@ def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:
     n_classes = sent.shape[1]
     draws = torch.rand(_DRAWS, n_classes, generator=generator(0, "hidden weights"), dtype=torch.float64)
     draws = draws / draws.sum(1, keepdim=True)
-    if not bool(((sent > 0).sum(1) == 1).all()):
+    if not one_hot(sent):
         return _moments(draws, len(sent))
     largest = draws.argmax(1, keepdim=True)
     found = [
@@ -75,20 +87,25 @@ def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([mean for mean, _ in found]), torch.cat([spread for _, spread in found])
 
 
+def one_hot(sent: Tensor) -> bool:
+    """Return whether every encoding ``(T, m)`` names one class alone."""
+    return bool(((sent > 0).sum(1) == 1).all())
+
+
 def _moments(draws: Tensor, times: int) -> tuple[Tensor, Tensor]:
     spread = torch.cov(draws.T).view(draws.shape[1], draws.shape[1])
     return draws.mean(0).expand(times, -1).clone(), spread.expand(times, -1, -1).clone()
 
 
-def _likely_weights(features: Tensor, found: RoundPosterior, means: Tensor, spreads: Tensor) -> Tensor:
-    """Return the likeliest weights ``(T, m)`` of mixtures ``(T, d)`` of prototypes that are known so far."""
-    n_classes, width = found.prototypes.shape
-    prototypes = found.prototypes.double()
+def _likely_weights(features: Tensor, known: Tensor, distance: Tensor, means: Tensor, spreads: Tensor) -> Tensor:
+    """Return the likeliest weights ``(T, m)`` of mixtures ``(T, d)`` of prototypes ``(m, d)``, known up to a distance."""
+    n_classes, width = known.shape
+    prototypes = known.double()
     ridge = _RIDGE / n_classes**2 * torch.eye(n_classes, dtype=torch.float64)
     precision = torch.linalg.inv(spreads + ridge)
     expected = torch.einsum("tij,tj->ti", precision, means)
     gram, seen = prototypes @ prototypes.T, features @ prototypes.T
-    doubt = found.distance.double().square() / width
+    doubt = distance.double().square() / width
     least = _LEAST_LEFT * features.square().mean().clamp_min(1e-30)
     weights, left = means, (features - means @ prototypes).square().mean(1).clamp_min(least)
     for _ in range(_REFINEMENTS):

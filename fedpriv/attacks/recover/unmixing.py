@@ -33,7 +33,7 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, TargetId
 from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import rounds_of
-from fedpriv.attacks.recover.hidden_weights import infer_hidden
+from fedpriv.attacks.recover.hidden_weights import Shapes, infer_hidden
 from fedpriv.attacks.recover.round_posterior import Shape, Uploads, infer
 from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape_of_means
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
@@ -68,12 +68,15 @@ class UnmixedInversion(RecoverThenInvert):
         weights: ``sent`` as label encodings, or ``hidden``: encodings name the class of largest weight at most, and weights
             are found with the prototypes (the answer to ``hide-labels``); of the posterior alone. See
             :mod:`fedpriv.attacks.recover.hidden_weights`.
+        zeros: ``sent``; or ``missing``: a coordinate that is zero was not sent in that round (the answer to ``diagonal``),
+            and coordinates are unmixed from the rounds that show them.
     """
 
     prior: Literal["auto", "images", "none"] = "auto"
     head: bool = True
     family: Model = "posterior"
     weights: Literal["sent", "hidden"] = "sent"
+    zeros: Literal["sent", "missing"] = "sent"
     iterations: Annotated[int, Ge(1)] = 100
 
     name = "unmix"
@@ -143,9 +146,26 @@ class UnmixedInversion(RecoverThenInvert):
             of_head = [] if rows is None else [shape_of_head(mixed, rows, classes)]
             return of_head + ([] if means is None else [shape_of_means(mixed, means)])
 
+        if self.zeros == "missing":
+            return ClientUnmixed(_unmixed_by_block(uploads, shapes), classes)
         hidden = self.weights == "hidden"
         found = infer_hidden(uploads, shapes)[0] if hidden else infer(uploads, shapes(uploads))
         return ClientUnmixed(found.prototypes, classes, found.distance, found.directions)
+
+
+def _unmixed_by_block(uploads: Uploads, shapes: Shapes) -> Tensor:
+    """Return the prototypes ``(m, d)`` of coordinates that each round shows some of; zero where none does."""
+    found = torch.zeros(uploads.weights.shape[1], uploads.features.shape[1])
+    patterns, member = (uploads.features != 0).T.unique(dim=0, return_inverse=True)
+    whole = shapes(uploads)
+    for number, shown in enumerate(patterns):
+        if not bool(shown.any()):
+            continue
+        columns = (member == number).nonzero().flatten()
+        part = Uploads(uploads.features[shown][:, columns], uploads.weights[shown], uploads.rounds[shown])
+        cut = [Shape(own.rows[:, columns], own.mixed[shown][:, columns]) for own in whole]
+        found[:, columns] = infer(part, cut).prototypes
+    return found
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,34 @@ from fedpriv.federation.answer import Answer
 VECTORS = ("representation", "prototype", "entangled")
 """Kinds of upload that hold vectors of the representation's space."""
 
+LAYERS = ("classifier", "angle-matrix")
+"""Kinds of upload that hold the update of a single layer."""
+
 NETWORKS = ("model", "small-model", "extractor")
 """Kinds of upload whose difference from the broadcast is an update of a network."""
+
+LIKENESS = Answer(
+    ("membership",),
+    LAYERS,
+    note="as it is: the cosine between update and a candidate's gradient, which no length moves and noise or gaps blur only",
+)
+"""Membership by the direction of the update."""
+
+CLASS_IDS = Answer(
+    ("class-inversion",),
+    ("logits",),
+    {"match": "class"},
+    note="goes by the class ids, which are sent as they are",
+)
+
+UNTOUCHED = Answer(note="what is sent is as it was")
+"""Of defenses that leave out some uploads, or some rows, and change no other."""
+
+COMPARED = Answer(
+    ("property", "membership"),
+    ("kernel", "public-logits"),
+    note="as they are: compare clients with one another, by all entries together",
+)
 
 AVERAGED = (
     Answer(("unmix",), ("entangled",), note="least squares over rounds"),

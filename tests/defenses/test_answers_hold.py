@@ -1,0 +1,144 @@
+"""Answers that are attacks as they stand: they cope with the defense at its default strength, and find nothing in noise."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, sigmoid_net
+from torch.nn.functional import cross_entropy
+
+from fedpriv.attacks.gradients.dlg import DeepLeakage
+from fedpriv.attacks.infer.membership_update import update_scores
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.attacks.recover.unmixing import UnmixedInversion
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.wire.payloads import AngleMatrix, Classifier, Entangled
+
+WIDTH, N_CLASSES, MEMBERS = 64, 6, 8
+
+
+def build(text):
+    return DefensePipeline(build_defenses([parse_choice(text)]))
+
+
+def defended(text, message, broadcast, *, round_=1, client=0):
+    sender = Sender(round_, client, N_CLASSES, torch.arange(N_CLASSES), broadcast, rounds=20)
+    return build(text).upload(message, sender, seed=0)
+
+
+# ---------------------------------------------------------------- membership by the direction of a layer's update
+
+
+def candidates(seed):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(2 * MEMBERS, 1, 1, WIDTH, generator=rng), torch.randint(N_CLASSES, (2 * MEMBERS,), generator=rng)
+
+
+def step(kind, images, labels, seed=0):
+    """One step of a client on its members, on a head or on an angle matrix under a private head."""
+    rng = torch.Generator().manual_seed(100 + seed)
+    head = (0.3 * torch.randn(N_CLASSES, WIDTH, generator=rng), torch.zeros(N_CLASSES))
+    rows = images.flatten(1)
+    if kind == "classifier":
+        before = Classifier({"weight": head[0], "bias": head[1]})
+        weight, bias = (value.clone().requires_grad_() for value in head)
+        gradients = torch.autograd.grad(cross_entropy(rows @ weight.T + bias, labels), (weight, bias))
+        moved = [value - 0.5 * gradient for value, gradient in zip(head, gradients, strict=True)]
+        return Classifier(dict(zip(("weight", "bias"), moved, strict=True))), before, head
+    before = AngleMatrix(torch.zeros(1, WIDTH, WIDTH))
+    turn = torch.zeros(WIDTH, WIDTH, requires_grad=True)
+    loss = cross_entropy((rows + rows @ turn) @ head[0].T + head[1], labels)
+    (gradient,) = torch.autograd.grad(loss, turn)
+    return AngleMatrix(-0.5 * gradient[None]), before, head
+
+
+def area(text, kind, seed, *, own=True):
+    images, labels = candidates(seed)
+    upload, before, head = step(
+        kind, *((images[:MEMBERS], labels[:MEMBERS]) if own else candidates(seed + 50)), seed=seed
+    )
+    message = defended(text, (upload,), (before,))
+    knowledge = Knowledge(
+        KnowledgeCard(), (1, 1, WIDTH), N_CLASSES, extractors={0: lambda x: x.flatten(1)}, heads={0: head}
+    )
+    scores = update_scores(Observation(1, 0, message, (before,)), 0, images, labels, knowledge)
+    return float((scores[:MEMBERS, None] > scores[None, MEMBERS:]).double().mean())
+
+
+LAYERED = [
+    "clip",
+    "noise",
+    "percentile-privacy",
+    "prune",
+    "sign",
+    "quantise",
+    "local-dp:epsilon=1000",
+    "dp-noise:epsilon=5000",
+]
+
+
+@pytest.mark.parametrize("kind", ["classifier", "angle-matrix"])
+@pytest.mark.parametrize("text", LAYERED)
+def test_members_are_told_by_the_direction_of_a_defended_update(text, kind):
+    areas = [area(text, kind, seed) for seed in range(4)]
+    others = [area(text, kind, seed, own=False) for seed in range(4)]
+    assert sum(areas) / 4 > 0.85
+    assert 0.3 < sum(others) / 4 < 0.7
+
+
+# ---------------------------------------------------------------- networks under noise that differs from layer to layer
+
+
+def test_noise_in_proportion_to_each_tensor_is_matched_in_proportion():
+    model, (images, _) = sigmoid_net(), images_and_labels(4)
+    labels = torch.tensor([3, 7, 1, 5])
+    seen = tuple(
+        replace(one, upload=defended("noise:scale=0.01", one.upload, one.broadcast, client=one.client))
+        for one in clients(model, images, labels)
+    )
+    found = {}
+    for match in ("all", "relative"):
+        attack = DeepLeakage(outer_steps=20, match=match)
+        result = attack(seen, knowledge_of(model, labels), list_targets(seen, "model"), seed=0, device=CPU)
+        found[match] = psnr(result.images[:, 0], images)
+    assert found["relative"].mean() > found["all"].mean() + 1
+    assert found["relative"].mean() > 15
+
+
+# ---------------------------------------------------------------- mixtures of which each round shows some coordinates
+
+
+def mixtures(schedule, rounds=24):
+    rng = torch.Generator().manual_seed(0)
+    prototypes = torch.rand(3, 16, generator=rng) + 1
+    seen = []
+    for number in range(1, rounds + 1):
+        weights = torch.rand(3, generator=rng)
+        weights = weights / weights.sum()
+        whole = Entangled(weights @ prototypes, torch.cat([weights, torch.zeros(N_CLASSES - 3)]))
+        message = defended(f"diagonal:blocks=4,schedule={schedule}", (whole,), (), round_=number)
+        seen.append(Observation(number, 0, message, ()))
+    return tuple(seen), prototypes
+
+
+def error(attack, seen, prototypes):
+    found = attack.unmixed(seen, 0, Knowledge(KnowledgeCard(), (1, 4, 4), N_CLASSES)).prototypes
+    return float((found - prototypes).norm() / prototypes.norm())
+
+
+def test_blocks_of_mixtures_are_put_together_over_rounds():
+    seen, prototypes = mixtures("rotating")
+    assert error(UnmixedInversion(zeros="missing"), seen, prototypes) < 0.05
+    assert error(UnmixedInversion(), seen, prototypes) > 0.5
+
+
+def test_blocks_that_are_never_sent_stay_unknown():
+    seen, prototypes = mixtures("fixed")
+    found = (
+        UnmixedInversion(zeros="missing").unmixed(seen, 0, Knowledge(KnowledgeCard(), (1, 4, 4), N_CLASSES)).prototypes
+    )
+    shown = found.abs().amax(0) > 0
+    assert int(shown.sum()) == 4
+    assert float((found - prototypes)[:, shown].norm() / prototypes[:, shown].norm()) < 0.05
