@@ -63,7 +63,7 @@ def augmented(image: Tensor, number: int, sign: int) -> Tensor:
 
 
 def signed(number: int) -> bool:
-    """Return whether an augmentation has a sign."""
+    """True if an augmentation has a sign."""
     return AUGMENTATIONS[number][0] in _SIGNED
 
 

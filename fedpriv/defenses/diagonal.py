@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks, published_blocks
 from fedpriv.defenses.shared.signals import changed, require
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MAPPINGS, VECTORS, payload_kind
@@ -67,6 +67,7 @@ class Diagonal(Defense):
             note="compares what was sent",
         ),
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse other uploads, and numbers of blocks that do not divide the width."""

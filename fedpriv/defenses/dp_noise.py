@@ -16,7 +16,7 @@ from fedpriv.defenses.shared.accounting import ACCOUNTANT, epsilon, noise_multip
 from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY
 from fedpriv.defenses.shared.gaussian import clipped_and_noisy
 from fedpriv.defenses.shared.signals import changed, in_clear, refuse_false_labels, require
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.models.split import Blueprint
 from fedpriv.util.errors import UserError
@@ -73,6 +73,7 @@ class DPNoise(Defense):
         "(epsilon, delta)-DP over all rounds, L2, by replacement: of a client's images, or of one image given the extractor"
     )
     answers: ClassVar[tuple[Answer, ...]] = (*AVERAGED, MOST_LIKELY, LIKENESS, CLASS_IDS, COMPARED)
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) == (self.epsilon is None):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpriv.algebra.entanglement import Distribution, Mechanism, Normalisation, entangle, sample_weights
 from fedpriv.defenses.shared.signals import require
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import CLASS_MEANS, MIXTURES, SEPARATE
@@ -54,6 +54,7 @@ class Entangle(Defense):
             note="least squares over rounds gives the prototypes back where weights are resampled",
         ),
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads that cannot be mixed, and servers that do not learn from mixtures."""

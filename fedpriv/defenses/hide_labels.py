@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpriv.algebra.simplex import nearest_distribution
 from fedpriv.defenses.noise import laplace
 from fedpriv.defenses.shared.signals import require
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES, payload_kind
@@ -60,6 +60,7 @@ class HideLabels(Defense):
         ),
         Answer(("property",), ("entangled",), {"encodings": "hidden"}, note="learns from the mixture alone"),
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse uploads without a label encoding."""

@@ -12,7 +12,7 @@ from fedpriv.algebra.gaussian_mechanism import ImpliedEpsilon, implied_epsilon
 from fedpriv.defenses.shared.adapted import LIKENESS, MOST_LIKELY
 from fedpriv.defenses.shared.gaussian import clipped_and_noisy
 from fedpriv.defenses.shared.signals import in_clear, require
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import UPDATES
 from fedpriv.wire.payloads import Message
@@ -48,6 +48,7 @@ class LocalDp(Defense):
         "imply, which need not be the one claimed"
     )
     answers: ClassVar[tuple[Answer, ...]] = (MOST_LIKELY, LIKENESS)
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no updates."""

@@ -45,13 +45,13 @@ class Mixup(Defense):
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(
             ("demix",),
-            ("model", "small-model"),
+            ("model", "small-model", "low-rank-model"),
             where={"signs": False},
             note="the gradient of soft labels tells the weights of images of different classes",
         ),
         Answer(
             ("dlg",),
-            ("model", "small-model"),
+            ("model", "small-model", "low-rank-model"),
             {"labels": "joint"},
             where={"signs": True},
             note="finds the encoded batch with its soft labels; signs of single pixels are not undone",

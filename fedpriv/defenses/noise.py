@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import AVERAGED, CLASS_IDS, COMPARED, LIKENESS, MOST_LIKELY, NETWORKS
 from fedpriv.defenses.shared.signals import require, rms, transform
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import SIGNALS
 from fedpriv.wire.payloads import Message
@@ -56,6 +56,7 @@ class Noise(Defense):
         COMPARED,
         Answer(("inverting-gradients", "membership"), ("low-rank-model",), note="as they are: go by direction"),
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no signal."""

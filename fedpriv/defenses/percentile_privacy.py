@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import LIKENESS, NETWORKS
 from fedpriv.defenses.shared.signals import changed, require, signal
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import UPDATES
 from fedpriv.wire.payloads import Message
@@ -54,6 +54,7 @@ class PercentilePrivacy(Defense):
         ),
         LIKENESS,
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no updates."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LIKENESS, NETWORKS, VECTORS
 from fedpriv.defenses.shared.signals import is_signal, require, transform
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import ROWS, UPDATES
 from fedpriv.wire.ledger import Entry
@@ -49,6 +49,7 @@ class Prune(Defense):
         CLASS_IDS,
         COMPARED,
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload neither rows nor updates."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpriv.defenses.quantise import coded
 from fedpriv.defenses.shared.adapted import LIKENESS, NETWORKS
 from fedpriv.defenses.shared.signals import require, transform
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
 from fedpriv.wire.kinds import UPDATES
 from fedpriv.wire.ledger import Entry
@@ -42,6 +42,7 @@ class Sign(Defense):
         ),
         LIKENESS,
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods that upload no updates: representations are hardly ever negative."""

@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from fedpriv.federation.answer import Answer
+from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
 from fedpriv.models.split import SplitModel
 from fedpriv.util.errors import UserError
@@ -50,6 +50,7 @@ class Soteria(Defense):
         ),
         Answer(("head-update",), ("classifier",), {"match": "nonzero"}, note="inverts the columns that are left"),
     )
+    unanswered: ClassVar[str] = NO_OTHERS
 
     def check(self, plan: ProtectionPlan) -> None:
         """Refuse methods whose uploads hold no head, and gradients that are private already."""

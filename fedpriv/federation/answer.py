@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 NOT_EVALUATED = "not evaluated"
+NO_OTHERS = "it fits no others"
+"""What stands in place of a reason where a defense has answers on all kinds of upload that it fits."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def answers_for(answers: Sequence[Answer], kind: str, options: Mapping[str, Any]
 
 
 def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explained: bool = True) -> str:
-    """Return the attacks adapted to a defense, or why there are none, for a reader.
+    """Return the attacks adapted to a defense, or why there are none (on other kinds of upload), for a reader.
 
     >>> answer_sentence([Answer(("joint",), ("prototype",), note="inverts all images of a class together")])
     'joint on prototype uploads: inverts all images of a class together; on others not evaluated'
@@ -71,9 +73,11 @@ def answer_sentence(answers: Sequence[Answer], unanswered: str = "", *, explaine
     """
     if not answers:
         return f"{NOT_EVALUATED}: {unanswered}" if unanswered else NOT_EVALUATED
+    if [answer.kinds for answer in answers] == [None] and not answers[0].attacks:
+        return ": ".join(["the attacks as they are", *([answers[0].explanation] if explained else [])])
     told = [_told(answer, explained) for answer in sorted(answers, key=lambda answer: answer.kinds is None)]
     complete = any(answer.kinds is None for answer in answers)
-    return "; ".join([*told, *([] if complete else [f"on others {NOT_EVALUATED}"])])
+    return "; ".join([*told, *([] if complete else [unanswered or f"on others {NOT_EVALUATED}"])])
 
 
 def _told(answer: Answer, explained: bool) -> str:

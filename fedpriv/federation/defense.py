@@ -156,7 +156,7 @@ class Defense:
         source: paper, equation, year; or ``derived here``.
         guarantee: in words: what is guaranteed, for which neighbourhood, in which norm and unit; or ``none``.
         answers: attacks of this package that are adapted to it; empty where there are none.
-        unanswered: why there are none.
+        unanswered: why there are none, or none on kinds of upload that no answer is about.
         server_view: what the server gets to see: ``each`` upload, or only their ``sum`` over the round's clients.
         encodes: whether it decides how uploads are put on the wire.
     """

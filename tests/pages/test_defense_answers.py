@@ -4,11 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from defense_cases import CASES, OPTIONS, build, fits
 from eval_cases import ABOUT, but, defended
 
 from fedpriv.attacks import ATTACKS, target_names, targets_of
 from fedpriv.defenses import DEFENSES, build_defenses
-from fedpriv.federation.answer import answer_sentence, answers_for
+from fedpriv.federation.answer import NO_OTHERS, Answer, answer_sentence, answers_for
 from fedpriv.federation.defense import defense_facts
 from fedpriv.federation.run_directory import DefenseChoice
 from fedpriv.federation.summary import DefenseFacts
@@ -53,9 +54,9 @@ def counted(defense, attack, target, options=None, of=None):
         ("percentile-privacy", "dlg", "model", {"match": "censored"}, True),
         ("percentile-privacy", "dlg", "model", {"match": "sent"}, False),
         ("upload-interval", "unmix", "entangled", {}, True),
-        ("upload-interval", "dip", "prototype", {}, False),
+        ("upload-interval", "dip", "prototype", {}, True),
         ("count-floor", "joint", "prototype", {}, True),
-        ("count-floor", "joint", "representation", {}, False),
+        ("count-floor", "joint", "representation", {}, True),
         ("quantise", "average", "prototype", {}, True),
         ("quantise", "dip", "prototype", {}, False),
         ("quantise", "dlg", "model", {}, True),
@@ -70,7 +71,21 @@ def counted(defense, attack, target, options=None, of=None):
         ("entangle", "unmix", "prototype", {}, False),
         ("precode", "linear-layer", "model", {}, True),
         ("hide-labels", "dip", "entangled", {}, False),
-        ("dp-sgd", "dlg", "model", {}, False),
+        ("dp-sgd", "dlg", "model", {}, True),
+        ("hide-labels", "unmix", "entangled", {"weights": "sent"}, False),
+        ("hide-labels", "unmix", "entangled", {"weights": "hidden"}, True),
+        ("hide-labels", "membership", "entangled", {"classes": "any"}, True),
+        ("secure-aggregation", "dlg", "model", {}, False),
+        ("secure-aggregation", "pooled", "model", {}, True),
+        ("secure-aggregation", "disaggregate", "extractor", {}, True),
+        ("secure-aggregation", "disaggregate-layer", "classifier", {}, True),
+        ("secure-aggregation", "property", "kernel", {}, True),
+        ("transform", "inverting-gradients", "model", {}, False),
+        ("transform", "untransform", "model", {}, True),
+        ("noise", "class-inversion", "logits", {"match": "class"}, True),
+        ("noise", "class-inversion", "logits", {"match": "output"}, False),
+        ("prune", "membership", "classifier", {}, True),
+        ("soteria", "head-update", "classifier", {"match": "nonzero"}, True),
     ],
 )
 def test_what_counts_as_an_answer(defense, attack, target, options, counts):
@@ -116,13 +131,25 @@ def test_an_answer_names_attacks_that_run_with_its_options_on_the_kinds_it_names
 
 
 @pytest.mark.parametrize("name", sorted(DEFENSES))
-def test_a_defense_without_answers_says_why(name):
+def test_every_defense_is_answered_on_every_kind_of_upload_that_it_fits(name):
     defense = DEFENSES.load(name)
-    assert bool(defense.answers) is not bool(defense.unanswered)
-    assert answer_sentence(defense.answers, defense.unanswered).startswith("not evaluated: ") is not bool(
-        defense.answers
-    )
     assert sum(answer.kinds is None for answer in defense.answers) <= 1
+    assert "not evaluated" not in answer_sentence(defense.answers, defense.unanswered)
+    if any(answer.kinds is None for answer in defense.answers):
+        return
+    for options in OPTIONS.get(name, ("",)):
+        (chosen,) = build(f"{name}:{options}" if options else name)
+        for kind in CASES:
+            if fits((chosen,), kind):
+                made = kind if name != "entangle" else "entangled"
+                assert answers_for(defense.answers, made, plain(chosen)), (options, kind)
+
+
+def test_what_is_not_answered_says_why():
+    alone = Answer(("dip",), ("prototype",))
+    assert answer_sentence([alone]) == "dip on prototype uploads; on others not evaluated"
+    assert answer_sentence([alone], NO_OTHERS) == "dip on prototype uploads; it fits no others"
+    assert answer_sentence((), "nobody tried") == "not evaluated: nobody tried"
 
 
 def test_what_records_say_of_a_defense_is_enough_to_know_its_answers():
@@ -177,8 +204,8 @@ def test_an_attack_on_one_method_is_none_on_another():
 
 def test_kinds_without_an_adapted_attack_and_chains_are_told():
     labels = Labels(method="My models", defense="Weak")
-    (logits,) = defenses([ran("fd", "logits", "class-inversion", NOISE, labels=labels)])
-    assert logits.name == "Weak (noise scale=0.3)"
+    (logits,) = defenses([ran("fd", "logits", "class-inversion", ("sign", {}), labels=labels)])
+    assert logits.name == "Weak (sign)"
     assert logits.guards == ("My models (fd)",)
     assert logits.evaluated == "not evaluated: no attack of this package is adapted to it on logits uploads"
     rows = defenses([ran("fd", "model", "dlg", ("quantise", {}), NOISE, labels=labels)])

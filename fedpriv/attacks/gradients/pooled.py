@@ -25,7 +25,7 @@ from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observatio
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import require_facts
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import WHOLE
+from fedpriv.wire.kinds import UPDATES, WHOLE, Kinds
 
 _CALLS = 20
 """Steps in a call of L-BFGS."""
@@ -49,7 +49,7 @@ class PooledBatch(Attack):
 
     name = "pooled"
     summary = "the images of all clients of a round, as one batch behind the mean of their updates"
-    targets = WHOLE
+    targets = Kinds(lambda kind: WHOLE.test(kind) and UPDATES.test(kind))
     unit = "upload"
     budget = "iterations"
     only_by_name = True
@@ -158,7 +158,7 @@ def refuse_separate(observations: Sequence[Observation]) -> None:
 
 
 def same_upload(first: Observation, second: Observation) -> bool:
-    """Return whether two clients' uploads of a round are one and the same."""
+    """True if two clients' uploads of a round are one and the same."""
     if first.round != second.round:
         return False
     pairs = zip(first.upload, second.upload, strict=True)

@@ -36,7 +36,7 @@ from fedpriv.attacks.recover.angle_update import AngleUpdate
 from fedpriv.attacks.recover.head_update import HeadUpdate
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import EXTRACTORS, LAYERS, MAPPINGS, NETWORKS, UPDATES
+from fedpriv.wire.kinds import EXTRACTORS, LAYERS, MAPPINGS, NETWORKS, UPDATES, Kinds
 from fedpriv.wire.payloads import Message, Payload
 
 _CALLS = 20
@@ -63,7 +63,7 @@ class Disaggregation(Attack):
 
     name = "disaggregate"
     summary = "each client's update from means over changing clients, then its images"
-    targets = NETWORKS
+    targets = Kinds(lambda kind: NETWORKS.test(kind) and UPDATES.test(kind))
     unit = "upload"
     budget = "iterations"
     only_by_name = True

@@ -88,7 +88,7 @@ def expected_weights(sent: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def one_hot(sent: Tensor) -> bool:
-    """Return whether every encoding ``(T, m)`` names one class alone."""
+    """True if every encoding ``(T, m)`` names one class alone."""
     return bool(((sent > 0).sum(1) == 1).all())
 
 
