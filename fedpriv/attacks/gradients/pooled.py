@@ -89,8 +89,9 @@ class PooledBatch(Attack):
     def _searching(self) -> GradientMatching:
         if self.search == "dlg":
             return DeepLeakage(outer_steps=-(-self.iterations // _CALLS), restarts=self.restarts)
-        made = {"inverting-gradients": InvertingGradients, "gradient-dip": GradientDip}[self.search]
-        return made(iterations=self.iterations, restarts=self.restarts)
+        if self.search == "gradient-dip":
+            return GradientDip(iterations=self.iterations, restarts=self.restarts)
+        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,9 @@ class Disaggregation(Attack):
     def _searching(self) -> Attack:
         if self.search == "dlg":
             return DeepLeakage(outer_steps=-(-self.iterations // _CALLS), restarts=self.restarts)
-        made = {"inverting-gradients": InvertingGradients, "linear-layer": LinearLayer}[self.search]
-        return made(iterations=self.iterations, restarts=self.restarts)
+        if self.search == "linear-layer":
+            return LinearLayer(iterations=self.iterations, restarts=self.restarts)
+        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,10 @@ from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signe
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.observation import Needs, Reconstruction
+from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 
-_OWN_IMAGES = ("same_domain", "other_domain")
+_OWN_IMAGES: tuple[DataAccess, ...] = ("same_domain", "other_domain")
 _CALLS = 20
 """Steps in a call of L-BFGS."""
 
