@@ -30,6 +30,7 @@ ATTACKS = Registry(
         "class-inversion": "fedpriv.attacks.invert.class_inversion:ClassInversion",
         "paired-logits": "fedpriv.attacks.invert.paired_logits:PairedLogits",
         "membership": "fedpriv.attacks.infer.membership:MembershipInference",
+        "likelihood-ratio": "fedpriv.attacks.infer.likelihood_ratio:LikelihoodRatio",
         "property": "fedpriv.attacks.infer.property:PropertyInference",
     },
     group="fedpriv.attacks",

@@ -67,12 +67,16 @@ def _show_inferences(result: AttackResult, verdicts: Mapping[str, Verdict]) -> N
 
 def _show_findings(result: AttackResult) -> None:
     """Print of each upload one sentence and four marks."""
+    from fedpriv.pages.membership_report import accused_words
     from fedpriv.pages.upload_card import marks
 
     for finding in result.findings:
         told = marks([one.verdict for one in finding.told])
         common.tell("", *common.filled(f"{finding.name}: {finding.short}"))
         common.tell(*common.filled_parts([f"{mark.sign} {mark.question}: {mark.words}" for mark in told]))
+    for record in result.scores.values():
+        if record.kind == "membership" and record.accusations:
+            common.tell(*common.filled(f"{record.attack}: {accused_words(record)}"))
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:
@@ -90,7 +94,8 @@ def _show_scores(
     from fedpriv.scoring.verdict import words
 
     for name in dict.fromkeys(record.attack for record in records.values()):
-        common.print_table(name, varying(rows), as_json=False)
+        own = [row for row, record in zip(rows, records.values(), strict=True) if record.attack == name]
+        common.print_table(name, varying(own), as_json=False)
     for place in records:
         common.tell(f"{place}: {words(verdicts[place])}")
 

@@ -46,10 +46,15 @@ def held_in_run(federation: Federation) -> HeldImages:
     return HeldImages(federation.data.dataset.samples, held, device=federation.server.device)
 
 
-def used_in_round(
-    run: RunDirectory, truth: HeldImages, kind: str, round_: int, clients: Iterable[int]
+def used_in_rounds(
+    run: RunDirectory, truth: HeldImages, kind: str, rounds: Iterable[int], clients: Iterable[int]
 ) -> dict[int, Index]:
-    """Return the images that went into a round's uploads of trained weights; nothing of other kinds, where all did."""
+    """Return the images that went into some rounds' uploads of trained weights; nothing of other kinds, where all did."""
     if kind not in TRAINED:
         return {}
-    return {k: truth.held[k][used_images(run, round_, k).unique().numpy()] for k in clients}
+    there, numbers = run.captured_rounds(), sorted(rounds)
+    found = {}
+    for k in clients:
+        steps = [used_images(run, number, k) for number in numbers if k in there[number]]
+        found[k] = truth.held[k][torch.cat(steps).unique().numpy()]
+    return found

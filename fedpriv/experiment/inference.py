@@ -13,6 +13,7 @@ from fedpriv.util.listener import SILENT, Listener
 
 if TYPE_CHECKING:
     from fedpriv.attacks.infer.contract import Inference
+    from fedpriv.evidence.gather import Evidence
     from fedpriv.experiment.execution import AttackContext
     from fedpriv.scoring.inference_case import InferenceCase
     from fedpriv.scoring.records import InferenceResult, Provenance
@@ -55,7 +56,7 @@ def measure_all(
                 continue
             with listener.progress(f"{home.name} on {plan.target}"):
                 case = case_of(ground, plan, inference, number)
-                card = inference.card(plan.card)
+                card = replace(inference.card(plan.card), rounds_seen=1 + len(case.earlier))
                 if inference.reads_every_round and case.told:
                     read = [seen for seen in ground.run.captured_rounds() if number is None or seen <= number]
                     card = replace(card, rounds_seen=len(read))
@@ -138,7 +139,7 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference, numbe
     """Return the evidence of an inference on a run, and its truth; ``number`` is the round, None for the last stored."""
     from fedpriv.evidence.disclosed import disclosed_labels
     from fedpriv.evidence.gather import gather
-    from fedpriv.evidence.held import held_in_run, used_in_round
+    from fedpriv.evidence.held import held_in_run, used_in_rounds
     from fedpriv.scoring.inference_case import InferenceCase
 
     run, federation, card = ground.run, ground.federation, inference.card(plan.card)
@@ -153,8 +154,40 @@ def case_of(ground: AttackContext, plan: AttackPlan, inference: Inference, numbe
         trained=ground.trained,
     )
     truth = held_in_run(federation)
+    last = max(seen.round for seen in evidence.observations)
+    earlier = _earlier(ground, plan, inference, last)
     if inference.asks == "images":
         clients = {seen.client for seen in evidence.observations}
-        last = max(seen.round for seen in evidence.observations)
-        truth = replace(truth, used=used_in_round(run, truth, plan.target, last, clients))
-    return InferenceCase(evidence, truth, plan.target, plan.seed, disclosed_labels(run, federation, number))
+        rounds = {last} | {seen.round for one in earlier for seen in one.observations}
+        truth = replace(truth, used=used_in_rounds(run, truth, plan.target, rounds, clients))
+    told = disclosed_labels(run, federation, number)
+    return InferenceCase(evidence, truth, plan.target, plan.seed, told, earlier)
+
+
+def _earlier(ground: AttackContext, plan: AttackPlan, inference: Inference, last: int) -> tuple[Evidence, ...]:
+    """Return the evidence of earlier rounds of which everything is at hand that the attack on one round takes."""
+    from fedpriv.evidence.gather import gather
+    from fedpriv.evidence.stages import usable_rounds
+    from fedpriv.wire.kinds import ANSWERS
+
+    run, federation = ground.run, ground.federation
+    there = sorted(run.captured_rounds()) if plan.target in ANSWERS else usable_rounds(run, plan.target)
+    most = (plan.rounds_seen or inference.most_rounds) - 1 if inference.most_rounds > 1 else 0
+    found = []
+    for number in [one for one in there if one < last][-most:] if most else ():
+        try:
+            found.append(
+                gather(
+                    run,
+                    federation,
+                    plan.target,
+                    inference.card(plan.card),
+                    n_targets=EVERYTHING,
+                    seed=plan.seed,
+                    round_=number,
+                    trained=ground.trained,
+                )
+            )
+        except UserError:
+            continue  # nobody's steps used an image in that round, or the weights that they began with were not stored
+    return tuple(found)

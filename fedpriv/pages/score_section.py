@@ -28,10 +28,10 @@ def with_interval(value: Rate, digits: int, factor: float) -> str:
     return f"{text} [{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
 
 
-WORDS = ("upload", "method", "defense", "data set", "question", "learned from")
+WORDS = ("attack", "upload", "method", "defense", "data set", "question", "learned from")
 """Columns that hold words, which stand to the left."""
 
-ONLY_WHERE_THEY_DIFFER = ("data set", "seed")
+ONLY_WHERE_THEY_DIFFER = ("attack", "data set", "seed")
 
 
 def upload_columns(record: InferenceResult) -> dict[str, str]:
@@ -94,8 +94,9 @@ def section(
     """Return the section on some records, none without records."""
     if not records:
         return ()
+    several = len({record.attack for record in records}) > 1
     told = tuple(
-        (upload_words(record), said, record.command, record.seed)
+        (upload_words(record) + (f", {record.attack}" if several else ""), said, record.command, record.seed)
         for record, said in zip(records, verdicts, strict=True)
     )
     return (ScoreSection(title, introduction, varying(rows), told),)

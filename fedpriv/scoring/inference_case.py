@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem
+from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages
@@ -25,6 +25,7 @@ class InferenceCase:
         seed: of candidates, and of everything drawn.
         told: what clients said in clear in all rounds (:mod:`fedpriv.evidence.disclosed`); of one that is not there its
             newest upload is asked.
+        earlier: evidence of rounds before the attacked one, in order, for an inference that takes several.
     """
 
     evidence: Evidence
@@ -32,6 +33,7 @@ class InferenceCase:
     kind: str
     seed: int
     told: Mapping[int, Said] = field(default_factory=dict)
+    earlier: tuple[Evidence, ...] = ()
 
     @property
     def round(self) -> int:
@@ -48,7 +50,16 @@ class InferenceCase:
         asked = InferenceProblem(
             self.evidence.observations, self.evidence.knowledge, self.kind, candidates or {}, self.told, seed=self.seed
         )
+        if inference.most_rounds > 1:
+            asked = replace(asked, earlier=tuple(Moment(one.observations, one.knowledge) for one in self.earlier))
         return replace(asked, colluders=self.counts(asked)) if inference.colludes else asked
+
+    def permuted(self, problem: InferenceProblem) -> InferenceProblem | None:
+        """Return the problem with another client's upload in the place of each, in every round; None where there is none."""
+        if self.evidence.permuted is None:
+            return None
+        earlier = tuple(Moment(one.permuted, one.knowledge) for one in self.earlier if one.permuted is not None)
+        return replace(problem, observations=self.evidence.permuted, earlier=earlier if problem.earlier else ())
 
     def counts(self, problem: InferenceProblem) -> dict[int, Tensor]:
         """Return the counts of images by class ``(C,)`` of each client that uploaded."""

@@ -139,6 +139,9 @@ def _judged(one: Comparison, value: float | None, adjusted: float | None) -> Jud
 def _reached(record: Record, one: Comparison) -> float | None:
     """Return an attack's value over the targets of a comparison; None where that is not known."""
     if not isinstance(record, ReconstructionRecord):
+        if one.stratum != "all":
+            part = record.alike().get(one.stratum) if record.kind == "membership" else None
+            return None if part is None else part.auc
         return (record.tpr_at_1_percent if one.measure == "members_found" else record.auc).value
     metrics = record.metrics
     if one.measure == "beyond_3db":

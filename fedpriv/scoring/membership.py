@@ -4,13 +4,15 @@ Candidates are balanced: for each member drawn there is one non-member of the sa
 client holds is worth nothing. Scores of a client are put on a common scale by the median and spread of all its candidates,
 which needs no knowledge of who is a member. Reported are the area under the ROC curve and the true-positive rate at 1 % and
 0.1 % false positives (Carlini et al. 2022, Membership inference attacks from first principles), with intervals over clients,
-and what lies above chance and permuted uploads.
+and what lies above chance and permuted uploads; the same area among candidates that are alike
+(:mod:`fedpriv.scoring.membership_strata`); and what comes of thresholds that are set without the truth
+(:mod:`fedpriv.scoring.accusations`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,18 +21,19 @@ from numpy.typing import NDArray
 from fedpriv.attacks.infer.contract import Candidates, Inference, Scores
 from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.evidence.held import HeldImages
+from fedpriv.scoring.accusations import accusations
 from fedpriv.scoring.floors import PERMUTED
 from fedpriv.scoring.inference_case import InferenceCase
+from fedpriv.scoring.intervals import Values
+from fedpriv.scoring.membership_strata import RARITIES, SIZES, Strata, rarities
 from fedpriv.scoring.records import Measure, MembershipRecord, Provenance
-from fedpriv.scoring.records.inference import NamedClasses, Seconds, StratumArea
-from fedpriv.scoring.roc import Ranked, area
+from fedpriv.scoring.records.inference import NamedClasses, Seconds
+from fedpriv.scoring.roc import Ranked
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed
 
 MEASURES: dict[Measure, str] = {"membership": "auc", "members_found": "tpr_at_1_percent"}
 """Quantities compared with a guess, by the rate that each is."""
-
-Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,42 @@ def draw_trials(truth: HeldImages, clients: Sequence[int], number: int, seed: in
     return trials
 
 
+@dataclass(frozen=True)
+class CommonScale:
+    """A client's scores less their median, over their spread, which takes no knowledge of who is a member.
+
+    Attributes:
+        middle: median of the finite scores; None where there are none.
+        spread: median distance from it, or 1.
+        least: of the finite scores, on the scale.
+    """
+
+    middle: float | None
+    spread: float = 1.0
+    least: float = 0.0
+
+    @classmethod
+    def of(cls, scores: Values) -> CommonScale:
+        """Return the scale of a client's candidates."""
+        finite = scores[np.isfinite(scores)]
+        if not len(finite):
+            return cls(None)
+        middle = float(np.median(finite))
+        spread = float(np.median(np.abs(finite - middle))) or 1.0
+        return cls(middle, spread, float((finite.min() - middle) / spread))
+
+    def __call__(self, scores: Values) -> Values:
+        """Return scores on the scale; ruled-out ones just below all others of the client's candidates."""
+        if self.middle is None:
+            return np.zeros_like(scores)
+        finite = np.isfinite(scores)
+        scaled = (np.where(finite, scores, self.middle) - self.middle) / self.spread
+        return np.where(finite, scaled, min(self.least, scaled.min(initial=0.0)) - 1)
+
+
 def on_common_scale(scores: Values) -> Values:
     """Return one client's scores less their median, over their spread; ruled-out candidates just below the others."""
-    finite = np.isfinite(scores)
-    if not finite.any():
-        return np.zeros_like(scores)
-    middle = np.median(scores[finite])
-    spread = np.median(np.abs(scores[finite] - middle)) or 1.0
-    scaled = (np.where(finite, scores, middle) - middle) / spread
-    return np.where(finite, scaled, scaled.min() - 1)
+    return CommonScale.of(scores)(scores)
 
 
 def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> MembershipRecord:
@@ -99,7 +129,6 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
     Raises:
         UserError: when no client has both members and non-members.
     """
-    evidence = case.evidence
     trials = trials_for(inference, case)
     problem = case.problem(inference, {trial.candidates.client: trial.candidates for trial in trials})
     member = [trial.member for trial in trials]
@@ -108,12 +137,11 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         return [on_common_scale(found.values[trial.candidates.client].numpy()) for trial in trials]
 
     found = inference(problem)
-    scores = in_order(found)
     units = [about.unit_of(trial.candidates.client) for trial in trials]
-    ranked, permuted = Ranked.of(scores, member, units), None
-    if evidence.permuted is not None:
-        wrong = inference(replace(problem, observations=evidence.permuted))
-        permuted = Ranked.of(in_order(wrong), member, units)
+    ranked, permuted = Ranked.of(in_order(found), member, units), None
+    if (wrong := case.permuted(problem)) is not None:
+        permuted = Ranked.of(in_order(inference(wrong)), member, units)
+    strata, known = _strata(trials), _known(found, trials)
     return MembershipRecord(
         **dict(about),
         **dict(ranked.rates()),
@@ -121,9 +149,13 @@ def evaluate(inference: Inference, case: InferenceCase, about: Provenance) -> Me
         n_clients=len(set(units)),
         n_candidates=int(sum(len(m) for m in member)),
         n_nonmembers=int(sum((~m).sum() for m in member)),
-        strata=_strata(scores, trials),
+        strata=strata.areas(ranked, tuple(SIZES)),
+        rarity=strata.areas(ranked, tuple(RARITIES)),
+        accusations=accusations(ranked, known),
+        null=found.null_source,
+        n_null=int(sum(map(len, known))),
         permuted=None if permuted is None else permuted.rates(),
-        comparisons=ranked.against({PERMUTED: permuted}, MEASURES),
+        comparisons=ranked.against({PERMUTED: permuted}, MEASURES) + strata.compared(ranked, permuted),
         classes=_classes(problem.said(), case.truth),
         cost=Seconds(seconds=found.seconds),
     )
@@ -142,18 +174,20 @@ def trials_for(inference: Inference, case: InferenceCase) -> list[Trial]:
     return trials
 
 
-def _strata(scores: Sequence[Values], trials: Sequence[Trial]) -> dict[str, StratumArea]:
-    """Return the AUC by how many images of the class the client holds."""
-    values = np.concatenate(scores)
-    member = np.concatenate([trial.member for trial in trials])
-    n_c = np.concatenate([trial.n_c for trial in trials])
-    bounds = {"1": (1, 1), "2-3": (2, 3), "4-10": (4, 10), ">10": (11, np.inf)}
-    found = {}
-    for name, (low, high) in bounds.items():
-        chosen = (n_c >= low) & (n_c <= high)
-        if chosen.any():  # then some of either, for candidates come in pairs of a class
-            found[name] = StratumArea(n=int(chosen.sum()), auc=area(values[chosen], member[chosen]))
-    return found
+def _strata(trials: Sequence[Trial]) -> Strata:
+    rarity = rarities([one.candidates.images for one in trials], [one.candidates.labels for one in trials])
+    return Strata.of(np.concatenate([one.n_c for one in trials]), np.concatenate(rarity))
+
+
+def _known(found: Scores, trials: Sequence[Trial]) -> list[Values]:
+    """Return of each client the scores of what the attacker knows to be no members, on the scale of its candidates."""
+    known = []
+    for trial in trials:
+        client = trial.candidates.client
+        if client in found.null:
+            scale = CommonScale.of(found.values[client].numpy())
+            known.append(scale(found.null[client].double().cpu().numpy()))
+    return known
 
 
 def _classes(told: Mapping[int, Said], truth: HeldImages) -> NamedClasses | None:

@@ -80,19 +80,25 @@ class Ranked:
 
     def rates(self) -> Rates:
         """Area and rates, each with its interval over clients."""
-        found = {}
-        for name in ("auc", *RATES):
-            values = self.values(name)
-            interval = clustered(values, self.unit.tolist(), "share", self.weights).interval()
-            found[name] = Rate(value=self.rate(name), ci95=interval)
-        return Rates(**found)
+        return Rates(**{name: self._with_interval(name) for name in ("auc", *RATES)})
 
-    def against(self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str]) -> tuple[Comparison, ...]:
+    def area(self) -> Rate:
+        """Area under the curve, with its interval over clients."""
+        return self._with_interval("auc")
+
+    def _with_interval(self, name: str) -> Rate:
+        interval = clustered(self.values(name), self.unit.tolist(), "share", self.weights).interval()
+        return Rate(value=self.rate(name), ci95=interval)
+
+    def against(
+        self, guesses: Mapping[str, Ranked | None], measures: Mapping[Measure, str], stratum: str = "all"
+    ) -> tuple[Comparison, ...]:
         """Compare with the strongest of several guesses, and of chance.
 
         Args:
             guesses: scores for the same answers by name; None for one that was not made.
             measures: what is compared -> ``auc`` or one of :data:`RATES`.
+            stratum: what the answers have in common.
         """
         found = []
         for measure, name in measures.items():
@@ -106,6 +112,7 @@ class Ranked:
                 measure=measure,
                 against=best,
                 least=least - chance,
+                stratum=stratum,
                 weights=self.weights,
                 guess=chance if best == CHANCE else None,
             )

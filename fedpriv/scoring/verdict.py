@@ -63,7 +63,7 @@ def inferred(verdict: Verdict) -> str:
     asked = f"a property ({verdict.question})" if verdict.question else "membership"
     if verdict.question and verdict.clear:
         return f"Sent in clear: {verdict.clear}."
-    figures = "; ".join(_score(one) for one in verdict.compared)
+    figures = "; ".join(_score(one) for one in verdict.compared if one.stratum == "all")
     if verdict.kind == "untested":
         why = "; ".join(_reason(reason, verdict.units) for reason in verdict.reasons)
         text = f"Not tested hard enough to say whether {asked} leaks: {why}." + (
@@ -73,7 +73,7 @@ def inferred(verdict: Verdict) -> str:
         subject = asked[0].upper() + asked[1:]
         text = f"{subject} is told no better than by a guess, though tested hard enough: {figures}."
     else:
-        text = f"Leaks {asked}: {'; '.join(_score(one) for one in verdict.claims)}."
+        text = f"Leaks {asked}{_of_whom(verdict.claims)}."
     return f"{text} The upload names {verdict.clear}." if verdict.clear else text
 
 
@@ -257,6 +257,22 @@ def _score(one: JudgedComparison) -> str:
     value, beside = (0.0 if part is None else part for part in (one.value, one.guess))
     interval = "" if one.ci95 is None else f"; 95 % interval of the difference {one.ci95[0]:+.3f} to {one.ci95[1]:+.3f}"
     return f"AUC {value:.3f} ({guess}: {beside:.3f}{interval})"
+
+
+def _of_whom(claims: Sequence[JudgedComparison]) -> str:
+    """Return the figures that stand: over all that was asked, and of what is alike; the latter alone where that is all."""
+    told = "; ".join(_score(one) for one in claims if one.stratum == "all")
+    parts = "; ".join(f"{_alike(one.stratum)}: {_score(one)}" for one in claims if one.stratum != "all")
+    if not parts:
+        return f": {told}"
+    return f": {told}. Of some in particular: {parts}" if told else f" of some images: {parts}"
+
+
+def _alike(stratum: str) -> str:
+    """Return what candidates of a stratum have in common."""
+    if stratum in STRATA:
+        return "the client's only image of a class" if stratum == "1" else f"classes with {_number(stratum)}"
+    return f"images that are {stratum} of their class"
 
 
 def _beside(verdict: Verdict) -> str:

@@ -194,8 +194,8 @@ def test_an_upload_that_says_nothing_is_refused():
 # ---------------------------------------------------------------- trained weights
 
 
-def trained(judge, kind, pictures, labels, seen, known):
-    made = MembershipInference(judge=judge)
+def trained(judge, kind, pictures, labels, seen, known, null="none"):
+    made = MembershipInference(judge=judge, null=null)
     return infer(made, seen, Candidates(seen.client, pictures, labels), known, kind)
 
 
@@ -205,10 +205,11 @@ def test_the_images_of_a_step_stand_out_and_those_of_another_client_do_not(judge
     model = sigmoid_net()
     first, second = clients(model, pictures, labels, batch_size=4, steps=1, rate=0.1)
     known = knowledge_of(model, labels, batch_size=4)
-    own = trained(judge, "model", pictures, labels, first, known)
-    other = trained(judge, "model", pictures, labels, second, known)
-    assert area(own.numpy(), np.arange(8) < 4) > 0.7
-    assert area(other.numpy(), np.arange(8) < 4) < 0.3
+    for null in ("none", "clients"):
+        own = trained(judge, "model", pictures, labels, first, known, null)
+        other = trained(judge, "model", pictures, labels, second, known, null)
+        assert area(own.numpy(), np.arange(8) < 4) > 0.7
+        assert area(other.numpy(), np.arange(8) < 4) < 0.3
 
 
 def test_the_cosine_with_the_gradient_of_the_only_image_is_one():

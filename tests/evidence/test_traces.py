@@ -16,7 +16,7 @@ from fedpriv.attacks.infer.membership import MembershipInference
 from fedpriv.attacks.invert.inversion import DipInversion
 from fedpriv.attacks.observation import KnowledgeCard
 from fedpriv.evidence.gather import gather
-from fedpriv.evidence.held import held_in_run, used_in_round
+from fedpriv.evidence.held import held_in_run, used_in_rounds
 from fedpriv.evidence.traces import granted, local_steps, mixing_weights
 from fedpriv.evidence.truths import truths
 from fedpriv.federation.engines.local import run_clients
@@ -196,6 +196,6 @@ def test_updates_are_attacked_without_the_trace_under_a_card_that_grants_nothing
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing.*train the run again"):
         truths(directory, federation, "model", seen.targets, seed=0)
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
-        used_in_round(directory, held_in_run(federation), "model", 2, [1])
+        used_in_rounds(directory, held_in_run(federation), "model", [2], [1])
     with pytest.raises(UserError, match=r"truth/round-0002/client-00\d.safetensors: missing"):
         gather(directory, federation, "model", replace(BLIND, labels="given"), n_targets=2, seed=0)

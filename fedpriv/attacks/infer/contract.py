@@ -18,6 +18,7 @@ from torch import Tensor
 from fedpriv.attacks.contract import Declared
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation, Progress
 from fedpriv.attacks.read.disclosed_labels import Said, said
+from fedpriv.attacks.trained import Trained
 from fedpriv.util.errors import UserError
 
 
@@ -37,6 +38,14 @@ class Candidates:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """A round before the newest: what the server saw of it, and the grants about it."""
+
+    observations: tuple[Observation, ...]
+    knowledge: Knowledge
+
+
+@dataclass(frozen=True)
 class InferenceProblem:
     """One call's problem. Everything by client holds the clients that uploaded in the newest round.
 
@@ -49,6 +58,8 @@ class InferenceProblem:
         colluders: client -> how many images of each class it has ``(C,)`` int64, of clients in league with the attacker.
         seed: of everything drawn.
         progress: called with (units done, units planned) by an inference whose work has units.
+        earlier: rounds before the newest, in order, for an inference that takes several.
+        trained: shadows that are trained already.
     """
 
     observations: tuple[Observation, ...]
@@ -59,6 +70,8 @@ class InferenceProblem:
     colluders: Mapping[int, Tensor] = field(default_factory=dict)
     seed: int = 0
     progress: Progress | None = None
+    earlier: tuple[Moment, ...] = ()
+    trained: Trained = field(default_factory=Trained)
 
     @property
     def uploads(self) -> dict[int, Observation]:
@@ -99,6 +112,9 @@ class Scores:
         seconds: what it took, measured by the call.
         shares: client -> an estimate of its class shares ``(C,)`` that sum to one, float64 on the CPU, of an inference that
             makes one.
+        null: client -> scores ``(m,)`` of what the attacker knows to be a no, on the scale of the client's ``values``, from
+            which thresholds are set; nothing where it knows of none.
+        null_source: in words, what those are.
     """
 
     asked: Asked
@@ -107,6 +123,8 @@ class Scores:
     colluders: str = ""
     seconds: float = 0.0
     shares: Mapping[int, Tensor] = field(default_factory=dict)
+    null: Mapping[int, Tensor] = field(default_factory=dict)
+    null_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +136,15 @@ class Inference(Declared):
             follows from how many images of each class a client has).
         reads_every_round: whether it uses what clients said in clear in all stored rounds; its card then says so.
         extractor_free: whether uploads are enough, and no client's extractor is asked for.
+        most_rounds: rounds that it takes one by one and puts together, where nobody says how many; 1 where it takes the
+            newest alone.
     """
 
     result = "scores"
     asks: ClassVar[Literal["images", "classes"]]
     reads_every_round: ClassVar[bool] = False
     extractor_free: ClassVar[bool] = False
+    most_rounds: ClassVar[int] = 1
 
     def card(self, granted: KnowledgeCard) -> KnowledgeCard:
         """Return its part of the grants: one round, and no extractor where uploads are enough."""

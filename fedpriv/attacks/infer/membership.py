@@ -1,10 +1,10 @@
 """Membership inference: was this very image among those that a client's upload was computed from?
 
 It returns no image but a score for each candidate, higher for likelier members, from the upload and the client's
-extractor g. No shadow federation is trained. Of vectors and class outputs the score holds a distance against the same
-candidate's distances from the other clients' uploads, each under its own extractor
-(:mod:`fedpriv.attacks.infer.membership_null`); with ``null=none``, or where nobody else uploaded, it is minus the distance.
-The distances, and what else is scored:
+extractor g. No shadow federation is trained (:mod:`fedpriv.attacks.infer.likelihood_ratio` has one that trains shadow
+clients). What an upload says of a candidate is held against what the other clients' uploads say of it, each under its own
+extractor, and averaged over the rounds that are attacked (:mod:`fedpriv.attacks.infer.membership_null`); with ``null=none``,
+or where nobody else uploaded, it is taken as it is. What is said of a candidate:
 
 - prototypes: ||g(x) - p_y||^2 / ||p_y||^2, with p_y the uploaded prototype of the candidate's class
   (or one less the cosine between them);
@@ -33,10 +33,18 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Scores
-from fedpriv.attacks.infer.membership_null import beside_others
-from fedpriv.attacks.infer.membership_public import public_scores
-from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_scores
+from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
+from fedpriv.attacks.infer.membership_null import (
+    Judged,
+    Rule,
+    beside_others,
+    judged,
+    less_the_others,
+    over_rounds,
+    within_classes,
+)
+from fedpriv.attacks.infer.membership_public import public_signals
+from fedpriv.attacks.infer.membership_update import ClassEvaluator, update_signals
 from fedpriv.attacks.observation import Knowledge, Needs, Observation, RequirementsByKind
 from fedpriv.attacks.read.class_outputs import is_distribution
 from fedpriv.attacks.read.extractors import represent
@@ -44,11 +52,28 @@ from fedpriv.attacks.read.public_outputs import extrapolate
 from fedpriv.attacks.read.target_features import upload_holds
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import ANSWERS, BESIDE_A_HEAD, CLASS_OUTPUTS, KERNELS, PUBLIC_OUTPUTS, TRAINED, VECTORS, WHOLE
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import (
+    ANSWERS,
+    BESIDE_A_HEAD,
+    CLASS_OUTPUTS,
+    HEADS,
+    KERNELS,
+    PUBLIC_OUTPUTS,
+    TRAINED,
+    VECTORS,
+    WHOLE,
+)
 from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
+
+MOST_OTHERS, FEW_OTHERS = 20, 4
+"""Other clients beside whom trained weights are held at most: few where each has a network of its own to go through."""
+
+MOST_STRANGERS = 100
+"""Images of the attacker's own that are scored for a client at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +84,9 @@ class MembershipInference(Inference):
         candidates: how many members, and as many non-members, are tried for each client at most.
         score: nearness of vectors: by the relative squared distance, or by the cosine of the angle. Trained weights, class
             outputs and kernels have no such choice.
-        null: what a distance is held against: the same candidate's distances from the other ``clients``' uploads, or
-            ``none``. Trained weights, kernels and outputs on public samples have no such choice.
+        null: what an upload's nearness is held against: the same candidate's nearness to the other ``clients``' uploads (of
+            trained weights also the other candidates of its class), or ``none``. Kernels and outputs on public samples have
+            no such choice.
         judge: of trained weights: the ``gradient`` that the update resembles, or the ``loss`` that fell.
         classes: of mixtures: ``sent``, those that the label encoding gives weight, or ``any``: encodings that hide weights
             rule nobody out (the answer to ``hide-labels``).
@@ -73,8 +99,10 @@ class MembershipInference(Inference):
     classes: Literal["sent", "any"] = "sent"
 
     name = "membership"
+    version = 2
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
+    most_rounds = 10
     targets = COMPARED | ANSWERS | TRAINED
     needs = Needs(extractor=("white_box", "query"))
     requirements_by_kind: ClassVar[RequirementsByKind] = (
@@ -90,39 +118,95 @@ class MembershipInference(Inference):
 
     def run(self, problem: InferenceProblem) -> Scores:
         """Score the candidates of every client."""
-        uploads = problem.uploads
-        if problem.kind is not None and problem.kind in PUBLIC_OUTPUTS:
-            return Scores(self.ask(problem), public_scores(uploads, problem.candidates, problem.knowledge))
+        found = {client: self._judged(problem, asked) for client, asked in problem.candidates.items()}
+        null = {client: one.null() for client, one in found.items() if one.known}
+        known = "images of the attacker's own" if self._knows_strangers(problem) else "other clients' uploads"
         return Scores(
             self.ask(problem),
-            {client: self._scores(problem, uploads, asked) for client, asked in problem.candidates.items()},
+            {client: one.scores for client, one in found.items()},
+            null=null,
+            null_source=known if null else "",
         )
 
-    def _scores(self, problem: InferenceProblem, uploads: Mapping[int, Observation], asked: Candidates) -> Tensor:
-        own = self.likeness(uploads[asked.client], asked, problem.knowledge, problem.kind)
-        others = [
-            -self.likeness(seen, replace(asked, client=other), problem.knowledge, problem.kind)
-            for other, seen in uploads.items()
-            if self.null == "clients" and self._stands_beside(problem, uploads[asked.client], seen)
-        ]
-        return beside_others(-own, others) if others else own
+    def _judged(self, problem: InferenceProblem, asked: Candidates) -> Judged:
+        with_own = self._with_strangers(problem, asked)
+        rounds = []
+        for moment in (*problem.earlier, Moment(tuple(problem.uploads.values()), problem.knowledge)):
+            uploads = {seen.client: seen for seen in moment.observations}
+            if asked.client in uploads:
+                own, others = self._signals(uploads, with_own, moment.knowledge, problem.kind)
+                rule = self._rule(problem.kind, with_own.labels, bool(others))
+                rounds.append(judged(own, others, len(asked.labels), rule))
+        return over_rounds(rounds)
 
-    def _stands_beside(self, problem: InferenceProblem, own: Observation, seen: Observation) -> bool:
+    def _rule(self, kind: str | None, labels: Tensor, beside: bool) -> Rule:
+        if kind is not None and kind in PUBLIC_OUTPUTS:
+            return less_the_others
+        if kind is not None and kind in TRAINED and self.null == "clients":
+            return within_classes(labels)
+        if beside and (kind is None or kind in COMPARED):
+            return lambda own, others: beside_others(-own, [-one for one in others])
+        return lambda own, others: own
+
+    def _signals(
+        self, uploads: Mapping[int, Observation], asked: Candidates, knowledge: Knowledge, kind: str | None
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Return what the client's own upload says of its candidates ``(n,)``, and what others' say, by client."""
+        if kind is not None and kind in PUBLIC_OUTPUTS:
+            told = public_signals(uploads, asked.client, asked.images, asked.labels, knowledge)
+            return told.pop(asked.client), told
+        mine = uploads[asked.client]
+        beside = [seen for seen in uploads.values() if self._stands_beside(knowledge, kind, mine, seen)]
+        if kind is not None and kind in TRAINED:
+            nearest = sorted(beside, key=lambda seen: (seen.client <= mine.client, seen.client))
+            chosen = nearest[: MOST_OTHERS if kind in WHOLE else FEW_OTHERS]
+            rows = update_signals([mine, *chosen], asked.images, asked.labels, knowledge, self.judge)
+            return rows[0], {seen.client: row for seen, row in zip(chosen, rows[1:], strict=True)}
+        others = {
+            seen.client: self.likeness(seen, replace(asked, client=seen.client), knowledge, kind) for seen in beside
+        }
+        return self.likeness(mine, asked, knowledge, kind), others
+
+    def _stands_beside(self, knowledge: Knowledge, kind: str | None, own: Observation, seen: Observation) -> bool:
         """True for another client's upload that candidates can be held against as against the client's own.
 
         Behind secure aggregation all clients' uploads are one and the same, and no null.
         """
-        if seen.client == own.client or seen.client not in problem.knowledge.extractors:
+        if seen.client == own.client or self.null == "none":
             return False
-        if problem.kind is not None and problem.kind not in COMPARED:
+        if kind is not None and kind in TRAINED:
+            mine, theirs = TRAINED.first(own.upload), TRAINED.first(seen.upload)
+            if mine is None or theirs is None or _same(mine.tensors(), theirs.tensors()):
+                return False
+            return kind in WHOLE or (
+                seen.client in knowledge.extractors if kind in HEADS else seen.client in knowledge.heads
+            )
+        if (kind is not None and kind not in COMPARED) or seen.client not in knowledge.extractors:
             return False
         first, second = COMPARED.first(own.upload), COMPARED.first(seen.upload)
         if first is None or second is None:
             return False
-        if first.kind in CLASS_OUTPUTS and seen.client not in problem.knowledge.heads:
+        if first.kind in CLASS_OUTPUTS and seen.client not in knowledge.heads:
             return False
-        mine, theirs = first.rows(), second.rows()
-        return mine.shape != theirs.shape or not torch.equal(mine, theirs)
+        return not _same({"rows": first.rows()}, {"rows": second.rows()})
+
+    def _knows_strangers(self, problem: InferenceProblem) -> bool:
+        """True where the attacker holds labelled images that no client trained on; public ones all clients may have used."""
+        return problem.knowledge.public_labels is not None and (problem.kind is None or problem.kind not in ANSWERS)
+
+    def _with_strangers(self, problem: InferenceProblem, asked: Candidates) -> Candidates:
+        """Return candidates, and after them images of the attacker's own of the same classes, where it has some."""
+        images, labels = problem.knowledge.public_images, problem.knowledge.public_labels
+        if images is None or labels is None or not self._knows_strangers(problem):
+            return asked
+        there = torch.isin(labels.cpu(), asked.labels.cpu()).nonzero().squeeze(1)
+        order = torch.randperm(len(there), generator=generator(problem.seed, "strangers", asked.client))
+        chosen = there[order[:MOST_STRANGERS]]
+        return Candidates(
+            asked.client,
+            torch.cat([asked.images, images[chosen].to(asked.images.device)]),
+            torch.cat([asked.labels, labels.to(asked.labels.device)[chosen]]),
+        )
 
     def likeness(
         self, observation: Observation, candidates: Candidates, knowledge: Knowledge, kind: str | None = None
@@ -136,9 +220,8 @@ class MembershipInference(Inference):
             UserError: when a grant is missing, or the upload holds nothing to compare with.
         """
         if kind is not None and kind in TRAINED:
-            return update_scores(
-                observation, candidates.client, candidates.images, candidates.labels, knowledge, self.judge
-            )
+            seen = replace(observation, client=candidates.client)
+            return update_signals([seen], candidates.images, candidates.labels, knowledge, self.judge)[0]
         kernel = find_payload(observation.upload, Kernel) if kind is None or kind in KERNELS else None
         if kernel is not None:
             return _from_kernel(kernel, observation, candidates)
@@ -153,6 +236,10 @@ class MembershipInference(Inference):
             )
         weight, bias = (value.double().cpu() for value in knowledge.heads[candidates.client])
         return _by_divergence((features @ weight.T + bias).log_softmax(1), candidates.labels, rows, classes)
+
+
+def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 def _anchors(observation: Observation, *, everybody: bool = False) -> tuple[Tensor, Tensor]:

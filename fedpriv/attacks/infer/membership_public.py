@@ -20,30 +20,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
-from fedpriv.attacks.infer.contract import Candidates
 from fedpriv.attacks.observation import Knowledge, Observation
-from fedpriv.attacks.read.public_outputs import extrapolate, log_outputs, of_others, public_outputs, public_samples
+from fedpriv.attacks.read.public_outputs import extrapolate, log_outputs, public_outputs, public_samples
 from fedpriv.util.errors import UserError
 
 
-def public_scores(
-    uploads: Mapping[int, Observation], candidates: Mapping[int, Candidates], knowledge: Knowledge
+def public_signals(
+    uploads: Mapping[int, Observation], client: int, images: Tensor, labels: Tensor, knowledge: Knowledge
 ) -> dict[int, Tensor]:
-    """Return a score ``(m,)`` float64 for each candidate of each client.
+    """Return every client's extracted log output for each of a client's candidates, of its class: ``(n,)`` float64.
+
+    Args:
+        uploads: of a round, by client.
+        client: whose public samples the networks are extracted with.
+        images: candidates ``(n, c, h, w)``.
+        labels: their classes ``(n,)``.
+        knowledge: with the public samples.
 
     Raises:
         UserError: when there is no other client to compare with, or the attacker does not hold the public samples.
     """
     if len(uploads) < 2:
         raise UserError("attack 'membership' on public outputs compares clients; expected at least 2 in the round")
-    sent = {client: public_outputs(seen) for client, seen in uploads.items()}
-    logs = {client: log_outputs(one) for client, one in sent.items()}
-    found = {}
-    for client, asked in candidates.items():
-        known = public_samples("membership", sent[client], knowledge)
-        # The regression is linear in its values: the difference of networks is the network of the difference.
-        apart = logs[client] - of_others(logs, client)
-        found[client] = extrapolate(known, apart, asked.images).gather(1, asked.labels.cpu()[:, None])[:, 0]
-    return found
+    sent = {k: public_outputs(seen) for k, seen in uploads.items()}
+    logs = torch.stack([log_outputs(one) for one in sent.values()], 1)
+    known = public_samples("membership", sent[client], knowledge)
+    # The regression is linear in its values: all clients' networks are extracted at once.
+    extracted = extrapolate(known, logs.flatten(1), images).unflatten(1, logs.shape[1:])
+    told = extracted.gather(2, labels.cpu()[:, None, None].expand(-1, logs.shape[1], 1))[:, :, 0]
+    return dict(zip(sent, told.unbind(1), strict=True))

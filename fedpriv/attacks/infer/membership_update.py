@@ -19,14 +19,14 @@ calibration in membership inference attacks" (ICLR 2022); Nasr et al., "Comprehe
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
-from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.gradients.local_step import private_head
@@ -42,7 +42,7 @@ from fedpriv.wire.payloads import AngleMatrix, Classifier, Payload, find_payload
 BATCH = 256
 """Candidates in a pass."""
 
-_GRADIENT_VALUES = 2**26
+_GRADIENT_VALUES = 2**24
 """Values of candidates' gradients held at a time."""
 
 ClassEvaluator = Literal["gradient", "loss"]
@@ -58,6 +58,7 @@ class Training:
         inputs: candidates ``(n, ...)`` as the weights take them: images, or representations.
         logits: (weights, some inputs ``(b, ...)``) -> ``(b, C)``.
         project: what can be compared of an update; None for everything.
+        complete: whether the weights are all there is, so that two trainings from the same ones have the same loss.
     """
 
     before: Weights
@@ -65,58 +66,113 @@ class Training:
     inputs: Tensor
     logits: Callable[[Weights, Tensor], Tensor]
     project: Callable[[Mapping[str, Tensor]], Weights] | None = None
+    complete: bool = False
 
-    def loss_drops(self, labels: Tensor) -> Tensor:
-        """Return the loss of each candidate before training less that after ``(n,)``."""
+    def starts_like(self, other: Training) -> bool:
+        """True if a candidate has the same loss, and the same gradient, at the start of both."""
+        return (
+            self.complete and other.complete and all(torch.equal(self.before[k], other.before[k]) for k in self.before)
+        )
+
+    def losses(self, weights: Weights, labels: Tensor) -> Tensor:
+        """Return the loss of each candidate ``(n,)``, float64."""
         with torch.no_grad():
-            first, last = (
-                torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
-                for weights in (self.before, self.after)
-            )
-        return cross_entropy(first, labels, reduction="none") - cross_entropy(last, labels, reduction="none")
+            found = torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
+        return cross_entropy(found, labels, reduction="none")
 
-    def alignments(self, labels: Tensor) -> Tensor:
-        """Return the cosine between the update and each candidate's gradient ``(n,)``."""
+    def log_odds(self, weights: Weights, labels: Tensor) -> Tensor:
+        """Return the log odds of each candidate's class ``(n,)``, float64."""
+        with torch.no_grad():
+            found = torch.cat([self.logits(weights, some) for some in self.inputs.split(BATCH)]).double()
+        own = found.gather(1, labels[:, None])
+        return (own - found.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True))[:, 0]
 
-        def loss(weights: Weights, one: Tensor, label: Tensor) -> Tensor:
-            return cross_entropy(self.logits(weights, one[None]), label[None])
+    def first(self, number: int) -> Training:
+        """Return the same for the first so many inputs."""
+        return replace(self, inputs=self.inputs[:number])
 
-        def compared(change: Mapping[str, Tensor]) -> Tensor:
-            kept = change if self.project is None else self.project(change)
-            return torch.cat([kept[name].flatten() for name in self.before]).double()
+    def rows(self, changes: Mapping[str, Tensor]) -> Tensor:
+        """Return what can be compared of changes of the weights, stacked along a first axis: ``(n, p)``, float64."""
+        kept = changes if self.project is None else self.project(changes)
+        return torch.cat([kept[name].flatten(1) for name in self.before], 1).double()
 
-        update = compared({name: value - self.after[name] for name, value in self.before.items()})
-        gradients = vmap(grad(loss), in_dims=(None, 0, 0))
-        size = max(1, min(BATCH, _GRADIENT_VALUES // len(update)))
-        found = []
-        for some, own in zip(self.inputs.split(size), labels.split(size), strict=True):
-            stack = gradients(self.before, some, own)
-            found += [compared({name: value[i] for name, value in stack.items()}) for i in range(len(some))]
-        return torch.stack([cosine_similarity(one, update, dim=0) for one in found])
+    @property
+    def update(self) -> Tensor:
+        """What can be compared of the update ``(p,)``, float64."""
+        return self.rows({name: (value - self.after[name])[None] for name, value in self.before.items()})[0]
 
 
-def update_scores(
-    seen: Observation,
-    client: int,
+def loss_drops(trainings: Sequence[Training], labels: Tensor) -> Tensor:
+    """Return the loss of each candidate before trainings that start alike, less that after each ``(k, n)``."""
+    first = trainings[0].losses(trainings[0].before, labels)
+    return torch.stack([first - one.losses(one.after, labels) for one in trainings])
+
+
+def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
+    """Return the cosine between each candidate's gradient and the updates of trainings that start alike ``(k, n)``."""
+    first = trainings[0]
+
+    def loss(weights: Weights, one: Tensor, label: Tensor) -> Tensor:
+        return cross_entropy(first.logits(weights, one[None]), label[None])
+
+    updates = torch.stack([normalize(one.update, dim=0) for one in trainings])
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+    size = max(1, min(BATCH, _GRADIENT_VALUES // updates.shape[1]))
+    alike = all(one.project is first.project for one in trainings)
+    found = []
+    for some, own in zip(first.inputs.split(size), labels.split(size), strict=True):
+        stack = gradients(first.before, some, own)
+        if alike:
+            found.append(updates @ normalize(first.rows(stack), dim=1).T)
+        else:
+            each = zip(trainings, updates, strict=True)
+            found.append(torch.stack([normalize(one.rows(stack), dim=1) @ update for one, update in each]))
+    return torch.cat(found, 1)
+
+
+def update_signals(
+    seen: Sequence[Observation],
     images: Tensor,
     labels: Tensor,
     knowledge: Knowledge,
     judge: ClassEvaluator = "gradient",
 ) -> Tensor:
-    """Return the score of each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(n,)``, float64 on the CPU.
+    """Return what each upload says of each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)``, float64.
 
-    The client's extractor and head are used where the upload is a part of a model.
+    On the CPU. A client's extractor and head are used where its upload is a part of a model.
+
+    Args:
+        seen: k observations.
+        images: of the candidates.
+        labels: of the candidates.
+        knowledge: with the rest of each client's model, where that is private.
+        judge: which of the two scores.
 
     Raises:
         UserError: when a message holds no trained weights, or the rest of the model was not granted.
     """
-    training = _training(seen, client, images, knowledge)
-    labels = labels.to(training.inputs.device)
-    scores = training.alignments(labels) if judge == "gradient" else training.loss_drops(labels)
-    return scores.double().cpu()
+    trainings = [training_of(one, one.client, images, knowledge) for one in seen]
+    alike: list[list[int]] = []
+    for place, one in enumerate(trainings):
+        group = next((places for places in alike if trainings[places[0]].starts_like(one)), None)
+        if group is None:
+            alike.append([place])
+        else:
+            group.append(place)
+    found = torch.empty(len(seen), len(labels), dtype=torch.float64)
+    compare = alignments if judge == "gradient" else loss_drops
+    for places in alike:
+        group = [trainings[place] for place in places]
+        found[places] = compare(group, labels.to(group[0].inputs.device)).double().cpu()
+    return found
 
 
-def _training(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
+def training_of(seen: Observation, client: int, images: Tensor, knowledge: Knowledge) -> Training:
+    """Return a client's training as a loss of images ``(n, c, h, w)``.
+
+    Raises:
+        UserError: when a message holds no trained weights, or the rest of the model was not granted.
+    """
     if find_payload(seen.upload, Classifier) is not None:
         return _of_classifier(seen, represent(knowledge, client, images).double())
     if find_payload(seen.upload, AngleMatrix) is not None:
@@ -176,7 +232,7 @@ def _of_model(seen: Observation, client: int, images: Tensor, knowledge: Knowled
         found: Tensor = functional_call(model, weights | rest, (some,))
         return found
 
-    return Training(update.before, update.after, images, logits, update.project)
+    return Training(update.before, update.after, images, logits, update.project, complete=not rest)
 
 
 def _without_statistics(model: nn.Module, device: torch.device) -> nn.Module:

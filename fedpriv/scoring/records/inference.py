@@ -53,10 +53,35 @@ class InferenceRecord(Provenance, Rates):
 
 
 class StratumArea(Record):
-    """Area under the curve over ``n`` candidates of classes of which clients hold about as many images."""
+    """Area under the curve over ``n`` candidates that are alike.
+
+    Attributes:
+        n: candidates, members and others.
+        auc: the area.
+        ci95: its interval over clients; None with one client, and in records of older versions.
+        n_clients: independent units whose candidates these are; 0 in records of older versions.
+    """
 
     n: int
     auc: FiniteFloat
+    ci95: Interval | None = None
+    n_clients: int = 0
+
+
+class Accusations(Record):
+    """What comes of a threshold that the attacker sets without the truth.
+
+    Attributes:
+        nominal: share of non-members that it means to accuse.
+        false: share of non-members that it really accuses.
+        found: share of members that it accuses.
+        threshold: of scores on the common scale; who scores above it is accused.
+    """
+
+    nominal: FiniteFloat
+    false: Rate
+    found: Rate
+    threshold: FiniteFloat
 
 
 class NamedClasses(Record):
@@ -74,6 +99,11 @@ class MembershipRecord(InferenceRecord):
     Attributes:
         n_candidates, n_nonmembers: over all clients.
         strata: by how many images of the class the client holds.
+        rarity: by how far an image lies from the mean of its class, in thirds of the candidates of the class.
+        accusations: at thresholds that the attacker sets by what it knows to be no members; empty where it knows of too
+            few, and in records of older versions.
+        null: in words, what those are; empty where there are none.
+        n_null: how many.
         classes: None where uploads name no classes.
     """
 
@@ -81,7 +111,15 @@ class MembershipRecord(InferenceRecord):
     n_candidates: int
     n_nonmembers: int
     strata: Mapping[str, StratumArea]
+    rarity: Mapping[str, StratumArea] = {}
+    accusations: tuple[Accusations, ...] = ()
+    null: str = ""
+    n_null: int = 0
     classes: NamedClasses | None
+
+    def alike(self) -> dict[str, StratumArea]:
+        """Return all strata by name."""
+        return {**self.strata, **self.rarity}
 
 
 class ShareDistances(Record):

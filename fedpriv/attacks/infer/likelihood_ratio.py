@@ -1,0 +1,211 @@
+"""Membership by a likelihood ratio: does the upload look as if the candidate had been trained on, or as if it had not?
+
+The server makes shadow clients up (:mod:`fedpriv.attacks.infer.shadow_updates`): from the broadcast that the client answered
+it trains on images of its own choice, some of which are candidates. What a shadow's weights say of a candidate that the
+shadow held, and of one that it did not, are two normal distributions a candidate; the score is their log likelihood ratio at
+what the client's own weights say (LiRA: Carlini et al., "Membership inference attacks from first principles", IEEE S&P
+2022). ``offline`` trains shadows without any candidate, and scores how far above the second distribution the client's
+weights are.
+
+Where this differs from the source. Shadows start where the client started, so a few dozen steps make one, and what is judged
+is one round, or the mean over some. Of few shadows a spread is not known candidate by candidate: it is that over all
+candidates; and the distance between a candidate's two means is drawn towards the mean distance, as far as its scatter is
+what so few shadows leave. What is usual among candidates of a class is taken off, for the client's shares of classes are
+known but in part.
+
+A threshold is set by the shadows themselves: each is scored in the client's place against all others, on what it did not
+hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from fedpriv.attacks.infer.contract import Candidates, Inference, InferenceProblem, Moment, Scores
+from fedpriv.attacks.infer.membership_null import Judged, over_rounds, within_classes
+from fedpriv.attacks.infer.membership_update import ClassEvaluator, Training, alignments, training_of
+from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves, trained_alike
+from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, RequirementsByKind
+from fedpriv.attacks.read.updates import require_facts
+from fedpriv.attacks.trained import Same
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import BESIDE_A_HEAD, HEADS, TRAINED
+
+SHADOWS = -2
+"""Key of scores of shadows' own outsiders; see :class:`fedpriv.attacks.infer.membership_null.Judged`."""
+
+LEAST_IMAGES = 40
+"""Images of its own below which the attacker makes no clients up."""
+
+_MOST_VALUES = 2**28
+"""Values of all shadows' updates that are held at a time at most: 2 GiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LikelihoodRatio(Inference):
+    """Score candidates by shadow clients that held them and shadow clients that did not.
+
+    Attributes:
+        candidates: how many members, and as many non-members, are tried for each client at most.
+        variant: ``online`` trains shadows on candidates, each in half of them; ``offline`` on the attacker's own images
+            alone.
+        judge: what weights say of a candidate: the cosine between the update and its ``gradient``, or its ``loss``, as the
+            log odds of its class.
+        shadows: shadow clients for each client and round.
+    """
+
+    candidates: Annotated[int, Ge(1)] = 100
+    variant: Literal["online", "offline"] = "online"
+    judge: ClassEvaluator = "gradient"
+    shadows: Annotated[int, Ge(8)] = 32
+
+    name = "likelihood-ratio"
+    summary = "scores of candidate images by shadow clients that held them or did not"
+    asks = "images"
+    most_rounds = 3
+    targets = TRAINED
+    needs = Needs(batch=True, attacker_data=("same_domain",))
+    requirements_by_kind: ClassVar[RequirementsByKind] = (
+        (HEADS, Needs(extractor=("white_box", "query"), batch=True, attacker_data=("same_domain",))),
+        (BESIDE_A_HEAD, Needs(extractor=("white_box",), batch=True, attacker_data=("same_domain",))),
+    )
+
+    @property
+    def n_candidates(self) -> int:
+        """Members, and as many non-members, that are tried for each client at most."""
+        return self.candidates
+
+    def run(self, problem: InferenceProblem) -> Scores:
+        """Score the candidates of every client."""
+        found: dict[int, Judged] = {}
+        for client, asked in problem.candidates.items():
+            found[client] = self._judged(problem, asked)
+            if problem.progress is not None:
+                problem.progress(len(found), len(problem.candidates))
+        return Scores(
+            self.ask(problem),
+            {client: one.scores for client, one in found.items()},
+            source=f"{self._number} shadow clients for each client and round",
+            null={client: one.null() for client, one in found.items()},
+            null_source="shadow clients",
+        )
+
+    @property
+    def _number(self) -> int:
+        return self.shadows + self.shadows % 2
+
+    def _judged(self, problem: InferenceProblem, asked: Candidates) -> Judged:
+        rounds = []
+        for moment in (*problem.earlier, Moment(tuple(problem.uploads.values()), problem.knowledge)):
+            uploads = {seen.client: seen for seen in moment.observations}
+            if asked.client in uploads:
+                rounds.append(self._of_round(problem, uploads[asked.client], asked, moment.knowledge))
+        return over_rounds(rounds)
+
+    def _of_round(
+        self, problem: InferenceProblem, seen: Observation, asked: Candidates, knowledge: Knowledge
+    ) -> Judged:
+        images, labels = _own_images(knowledge, asked)
+        training = training_of(seen, seen.client, images, knowledge)
+        facts = require_facts(self.name, knowledge, seen.client)
+        if self._number * sum(value.numel() for value in training.before.values()) > _MOST_VALUES:
+            raise UserError(
+                f"attack {self.name!r}: {self._number} updates of weights this large take more than 2 GiB; expected fewer "
+                "shadows"
+            )
+        n_asked, parts = len(asked.labels), (problem.seed, "likelihood ratio", seen.round, seen.client)
+        key = (*parts, self, Same(seen.broadcast), Same(asked.images))
+
+        def made() -> tuple[list[Training], Tensor]:
+            rng = generator(*parts)
+            draw = drawn_halves if self.variant == "online" else drawn_apart
+            held = draw(labels[:n_asked], labels[n_asked:], self._number, _size(facts), rng)
+            inside = torch.zeros(len(held), len(labels), dtype=torch.bool)
+            for place, own in enumerate(held):
+                inside[place, own] = True
+            return trained_alike(training, labels.to(images.device), held, facts, *parts), inside[:, :n_asked]
+
+        shadows, inside = problem.trained.get(key, made)
+        signals = self._signals(training, shadows, labels.to(images.device), n_asked)
+        usual = within_classes(labels[:n_asked])
+        rows = ratios(signals, inside, online=self.variant == "online")
+        scores = torch.stack([usual(row, ()) for row in rows])
+        return Judged(scores[0], {SHADOWS: scores[1:][~inside]})
+
+    def _signals(self, training: Training, shadows: list[Training], labels: Tensor, n_asked: int) -> Tensor:
+        """Return what the client's weights say of each candidate, and below it what each shadow's say ``(1 + s, n)``."""
+        asked, answers = training.first(n_asked), labels[:n_asked]
+        every = [asked, *(replace(asked, after=one.after) for one in shadows)]
+        if self.judge == "gradient":
+            return alignments(every, answers).double().cpu()
+        return torch.stack([asked.log_odds(one.after, answers) for one in every]).cpu()
+
+
+def ratios(signals: Tensor, inside: Tensor, *, online: bool) -> Tensor:
+    """Return log likelihood ratios ``(1 + s, n)`` of the client, and of each shadow by all others.
+
+    Args:
+        signals: ``(1 + s, n)`` of the client and of s shadows.
+        inside: ``(s, n)`` bool, which candidates each shadow held; none of them unless ``online``.
+        online: whether candidates have a distribution of members as well.
+    """
+    rows = []
+    for place in range(len(signals)):
+        kept = torch.ones(len(inside), dtype=torch.bool)
+        if place:
+            kept[place - 1] = False
+        rows.append(_ratio(signals[place], signals[1:][kept], inside[kept], online=online))
+    return torch.stack(rows)
+
+
+def _ratio(own: Tensor, shadows: Tensor, inside: Tensor, *, online: bool) -> Tensor:
+    without, spread_out, n_out = _fitted(shadows, ~inside)
+    if not online:
+        return (own - without) / spread_out
+    within, spread_in, n_in = _fitted(shadows, inside)
+    spread = ((spread_out.square() + spread_in.square()) / 2).sqrt()
+    apart = (within - without) / spread
+    noise = (1 / n_in + 1 / n_out).mean()
+    mean = apart.mean()
+    scatter = (apart - mean).square().sum() / max(1, len(apart) - 1)
+    apart = mean + (1 - noise / scatter.clamp_min(1e-12)).clamp(0, 1) * (apart - mean)
+    return apart * ((own - without) / spread - apart / 2)
+
+
+def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean of the chosen values of each candidate ``(n,)``, their spread over all, and how many they are."""
+    number = chosen.sum(0).clamp_min(1)
+    mean = torch.where(chosen, values, 0.0).sum(0) / number
+    residuals = torch.where(chosen, values - mean, 0.0).square().sum()
+    free = (chosen.sum() - (chosen.sum(0) > 0).sum()).clamp_min(1)
+    return mean, (residuals / free).sqrt().clamp_min(1e-12), number
+
+
+def _size(facts: BatchFacts) -> int:
+    """Return how many images a client of such steps has: those up to the first short batch, which ends an epoch."""
+    sizes = facts.sizes or (facts.batch_size,) * facts.steps
+    total = 0
+    for size in sizes:
+        total += size
+        if size < facts.batch_size:
+            break
+    return total
+
+
+def _own_images(knowledge: Knowledge, asked: Candidates) -> tuple[Tensor, Tensor]:
+    """Return candidates and after them the attacker's own images of their classes, with classes on the CPU."""
+    images, labels = knowledge.public_images, knowledge.public_labels
+    if images is None or labels is None or len(labels) < LEAST_IMAGES:
+        raise UserError(
+            f"attack 'likelihood-ratio' got {0 if labels is None else len(labels)} labelled images to make clients of; "
+            f"expected at least {LEAST_IMAGES}"
+        )
+    there = torch.isin(labels.cpu(), asked.labels.cpu()).nonzero().squeeze(1)
+    spare = images[there.to(images.device)].to(asked.images.device)
+    return torch.cat([asked.images, spare]), torch.cat([asked.labels.cpu(), labels.cpu()[there]])
