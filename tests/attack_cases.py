@@ -119,6 +119,14 @@ CASES = {
         "test_membership::test_the_one_image_behind_a_prototype_scores_highest",
         "test_membership::test_an_untrained_client_with_many_images_of_each_class_gives_chance",
     ),
+    "likelihood-ratio": Case(
+        "fedavg",
+        "model",
+        "test_likelihood_ratio::test_members_of_a_step_are_found",
+        "test_likelihood_ratio::test_members_of_another_client_are_not",
+        {"shadows": 8},
+        {"attacker_data": "same_domain"},
+    ),
     "property": Case(
         "fedproto",
         "prototype",

@@ -30,6 +30,19 @@ def sigmoid_net(bias=True):
     return model
 
 
+def linear_net():
+    """One linear layer over the pixels, all weights zero: an update is a sum of its images."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+def noise_images(count, seed=7):
+    """Images of independent pixels, which a linear layer tells apart."""
+    return torch.rand(count, *SHAPE, generator=torch.Generator().manual_seed(seed))
+
+
 def images_and_labels(count):
     draw = torch.Generator().manual_seed(5)
     coarse = torch.rand(count, 1, 4, 4, generator=draw)

@@ -46,7 +46,7 @@ class Declared(ABC):
         version: raised whenever the same input and seed give other numbers; records carry it.
         result: what it returns.
         targets: kinds of payload that it is on: a set described by traits (:mod:`fedpriv.wire.kinds`), or names.
-        only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find.
+        only_by_name: whether it runs only when it is named: in most runs there is nothing for it to find, or it takes long.
         needs: what the card must grant.
         requirements_by_kind: the same for kinds of payload where it differs.
         needs_in_words: what lists say where ``needs`` is empty.

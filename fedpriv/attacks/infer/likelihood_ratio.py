@@ -1,5 +1,7 @@
 """Membership by a likelihood ratio: does the upload look as if the candidate had been trained on, or as if it had not?
 
+It takes as long as the federation's own training of so many clients, and so runs only when it is named.
+
 The server makes shadow clients up (:mod:`fedpriv.attacks.infer.shadow_updates`): from the broadcast that the client answered
 it trains on images of its own choice, some of which are candidates. What a shadow's weights say of a candidate that the
 shadow held, and of one that it did not, are two normal distributions a candidate; the score is their log likelihood ratio at
@@ -68,6 +70,7 @@ class LikelihoodRatio(Inference):
     name = "likelihood-ratio"
     summary = "scores of candidate images by shadow clients that held them or did not"
     asks = "images"
+    only_by_name = True
     most_rounds = 3
     targets = TRAINED
     needs = Needs(batch=True, attacker_data=("same_domain",))

@@ -165,7 +165,8 @@ def less_the_others(own: Tensor, others: Sequence[Tensor]) -> Tensor:
 
 def _median(values: Tensor) -> Tensor:
     """Return the middle value, of an even number the mean of the two."""
-    return values.quantile(0.5)
+    middle: Tensor = values.quantile(0.5)
+    return middle
 
 
 def _log(distances: Tensor) -> Tensor:

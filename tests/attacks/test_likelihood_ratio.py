@@ -1,0 +1,98 @@
+"""Likelihood ratios by shadow clients: certain where an update is of the candidates, chance where it is not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gradient_cases import clients, knowledge_of, linear_net, noise_images
+
+from fedpriv.attacks.infer.contract import Candidates, InferenceProblem
+from fedpriv.attacks.infer.likelihood_ratio import LikelihoodRatio, ratios
+from fedpriv.attacks.infer.shadow_updates import drawn_apart, drawn_halves
+from fedpriv.attacks.observation import BatchFacts
+from fedpriv.scoring.roc import area
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+
+EACH = 4
+"""Images of a client, and as many others."""
+
+
+def problem(client=0):
+    """A client's step on four of eight images, another's on the other four; the attacker holds sixty more."""
+    drawn, labels = noise_images(2 * EACH + 60), torch.tensor([0, 1] * EACH)
+    pictures, more = drawn[: 2 * EACH], drawn[2 * EACH :]
+    model = linear_net()
+    seen = clients(model, pictures, labels, batch_size=EACH, steps=1, rate=0.1)
+    known = replace(
+        knowledge_of(model, labels, batch_size=EACH),
+        public_images=more,
+        public_labels=torch.arange(60) % 2,
+        batches={0: BatchFacts(EACH, 0.1, 1, (EACH,)), 1: BatchFacts(EACH, 0.1, 1, (EACH,))},
+    )
+    known = replace(known, card=replace(known.card, attacker_data="same_domain"))
+    return InferenceProblem((seen[client],), known, "model", {client: Candidates(client, pictures, labels)})
+
+
+MEMBER = np.arange(2 * EACH) < EACH
+WAYS = [(variant, judge) for variant in ("online", "offline") for judge in ("gradient", "loss")]
+
+
+@pytest.mark.parametrize(("variant", "judge"), WAYS)
+def test_members_of_a_step_are_found(variant, judge):
+    found = LikelihoodRatio(variant=variant, judge=judge, shadows=16)(problem())
+    assert area(found.values[0].numpy(), MEMBER) > 0.8
+    assert found.null[0].isfinite().all()
+    assert len(found.null[0]) == (16 * EACH if variant == "online" else 32 * EACH)  # half of each shadow's, or all
+
+
+@pytest.mark.parametrize(("variant", "judge"), WAYS)
+def test_members_of_another_client_are_not(variant, judge):
+    found = LikelihoodRatio(variant=variant, judge=judge, shadows=16)(problem(1))
+    assert area(found.values[1].numpy(), MEMBER) < 0.2
+
+
+def test_the_same_seed_gives_the_same_scores():
+    attack = LikelihoodRatio(shadows=8)
+    assert torch.equal(attack(problem()).values[0], attack(problem()).values[0])
+
+
+def test_ratios_of_normal_signals_tell_members_and_shadows_are_judged_by_the_others():
+    rng = torch.Generator().manual_seed(0)
+    inside = torch.rand(32, 400, generator=rng) < 0.5
+    member = torch.arange(400) < 200
+    held = torch.cat([member[None], inside])
+    signals = torch.randn(33, 400, generator=rng, dtype=torch.float64) + 2 * held + torch.randn(400, generator=rng)
+    found = ratios(signals, inside, online=True)
+    assert area(found[0].numpy(), member.numpy()) > 0.9
+    null = found[1:][~inside]
+    assert float((found[0][~member] > null.quantile(0.95)).double().mean()) == pytest.approx(0.05, abs=0.04)
+    nothing = ratios(signals - 2 * held, inside, online=True)
+    assert abs(area(nothing[0].numpy(), member.numpy()) - 0.5) < 0.1
+
+
+def test_shadows_hold_half_of_the_candidates_class_by_class_and_fill_up():
+    asked, spare = torch.tensor([0] * 6 + [1] * 4), torch.tensor([0, 1, 2] * 20)
+    held = drawn_halves(asked, spare, 6, 12, generator(1))
+    inside = torch.stack([torch.isin(torch.arange(10), own) for own in held])
+    assert inside.sum(0).tolist() == [3] * 10
+    for own in held:
+        labels = torch.cat([asked, spare])[own]
+        assert len(own.unique()) == len(own) == 12
+        assert int((asked[own[own < 10]] == 1).sum()) == 2
+        assert 2 not in labels  # of a class that no candidate has
+    assert all(int(own.min()) >= 10 for own in drawn_apart(asked, spare, 4, 12, generator(1)))
+
+
+def test_an_attacker_without_images_or_facts_is_refused():
+    asked = problem()
+    few = replace(
+        asked.knowledge, public_images=torch.rand(3, 1, 4, 4), public_labels=torch.zeros(3, dtype=torch.int64)
+    )
+    with pytest.raises(UserError, match="got 3 labelled images"):
+        LikelihoodRatio()(replace(asked, knowledge=few))
+    with pytest.raises(UserError, match="attacker_data"):
+        LikelihoodRatio()(replace(asked, knowledge=replace(few, card=replace(few.card, attacker_data="none"))))
+    with pytest.raises(UserError, match="batch facts"):
+        LikelihoodRatio()(replace(asked, knowledge=replace(asked.knowledge, batch=None, batches={})))

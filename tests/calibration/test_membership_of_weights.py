@@ -1,0 +1,78 @@
+"""Membership from weights claims nothing of updates of somebody else's images, and finds the images of the clients' own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from eval_cases import ABOUT
+from gradient_cases import clients, knowledge_of, linear_net, noise_images
+
+from fedpriv.attacks.infer.membership import MembershipInference
+from fedpriv.attacks.observation import Observation
+from fedpriv.datasets.types import Samples
+from fedpriv.evidence.gather import Evidence
+from fedpriv.evidence.held import HeldImages
+from fedpriv.evidence.permuted import permute
+from fedpriv.scoring.inference_case import InferenceCase
+from fedpriv.scoring.judgement import judge
+from fedpriv.scoring.membership import evaluate
+from fedpriv.scoring.records import Provenance
+
+CLIENTS, EACH, ROUNDS = 6, 12, 2
+PROVENANCE = Provenance(**{name: value for name, value in ABOUT if name in Provenance.model_fields})
+
+
+def case(seed, *, own, granted=False):
+    """Clients of three classes each, twelve images and a step a round; or uploads of images that nobody is asked about.
+
+    With ``granted`` the attacker has images of its own.
+    """
+    images = noise_images(4 * CLIENTS * EACH, seed)
+    labels = (torch.arange(len(images)) % 3) + torch.arange(len(images)) // EACH % CLIENTS
+    model = linear_net()
+    used, held = slice(0, CLIENTS * EACH), slice(CLIENTS * EACH, 2 * CLIENTS * EACH)
+    if own:
+        held = used
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    rounds = []
+    for number in range(ROUNDS):
+        seen = clients(model, images[used], labels[used], batch_size=EACH, rate=0.1)
+        rounds.append(tuple(Observation(number, one.client, one.upload, one.broadcast) for one in seen))
+        after = {name: torch.stack([o.upload[0].state[name] for o in seen]).mean(0) for name in before}
+        model.load_state_dict(after)
+    known = knowledge_of(model, labels, batch_size=EACH)
+    if granted:
+        known = replace(known, public_images=noise_images(400, seed + 99), public_labels=torch.arange(400) % 8)
+    seen = [Evidence(one, permute(one), known, ()) for one in rounds]
+    places = np.arange(held.start, held.stop)
+    # Nobody's images, and those asked about; what the null's uploads were made of is in neither.
+    pool = np.concatenate([places, np.arange(2 * CLIENTS * EACH, len(images))])
+    index = {k: np.arange(k * EACH, (k + 1) * EACH) for k in range(CLIENTS)}
+    truth = HeldImages(Samples(images[pool], labels[pool]), index)
+    return InferenceCase(seen[-1], truth, "model", seed, earlier=tuple(seen[:-1]))
+
+
+@pytest.mark.parametrize("means", ["gradient", "loss"])
+def test_updates_of_other_images_claim_nothing(means):
+    for seed in range(3):
+        record = evaluate(MembershipInference(judge=means), case(seed, own=False), PROVENANCE)
+        assert judge(record).claims == ()
+        assert record.auc.ci95[0] < 0.55
+        for one in record.accusations:
+            assert one.false.ci95[0] <= one.nominal + 0.02
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_updates_of_the_clients_images_are_found_out(granted):
+    record = evaluate(MembershipInference(), case(0, own=True, granted=granted), PROVENANCE)
+    assert {one.measure for one in judge(record).claims} >= {"membership"}
+    assert record.auc.value > 0.9
+    five = next(one for one in record.accusations if one.nominal == 0.05)
+    assert five.false.value <= 0.1
+    if granted:
+        assert record.null == "images of the attacker's own"
+        assert five.found.value > 0.5
+    else:  # half of those asked about are another client's members, so that the threshold is too high
+        assert record.null == "other clients' uploads"
+        assert record.n_null == CLIENTS * (CLIENTS - 1) * 2 * EACH
