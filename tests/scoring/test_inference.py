@@ -1,12 +1,13 @@
 """Inferences judged by hand-made answers: candidates in pairs, scales of clients, strata, controls, what is refused."""
 
 import dataclasses
+import json
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from eval_cases import ABOUT, but
+from eval_cases import ABOUT, asked, but
 
 from fedpriv.attacks.infer.contract import Asked, Inference, Scores
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
@@ -14,10 +15,14 @@ from fedpriv.attacks.read.disclosed_labels import Said
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
 from fedpriv.evidence.held import HeldImages
+from fedpriv.pages.membership_report import accused_words, row
 from fedpriv.scoring import inference as judged
 from fedpriv.scoring.inference_case import InferenceCase
+from fedpriv.scoring.intervals import compare
+from fedpriv.scoring.judgement import judge
 from fedpriv.scoring.membership import draw_trials, on_common_scale
-from fedpriv.scoring.records import Provenance
+from fedpriv.scoring.records import MembershipRecord, Provenance, Rate
+from fedpriv.scoring.records.inference import Accusations, StratumArea
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import LabelCounts
 
@@ -151,6 +156,49 @@ def test_membership_is_told_by_the_number_of_images_of_a_class():
     assert [one.against for one in found.comparisons] == ["chance", "chance"]
     crowd = HeldImages(SAMPLES, {0: np.arange(0, 36, 4), 1: HELD[1]})  # nine of class 0, and one stranger
     assert list(judged.evaluate(Knows(), case_of(OWN, truth=crowd), PROVENANCE).strata) == ["1", "2-3", "4-10"]
+
+
+def test_a_stratum_that_stands_is_judged_by_its_own_value():
+    parts = {"1": StratumArea(n=40, auc=0.9, ci95=(0.8, 1.0), n_clients=6)}
+    unusual = {"unusual": StratumArea(n=30, auc=0.7)}
+    values = np.repeat([0.3, 0.4, 0.5], 10)
+    compared = [
+        compare(values, list(range(6)) * 5, measure="membership", against="chance", least=0.05, stratum=name, guess=0.5)
+        for name in ("1", "unusual", ">10")
+    ]
+    verdict = judge(asked(strata=parts, rarity=unusual, comparisons=tuple(compared), control=0.5))
+    assert [one.value for one in verdict.compared] == [0.9, 0.7, None]
+    assert verdict.kind == "membership"
+
+
+def test_records_of_older_versions_are_read_without_what_they_lack():
+    record = judged.evaluate(Knows(number=100), case_of(OWN), PROVENANCE)
+    assert {"typical", "middling", "unusual"} >= set(record.rarity) > set()
+    old = {name: value for name, value in json.loads(record.model_dump_json()).items()}
+    for name in ("rarity", "accusations", "null", "n_null"):
+        del old[name]
+    old["strata"] = {name: {key: part[key] for key in ("n", "auc")} for name, part in old["strata"].items()}
+    read = MembershipRecord.model_validate(old)
+    assert read.auc == record.auc
+    assert row(read)["threshold from"] == "nothing known"
+    assert row(read)["AUC by rarity of the image"] == "not measured"
+    assert row(read)["AUC by images of the class"].startswith("1: 1.00, ")
+    assert accused_words(read) == ""
+
+
+def test_thresholds_are_told_beside_what_comes_of_them():
+    made = Accusations(
+        nominal=0.05,
+        false=Rate(value=0.031, ci95=(0.01, 0.07)),
+        found=Rate(value=0.4, ci95=(0.3, 0.5)),
+        threshold=2.0,
+    )
+    record = asked(accusations=(made,), null="shadow clients", n_null=1200)
+    assert row(record)["really accused at 5 % (members)"] == "3.1 [1.0, 7.0] % (40.0 [30.0, 50.0] %)"
+    assert accused_words(record) == (
+        "a threshold set by 1,200 scores that are no members' (shadow clients): at 5 % it accuses 3.1 [1.0, 7.0] % of those "
+        "who are none, and 40.0 [30.0, 50.0] % of members."
+    )
 
 
 def test_declared_groups_of_clients_are_one_unit():

@@ -328,6 +328,20 @@ def test_membership():
     assert words(bare) == "Leaks membership: AUC 0.000 (best guess, mean image: 0.000)."
 
 
+def test_membership_of_strata():
+    alone = comparison("membership", 1.0, 0.5, against="chance", ci95=(0.3, 0.5), stratum="1")
+    rare = comparison("membership", 0.8, 0.3, against="chance", ci95=(0.2, 0.4), stratum="unusual")
+    first = "AUC 1.000 (best guess, chance: 0.500; 95 % interval of the difference +0.300 to +0.500)"
+    other = "AUC 0.800 (best guess, chance: 0.500; 95 % interval of the difference +0.200 to +0.400)"
+    parts = f"the client's only image of a class: {first}; images that are unusual of their class: {other}"
+    assert words(inference("membership", AREA, alone, rare)) == (
+        f"Leaks membership: {SCORES}. Of some in particular: {parts}."
+    )
+    assert words(inference("membership", alone, rare)) == f"Leaks membership of some images: {parts}."
+    none = inference("none", AREA, alone.model_copy(update={"stands": False}))
+    assert "only image" not in words(none)
+
+
 def test_classes_named_in_an_upload_stand_beside_membership():
     told = inference("membership", AREA, clear="the classes of 3 of 4 clients exactly")
     assert inferred(told) == f"Leaks membership: {SCORES}. The upload names the classes of 3 of 4 clients exactly."

@@ -102,7 +102,7 @@ class MembershipInference(Inference):
     version = 2
     summary = "scores of candidate images: which ones the client trained on"
     asks = "images"
-    most_rounds = 10
+    most_rounds = 5
     targets = COMPARED | ANSWERS | TRAINED
     needs = Needs(extractor=("white_box", "query"))
     requirements_by_kind: ClassVar[RequirementsByKind] = (

@@ -147,9 +147,9 @@ def within_classes(labels: Tensor) -> Rule:
         values = signals.double()
         middles = torch.stack([_median(values[place == one]) for one in range(len(number))])
         usual = (number * middles + _median(values)) / (number + 1)
-        found = values - usual[place]
-        spread = found.abs().median()
-        return found / spread if spread > 0 else found
+        found: Tensor = values - usual[place]
+        spread = float(found.abs().median())
+        return found / (spread or 1.0)
 
     def rule(own: Tensor, others: Sequence[Tensor]) -> Tensor:
         own = centred(own)

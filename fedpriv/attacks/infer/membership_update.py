@@ -154,11 +154,11 @@ def update_signals(
     trainings = [training_of(one, one.client, images, knowledge) for one in seen]
     alike: list[list[int]] = []
     for place, one in enumerate(trainings):
-        group = next((places for places in alike if trainings[places[0]].starts_like(one)), None)
-        if group is None:
+        started = next((places for places in alike if trainings[places[0]].starts_like(one)), None)
+        if started is None:
             alike.append([place])
         else:
-            group.append(place)
+            started.append(place)
     found = torch.empty(len(seen), len(labels), dtype=torch.float64)
     compare = alignments if judge == "gradient" else loss_drops
     for places in alike:

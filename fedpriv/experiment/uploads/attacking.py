@@ -20,7 +20,7 @@ from fedpriv.experiment.plan import AttackPlan, attack_names, granted, refuse_ro
 from fedpriv.experiment.scored import Answers, attack_and_score
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.suite import Execution
-from fedpriv.experiment.uploads.evidence import Handed, derive_card, make_evidence
+from fedpriv.experiment.uploads.evidence import Handed, derive_card, earlier_evidence, make_evidence
 from fedpriv.experiment.uploads.handed import drawn
 from fedpriv.experiment.uploads.truth import own_case, own_truths
 from fedpriv.experiment.verbs.result import AttackResult
@@ -113,7 +113,8 @@ def attack_handed(
             )
         for name, case in cases.items():
             inference = plan.inferences[name]
-            card = replace(inference.card(plan.card), rounds_seen=handed.rounds if inference.reads_every_round else 1)
+            read = handed.rounds if inference.reads_every_round else 1 + len(case.earlier)
+            card = replace(inference.card(plan.card), rounds_seen=read)
             with listener.progress(f"{name} on {target}"):
                 made = _provenance(handed, inference, card, settings, origin)
                 record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)
@@ -155,7 +156,8 @@ def _cases(
                     f"{argument('stranger_labels')}: missing; attack {name!r} tells members from strangers of their class"
                 )
             evidence = make_evidence(handed, inference.card(plan.card), inference, EVERYTHING, plan.seed, trained)
-            case = own_case(handed, evidence, strangers, plan.seed)
+            earlier = earlier_evidence(handed, evidence, inference, plan.rounds_seen)
+            case = replace(own_case(handed, evidence, strangers, plan.seed), earlier=earlier)
             check(inference, case)
         except UserError as error:
             if name in named:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.attacks.contract import Attack, Declared
+from fedpriv.attacks.infer.contract import Inference
 from fedpriv.attacks.invert.shadow import shadow_extractor
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
 from fedpriv.attacks.trained import Trained
@@ -25,7 +26,7 @@ from fedpriv.experiment.uploads.given import PrivateImages
 from fedpriv.util.arguments import argument
 from fedpriv.util.config import parse, plain
 from fedpriv.util.errors import UserError
-from fedpriv.wire.kinds import LAYERS, NETWORKS, PUBLIC_OUTPUTS, VECTORS
+from fedpriv.wire.kinds import ANSWERS, LAYERS, NETWORKS, PUBLIC_OUTPUTS, VECTORS, WHOLE
 from fedpriv.wire.plain_tensor import check_plain
 
 
@@ -146,6 +147,24 @@ def make_evidence(
         raise UserError(f"{argument('uploads')}: hold nothing that attack {attack.name!r} could recover")
     knowledge = _grant(handed, card, sorted({target.client for target in targets}), seed, trained)
     return Evidence(seen, None if handed.summed else permute(seen), knowledge, targets)
+
+
+def earlier_evidence(
+    handed: Handed, evidence: Evidence, inference: Inference, rounds_seen: int | None
+) -> tuple[Evidence, ...]:
+    """Return the evidence of rounds before the last, in order, for an inference that takes several.
+
+    Networks were handed in as they are after the last round. So these are rounds of uploads that hold all that is looked at.
+    """
+    complete = handed.target in WHOLE | ANSWERS
+    most = (rounds_seen or inference.most_rounds) - 1 if inference.most_rounds > 1 and complete else 0
+    found = []
+    for number in sorted({one.round for one in handed.observations})[:-1][-most:] if most else ():
+        seen = tuple(one for one in handed.observations if one.round == number)
+        if handed.target in ANSWERS or all(NETWORKS.first(one.broadcast) is not None for one in seen):
+            permuted = None if handed.summed else permute(seen)
+            found.append(replace(evidence, observations=seen, permuted=permuted))
+    return tuple(found)
 
 
 def _classes(handed: Handed, seen: Observation, card: KnowledgeCard) -> list[TargetId]:
