@@ -172,7 +172,12 @@ def _earlier(ground: AttackContext, plan: AttackPlan, inference: Inference, last
 
     run, federation = ground.run, ground.federation
     there = sorted(run.captured_rounds()) if plan.target in ANSWERS else usable_rounds(run, plan.target)
-    most = (plan.rounds_seen or inference.most_rounds) - 1 if inference.most_rounds > 1 else 0
+    most = (plan.rounds_seen or inference.rounds_on(plan.target)) - 1 if inference.most_rounds > 1 else 0
+    card = inference.card(plan.card)
+    if (
+        plan.target in ANSWERS
+    ):  # what clients make of public inputs: nothing of earlier rounds but the uploads is looked at
+        card = replace(card, extractor="none")
     found = []
     for number in [one for one in there if one < last][-most:] if most else ():
         try:
@@ -181,7 +186,7 @@ def _earlier(ground: AttackContext, plan: AttackPlan, inference: Inference, last
                     run,
                     federation,
                     plan.target,
-                    inference.card(plan.card),
+                    card,
                     n_targets=EVERYTHING,
                     seed=plan.seed,
                     round_=number,

@@ -3,12 +3,13 @@
 Every comparison of every attack on the page is a test of its own. Holm's rule adjusts their p-values for the number of those
 that can reject at all (:mod:`fedpriv.scoring.family`); intervals stay unadjusted. Where attacks were made under several
 seeds, what is said over seeds, and of attacks with one seed, has most of the five per cent, and what is said of each seed by
-itself the rest, so that further seeds cost no power.
+itself the rest, so that further seeds cost no power. So have strata of membership a part of their own: they are many, and
+would cost what is said of all candidates together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from fedpriv.attacks.infer.property import IN_CLEAR, QUESTIONS
@@ -37,6 +38,9 @@ FALSE_CLAIMS = 0.05
 
 BY_SEED = 0.01
 """Part of that for what is said of single seeds, where the same is said over several."""
+
+BY_STRATUM = 0.01
+"""Part of that for members told apart within strata, where a page tells of some."""
 
 MAKES: dict[Measure, Kind] = {
     "images": "leaks",
@@ -83,10 +87,7 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
         for place, (one, _) in enumerate(own)
         if one.p_value is not None and one.n_clients >= FEW_CLIENTS
     }
-    adjusted = _adjusted(
-        {where: one for where, one in tests.items() if where[0] not in parts}, BY_SEED if parts else 0.0
-    )
-    adjusted |= _adjusted({where: one for where, one in tests.items() if where[0] in parts}, FALSE_CLAIMS - BY_SEED)
+    adjusted = _all_adjusted(tests, parts)
     found = {}
     for key, own in compared.items():
         judged = tuple(_judged(one, value, adjusted.get((key, place))) for place, (one, value) in enumerate(own))
@@ -97,6 +98,16 @@ def judge_page(results: Mapping[K, Judged], seeds: Mapping[K, Sequence[K]] | Non
 def judge(result: Judged) -> Verdict:
     """Judge one result that stands alone."""
     return judge_page({0: result})[0]
+
+
+def _all_adjusted(tests: Mapping[tuple[K, int], Comparison], parts: Collection[K]) -> dict[tuple[K, int], float]:
+    """Return adjusted p-values of strata of membership, of single seeds among ``parts``, and of all else."""
+    strata = {where: one for where, one in tests.items() if one.measure == "membership" and one.stratum != "all"}
+    single = {where: one for where, one in tests.items() if where[0] in parts and where not in strata}
+    rest = {where: one for where, one in tests.items() if where not in strata and where not in single}
+    spent = (BY_SEED if parts else 0.0) + (BY_STRATUM if strata else 0.0)
+    found = _adjusted(rest, spent) | _adjusted(single, FALSE_CLAIMS - BY_SEED)
+    return found | _adjusted(strata, FALSE_CLAIMS - BY_STRATUM)
 
 
 def _adjusted(tests: Mapping[W, Comparison], spent: float) -> dict[W, float]:

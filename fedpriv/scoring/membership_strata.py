@@ -1,8 +1,8 @@
 """Members told apart among candidates that are alike: of classes of some size at the client, or typical of their class.
 
 Each stratum is compared with chance and with permuted uploads like all candidates together are, and takes part in the
-page's family of tests, so that no stratum is claimed by chance. A stratum in which fewer clients have candidates than
-support a claim is shown and not tested.
+page's tests, so that no stratum is claimed by chance (:mod:`fedpriv.scoring.judgement`). A stratum in which fewer clients
+have candidates than support a claim, or that is all there is, is shown and not tested.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Strata:
         found: list[Comparison] = []
         for name in self.chosen:
             part = self._part(ranked, name)
-            if part is None or len(np.unique(part.unit)) < FEW_CLIENTS:
+            if part is None or len(part.yes) == len(ranked.yes) or len(np.unique(part.unit)) < FEW_CLIENTS:
                 continue
             control = None if permuted is None else self._part(permuted, name)
             found += part.against({PERMUTED: control}, {"membership": "auc"}, stratum=name)

@@ -260,12 +260,14 @@ def _score(one: JudgedComparison) -> str:
 
 
 def _of_whom(claims: Sequence[JudgedComparison]) -> str:
-    """Return the figures that stand: over all that was asked, and of what is alike; the latter alone where that is all."""
+    """Return the figures that stand: over all that was asked and where it is told best; else of what is alike alone."""
     told = "; ".join(_score(one) for one in claims if one.stratum == "all")
-    parts = "; ".join(f"{_alike(one.stratum)}: {_score(one)}" for one in claims if one.stratum != "all")
-    if not parts:
-        return f": {told}"
-    return f": {told}. Of some in particular: {parts}" if told else f" of some images: {parts}"
+    strata = [one for one in claims if one.stratum != "all"]
+    if told and strata:
+        best = max(strata, key=lambda one: one.value or 0.0)
+        return f": {told}. Best of all of {_alike(best.stratum)}: {_score(best)}"
+    parts = "; ".join(f"{_alike(one.stratum)}: {_score(one)}" for one in strata)
+    return f": {told}" if told else f" of some images: {parts}"
 
 
 def _alike(stratum: str) -> str:

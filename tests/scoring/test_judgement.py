@@ -100,6 +100,20 @@ def test_further_seeds_cost_little():
     assert page["a"].n_compared == 4
 
 
+def test_strata_of_membership_cost_what_is_said_of_all_little():
+    members = [compared("membership", 0.1, 0.02), compared("members_found", 0.1, 0.5)]
+    strata = [
+        compared("membership", 0.1, p, stratum=name) for name, p in (("1", 0.001), ("2-3", 0.5), ("typical", 0.004))
+    ]
+    alone = judge(asked(comparisons=tuple(members), n_clients=10, control=0.5))
+    assert [one.adjusted for one in alone.compared] == pytest.approx([0.04, 0.5])
+    verdict = judge(asked(comparisons=(*members, *strata), n_clients=10, control=0.5))
+    # All candidates together have four fifths of the level, the three strata the rest.
+    assert [one.adjusted for one in verdict.compared] == pytest.approx([0.05, 0.625, 0.015, 1.0, 0.04])
+    assert [one.stratum for one in verdict.claims] == ["all", "1", "typical"]
+    assert verdict.n_compared == 5
+
+
 @settings(max_examples=5, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 8))
 def test_a_page_of_attacks_that_know_nothing_seldom_claims(seed, attacks, comparisons):

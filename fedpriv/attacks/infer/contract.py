@@ -136,8 +136,8 @@ class Inference(Declared):
             follows from how many images of each class a client has).
         reads_every_round: whether it uses what clients said in clear in all stored rounds; its card then says so.
         extractor_free: whether uploads are enough, and no client's extractor is asked for.
-        most_rounds: rounds that it takes one by one and puts together, where nobody says how many; 1 where it takes the
-            newest alone.
+        most_rounds: rounds that it takes one by one and puts together, where nobody says how many; 1 where it never takes
+            more than the newest.
     """
 
     result = "scores"
@@ -149,6 +149,10 @@ class Inference(Declared):
     def card(self, granted: KnowledgeCard) -> KnowledgeCard:
         """Return its part of the grants: one round, and no extractor where uploads are enough."""
         return replace(granted, rounds_seen=1, extractor="none" if self.extractor_free else granted.extractor)
+
+    def rounds_on(self, kind: str) -> int:
+        """Return how many rounds it takes of a kind of upload where nobody says how many."""
+        return self.most_rounds
 
     @property
     def colludes(self) -> bool:

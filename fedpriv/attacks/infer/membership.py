@@ -59,18 +59,21 @@ from fedpriv.wire.kinds import (
     CLASS_OUTPUTS,
     HEADS,
     KERNELS,
+    LAYERS,
     PUBLIC_OUTPUTS,
     TRAINED,
     VECTORS,
     WHOLE,
+    payload_kind,
 )
 from fedpriv.wire.payloads import ClassLogits, Kernel, PublicImages, find_payload
 
 COMPARED = VECTORS | CLASS_OUTPUTS
 """Payloads that candidates are compared with as they were uploaded."""
 
-MOST_OTHERS, FEW_OTHERS = 20, 4
-"""Other clients beside whom trained weights are held at most: few where each has a network of its own to go through."""
+MOST_OTHERS, FEW_OTHERS, FEWEST_OTHERS = 20, 4, 2
+"""Other clients beside whom trained weights are held at most: of whole models, where all share the candidates' gradients; of
+single layers; and where each takes another pass through a network, or another projection."""
 
 MOST_STRANGERS = 100
 """Images of the attacker's own that are scored for a client at most."""
@@ -110,6 +113,10 @@ class MembershipInference(Inference):
         (PUBLIC_OUTPUTS, Needs(attacker_data=("same_domain",))),
         (BESIDE_A_HEAD, Needs(extractor=("white_box",))),
     )
+
+    def rounds_on(self, kind: str) -> int:
+        """Return how many rounds it takes where nobody says how many: of distances the newest; several do no better."""
+        return 1 if kind in COMPARED else self.most_rounds
 
     @property
     def n_candidates(self) -> int:
@@ -159,7 +166,7 @@ class MembershipInference(Inference):
         beside = [seen for seen in uploads.values() if self._stands_beside(knowledge, kind, mine, seen)]
         if kind is not None and kind in TRAINED:
             nearest = sorted(beside, key=lambda seen: (seen.client <= mine.client, seen.client))
-            chosen = nearest[: MOST_OTHERS if kind in WHOLE else FEW_OTHERS]
+            chosen = nearest[: _others_at_most(kind)]
             rows = update_signals([mine, *chosen], asked.images, asked.labels, knowledge, self.judge)
             return rows[0], {seen.client: row for seen, row in zip(chosen, rows[1:], strict=True)}
         others = {
@@ -236,6 +243,12 @@ class MembershipInference(Inference):
             )
         weight, bias = (value.double().cpu() for value in knowledge.heads[candidates.client])
         return _by_divergence((features @ weight.T + bias).log_softmax(1), candidates.labels, rows, classes)
+
+
+def _others_at_most(kind: str) -> int:
+    if kind in LAYERS:
+        return FEW_OTHERS
+    return MOST_OTHERS if kind in WHOLE and payload_kind(kind).space == "weights" else FEWEST_OTHERS
 
 
 def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
