@@ -265,7 +265,7 @@ def _of_whom(claims: Sequence[JudgedComparison]) -> str:
     strata = [one for one in claims if one.stratum != "all"]
     if told and strata:
         best = max(strata, key=lambda one: one.value or 0.0)
-        return f": {told}. Best of all of {_alike(best.stratum)}: {_score(best)}"
+        return f": {told}. Told best of {_alike(best.stratum)}: {_score(best)}"
     parts = "; ".join(f"{_alike(one.stratum)}: {_score(one)}" for one in strata)
     return f": {told}" if told else f" of some images: {parts}"
 

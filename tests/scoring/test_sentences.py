@@ -335,7 +335,7 @@ def test_membership_of_strata():
     other = "AUC 0.800 (best guess, chance: 0.500; 95 % interval of the difference +0.200 to +0.400)"
     parts = f"the client's only image of a class: {first}; images that are unusual of their class: {other}"
     assert words(inference("membership", AREA, alone, rare)) == (
-        f"Leaks membership: {SCORES}. Best of all of the client's only image of a class: {first}."
+        f"Leaks membership: {SCORES}. Told best of the client's only image of a class: {first}."
     )
     assert words(inference("membership", alone, rare)) == f"Leaks membership of some images: {parts}."
     none = inference("none", AREA, alone.model_copy(update={"stands": False}))
