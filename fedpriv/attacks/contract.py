@@ -78,6 +78,11 @@ class Declared(ABC):
         special = (needs for kinds, needs in self.requirements_by_kind if kind is not None and kind in kinds)
         return next(special, self.needs)
 
+    @property
+    def uses_rounds(self) -> bool:
+        """True where several rounds of uploads tell it more than one."""
+        return self.needs.min_rounds > 1
+
     def trains(self, card: KnowledgeCard) -> str:
         """Return a name for the network that it trains and shares with other attacks on the run; empty for none.
 

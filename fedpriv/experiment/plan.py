@@ -235,14 +235,10 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
         return
     seen = argument("rounds_seen", rounds_seen)
     for name in named:
-        if not _uses_rounds(chosen[name]):
+        if not chosen[name].uses_rounds:
             raise UserError(f"{seen}: attack {name!r} uses one round; drop the flag or the attack")
-    if not any(_uses_rounds(made) for made in chosen.values()):
+    if not any(made.uses_rounds for made in chosen.values()):
         raise UserError(f"{seen}: no attack on {target} uses several rounds; drop the flag")
-
-
-def _uses_rounds(made: Any) -> bool:
-    return made.needs.min_rounds > 1 or getattr(made, "most_rounds", 1) > 1
 
 
 # ---------------------------------------------------------------- options, budgets, stages, card

@@ -23,7 +23,7 @@ NOMINAL = (0.01, 0.05)
 
 
 def accusations(ranked: Ranked, known: Sequence[Values]) -> tuple[Accusations, ...]:
-    """Return what comes of each nominal rate that so many known scores can hold.
+    """Return the outcome of each nominal rate that so many known scores can hold.
 
     Args:
         ranked: candidates with the answers.

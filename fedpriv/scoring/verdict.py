@@ -271,7 +271,7 @@ def _of_whom(claims: Sequence[JudgedComparison]) -> str:
 
 
 def _alike(stratum: str) -> str:
-    """Return what candidates of a stratum have in common."""
+    """Return the trait that candidates of a stratum share, in words."""
     if stratum in STRATA:
         return "the client's only image of a class" if stratum == "1" else f"classes with {_number(stratum)}"
     return f"images that are {stratum} of their class"

@@ -150,8 +150,13 @@ class Inference(Declared):
         """Return its part of the grants: one round, and no extractor where uploads are enough."""
         return replace(granted, rounds_seen=1, extractor="none" if self.extractor_free else granted.extractor)
 
+    @property
+    def uses_rounds(self) -> bool:
+        """True where it takes several rounds one by one."""
+        return self.most_rounds > 1
+
     def rounds_on(self, kind: str) -> int:
-        """Return how many rounds it takes of a kind of upload where nobody says how many."""
+        """Return the number of rounds that it takes of a kind of upload where nobody says how many."""
         return self.most_rounds
 
     @property

@@ -142,7 +142,7 @@ class LikelihoodRatio(Inference):
         return Judged(scores[0], {SHADOWS: scores[1:][~inside]})
 
     def _signals(self, training: Training, shadows: list[Training], labels: Tensor, n_asked: int) -> Tensor:
-        """Return what the client's weights say of each candidate, and below it what each shadow's say ``(1 + s, n)``."""
+        """Return the signals of the client for each candidate, and below them those of each shadow ``(1 + s, n)``."""
         asked, answers = training.first(n_asked), labels[:n_asked]
         every = [asked, *(replace(asked, after=one.after) for one in shadows)]
         if self.judge == "gradient":
@@ -191,7 +191,7 @@ def _fitted(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _size(facts: BatchFacts) -> int:
-    """Return how many images a client of such steps has: those up to the first short batch, which ends an epoch."""
+    """Return the number of images of a client of such steps: those up to the first short batch, which ends an epoch."""
     sizes = facts.sizes or (facts.batch_size,) * facts.steps
     total = 0
     for size in sizes:

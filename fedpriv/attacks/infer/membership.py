@@ -115,7 +115,7 @@ class MembershipInference(Inference):
     )
 
     def rounds_on(self, kind: str) -> int:
-        """Return how many rounds it takes where nobody says how many: of distances the newest; several do no better."""
+        """Return the number of rounds where nobody says how many: of distances the newest alone; several do no better."""
         return 1 if kind in COMPARED else self.most_rounds
 
     @property
@@ -158,7 +158,7 @@ class MembershipInference(Inference):
     def _signals(
         self, uploads: Mapping[int, Observation], asked: Candidates, knowledge: Knowledge, kind: str | None
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Return what the client's own upload says of its candidates ``(n,)``, and what others' say, by client."""
+        """Return the signals of the client's own upload for its candidates ``(n,)``, and those of others', by client."""
         if kind is not None and kind in PUBLIC_OUTPUTS:
             told = public_signals(uploads, asked.client, asked.images, asked.labels, knowledge)
             return told.pop(asked.client), told

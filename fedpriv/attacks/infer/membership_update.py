@@ -92,13 +92,13 @@ class Training:
         return replace(self, inputs=self.inputs[:number])
 
     def rows(self, changes: Mapping[str, Tensor]) -> Tensor:
-        """Return what can be compared of changes of the weights, stacked along a first axis: ``(n, p)``, float64."""
+        """Return the comparable part of changes of the weights, stacked along a first axis: ``(n, p)``, float64."""
         kept = changes if self.project is None else self.project(changes)
         return torch.cat([kept[name].flatten(1) for name in self.before], 1).double()
 
     @property
     def update(self) -> Tensor:
-        """What can be compared of the update ``(p,)``, float64."""
+        """The part of the update that can be compared ``(p,)``, float64."""
         return self.rows({name: (value - self.after[name])[None] for name, value in self.before.items()})[0]
 
 
@@ -137,7 +137,7 @@ def update_signals(
     knowledge: Knowledge,
     judge: ClassEvaluator = "gradient",
 ) -> Tensor:
-    """Return what each upload says of each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)``, float64.
+    """Return the signal of each upload for each candidate image ``(n, c, h, w)`` of class ``(n,)``: ``(k, n)``, float64.
 
     On the CPU. A client's extractor and head are used where its upload is a part of a model.
 

@@ -113,8 +113,7 @@ def attack_handed(
             )
         for name, case in cases.items():
             inference = plan.inferences[name]
-            read = handed.rounds if inference.reads_every_round else 1 + len(case.earlier)
-            card = replace(inference.card(plan.card), rounds_seen=read)
+            card = replace(inference.card(plan.card), rounds_seen=case.rounds_read(inference, handed.rounds))
             with listener.progress(f"{name} on {target}"):
                 made = _provenance(handed, inference, card, settings, origin)
                 record = measure(folder / name, inference, case, made, strict=name in named, listener=listener)

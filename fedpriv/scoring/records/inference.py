@@ -69,7 +69,7 @@ class StratumArea(Record):
 
 
 class Accusations(Record):
-    """What comes of a threshold that the attacker sets without the truth.
+    """The outcome of a threshold that the attacker sets without the truth.
 
     Attributes:
         nominal: share of non-members that it means to accuse.
