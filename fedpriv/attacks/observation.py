@@ -211,13 +211,15 @@ class TargetId:
 class Cost:
     """The expense of an attack: wall seconds, optimiser iterations a row, rows (targets x restarts), device.
 
-    The call around ``run`` measures seconds and device; ``run`` leaves them open.
+    The call around ``run`` measures seconds and device; ``run`` leaves them open. ``evaluations`` are those of the objective
+    with its derivative, of all rows of a target together; no target took more. 0 where they are not counted.
     """
 
     seconds: float = 0.0
     iterations: int = 0
     rows: int = 0
     device: str = ""
+    evaluations: int = 0
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,7 @@ def concatenate(parts: Sequence[Reconstruction]) -> Reconstruction:
         seconds=sum(part.cost.seconds for part in parts),
         iterations=max(part.cost.iterations for part in parts),
         rows=sum(part.cost.rows for part in parts),
+        evaluations=max(part.cost.evaluations for part in parts),
     )
     return replace(
         first,

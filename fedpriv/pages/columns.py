@@ -134,6 +134,9 @@ RESULTS: Columns = (
     *_counts("targets", n_diverged="whose search left the finite numbers"),
     *_numbers("s", seconds="wall-clock time of the attack"),
     *_counts("iterations", iterations="of the search, a row"),
+    *_counts(
+        "evaluations", evaluations="of the gradient, of all rows of a target; no target took more; 0 where not counted"
+    ),
     *_counts("rows", rows="targets times restarts"),
     *_texts(device="where it computed"),
     *_counts("", seed="of the attack and its scoring", run_seed="of the attacked run"),

@@ -90,7 +90,7 @@ def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[s
             for key in ("target", "attack", "method", "dataset", "n_targets", "n_clients", "n_diverged")
         },
         **{key: metrics.measured[key].mean for key in _MEASURES if key in metrics.measured},
-        **{key: getattr(cost, key) for key in ("seconds", "iterations", "rows", "device")},
+        **{key: getattr(cost, key) for key in ("seconds", "iterations", "evaluations", "rows", "device")},
         "directory": attack.directory.name,
         "knowledge": _card(record.knowledge),
         "psnr_db_low": reached[0],

@@ -11,15 +11,12 @@ from torch import nn
 from fedpriv.algebra.low_rank import compress
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.gradient_matching import Matcher, batch_sizes, one_hot
-from fedpriv.attacks.gradients.inverting_gradients import (
-    GradientDip,
-    InvertingGradients,
-    absolute_variation,
-    median_filtered,
-)
+from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching, batch_sizes, one_hot
+from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
 from fedpriv.attacks.gradients.local_step import local_step
+from fedpriv.attacks.gradients.pixel_search import absolute_variation, median_filtered
 from fedpriv.attacks.gradients.step_problems import read_problem
+from fedpriv.attacks.gradients.ways import Way, best_ways, has_kinks
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.read.target_features import list_targets
@@ -132,7 +129,7 @@ def test_the_objective_is_that_of_the_returned_images():
 def test_restarts_are_chosen_by_the_objective_alone():
     images, labels = images_and_labels(2)
     found = attack(
-        InvertingGradients(iterations=20, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels
+        InvertingGradients(iterations=1200, restarts=3, total_variation=(0.1, 0.01)), sigmoid_net(), images, labels
     )
     assert found.objective.shape == (2, 6)  # every restart under every weight
     expect_same(found.chosen, found.objective.argmin(1))
@@ -149,22 +146,54 @@ def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chose
     assert scores[0.15, 0.002] > scores[0.15,] + 5
 
 
-def test_rows_of_one_target_differ_in_weight_and_in_whether_signs_are_taken():
-    images, labels = images_and_labels(2)
-    both = InvertingGradients(iterations=20, total_variation=(0.15, 0.03, 0.001), signed=(False, True))
-    assert both.ways == ((0.15, False), (0.03, True), (0.001, False))
-    assert InvertingGradients(total_variation=0.1, signed=False).ways == ((0.1, False),)
-    found = attack(both, sigmoid_net(), images, labels)
-    alone = [
-        attack(InvertingGradients(iterations=20, total_variation=0.15, signed=signed), sigmoid_net(), images, labels)
-        for signed in (False, True)
-    ]
-    torch.testing.assert_close(found.objective[:, 0], alone[0].objective[:, 0], rtol=0.05, atol=1e-4)
-    assert not torch.allclose(alone[0].objective, alone[1].objective, rtol=0.05)
+def test_ways_that_are_asked_for_are_taken_and_others_follow_from_the_network():
+    asked = InvertingGradients(total_variation=(0.15, 0.03, 0.001), signed=(False, True), learning_rate=0.3)
+    assert asked.ways(True, 1) == (Way(0.15, False, 0.3), Way(0.03, True, 0.3), Way(0.001, False, 0.3))
+    assert len(InvertingGradients(total_variation=0.1).ways(False, 1)) == 1
+    kinked, smooth = (InvertingGradients().ways(kinks, 1) for kinks in (True, False))
+    assert kinked == best_ways(True, 1, InvertingGradients().iterations)
+    assert kinked[0].signed
+    assert not any(way.signed for way in smooth)
+    more = InvertingGradients().ways(True, 8)
+    assert more[0].variation > kinked[0].variation
+    assert smooth[0].curved
+    assert not any(way.curved for way in InvertingGradients().ways(False, 4))
 
 
 @pytest.mark.parametrize(
-    "made", [InvertingGradients(iterations=20, restarts=2), GradientDip(iterations=10, restarts=2, generator=SMALL)]
+    ("layer", "expected"),
+    [(nn.ReLU(), True), (nn.LeakyReLU(0.2), True), (nn.ReLU6(), True), (nn.Sigmoid(), False), (nn.GELU(), False)],
+)
+def test_kinks_of_a_network_are_seen(layer, expected):
+    assert has_kinks(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), layer, nn.MaxPool2d(2)), SHAPE) is expected
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+@pytest.mark.parametrize(
+    "made", [InvertingGradients(iterations=301), DeepLeakage(outer_steps=3)], ids=["pixels", "dlg"]
+)
+def test_the_record_says_how_often_the_gradient_was_evaluated(monkeypatch, made, restarts):
+    images, labels = images_and_labels(1)
+    taken = []
+    for name in ("cosine", "squared"):
+        original = getattr(Matching, name)
+
+        def counted(self, images, labels, rows, original=original):
+            taken.append(len(rows) * torch.is_grad_enabled())
+            return original(self, images, labels, rows)
+
+        monkeypatch.setattr(Matching, name, counted)
+    found = attack(replace(made, restarts=restarts), sigmoid_net(), images, labels)
+    if isinstance(made, InvertingGradients):
+        assert found.cost.evaluations <= made.iterations
+    if getattr(made, "total_variation", "auto") != "auto":
+        assert found.cost.evaluations == sum(taken) == 301
+    else:  # of rows that are done between two looks at them nothing comes, so these evaluations are not counted
+        assert sum(taken) - 10 * restarts <= found.cost.evaluations <= sum(taken) + 4 * restarts
+
+
+@pytest.mark.parametrize(
+    "made", [InvertingGradients(iterations=300, restarts=2), GradientDip(iterations=10, restarts=2, generator=SMALL)]
 )
 def test_results_do_not_depend_on_chunks(made):
     images, labels = images_and_labels(3)

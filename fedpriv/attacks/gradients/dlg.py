@@ -17,10 +17,11 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
+from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.optim.rows import Row, Solved
-from fedpriv.attacks.read.updates import Weights
 from fedpriv.util.errors import UserError
 
 _FIRST_GAIN = 0.1
@@ -81,13 +82,19 @@ class DeepLeakage(GradientMatching):
         shape = (updates.labels.shape[1], *problem.knowledge.image_shape)
         return _Points(shape, problem.knowledge.n_classes, self.spread, not self.labels_known)
 
-    def solve(
+    def search(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search in every restart."""
+        return self.every_row(self._solve, problem, updates, matcher, bytes_per_row)
+
+    def _solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
         """Minimise the distance of N rows."""
         points, n_classes = self._points(problem, updates), problem.knowledge.n_classes
         steps, counts, labels = updates.of(rows)
-        scale = torch.stack([_square_norm(step.gradient) for step in steps])
+        scale = square_norms(steps)
         evaluate = points.evaluator(
             matcher.against(steps, counts), updates.probabilities(rows, n_classes) if self.labels_known else None
         )
@@ -97,7 +104,7 @@ class DeepLeakage(GradientMatching):
             line_search=None if self.line_search == "none" else self.line_search,
         )
         generators = [row.generator(problem.seed) for row in rows]
-        start = self._start(evaluate, points.width, generators, settings, labels.device)
+        start, spent = self._start(evaluate, points.width, generators, settings, labels.device)
         found = minimise(evaluate, start, settings, scale * self.stop_below, tick)
         best = points.clamped(found.best)
         images, logits = points.split(best)
@@ -108,6 +115,7 @@ class DeepLeakage(GradientMatching):
             converged=loss < scale * self.stop_below,
             labels=updates.shown(rows, labels if self.labels_known else logits.argmax(2)),
             iterations=int(found.evaluations.max()),
+            evaluations=spent + found.evaluations + 1,
         )
 
     def _start(
@@ -117,9 +125,13 @@ class DeepLeakage(GradientMatching):
         generators: Sequence[torch.Generator],
         settings: LbfgsSettings,
         device: torch.device,
-    ) -> Tensor:
-        """Return a start ``(N, D)`` from N(0, 1), redrawn where the first call of the optimiser gets nowhere."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return a start ``(N, D)`` from N(0, 1), redrawn where the first call of the optimiser gets nowhere.
+
+        Beside it the evaluations ``(N,)`` that this took.
+        """
         start = torch.empty(len(generators), width, device=device)
+        spent = torch.zeros(len(generators), dtype=torch.int64, device=device)
         pending = torch.arange(len(generators), device=device)
         for attempt in range(self.redraws + 1):
             wider = 2.0 ** (attempt % _WIDTHS)
@@ -129,15 +141,12 @@ class DeepLeakage(GradientMatching):
                 break
 
             before, _ = evaluate(start[pending], pending)
-            after = minimise(evaluate, start[pending], replace(settings, outer_steps=1), numbers=pending).loss
-            pending = pending[~(after <= _FIRST_GAIN * before)]
+            after = minimise(evaluate, start[pending], replace(settings, outer_steps=1), numbers=pending)
+            spent[pending] += 1 + after.evaluations
+            pending = pending[~(after.loss <= _FIRST_GAIN * before)]
             if not len(pending):
                 break
-        return start
-
-
-def _square_norm(gradient: Weights) -> Tensor:
-    return torch.stack([value.square().sum() for value in gradient.values()]).sum()
+        return start, spent
 
 
 class _Points:

@@ -7,25 +7,30 @@ optimised instead of pixels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
-from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
+from fedpriv.attacks.gradients.gradient_matching import Matcher
+from fedpriv.attacks.gradients.local_step import square_norms
+from fedpriv.attacks.gradients.pixel_search import Descended, PixelSearch, SearchSettings, absolute_variation, descend
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
+from fedpriv.attacks.gradients.ways import Way, best_ways, has_kinks
 from fedpriv.attacks.invert.inversion import DipFitting
+from fedpriv.attacks.observation import Reconstruction
+from fedpriv.attacks.optim.halving import climb, ladder, together
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows
 from fedpriv.attacks.priors.several import SeveralImages
 
-_DROPS = (3 / 8, 5 / 8, 7 / 8)
-"""Shares of the iterations after which the step size falls to a tenth, and total variation loses weight."""
+_LEAST = 12
+"""Iterations of a row in which something can be seen."""
 
 _FLAT = 0.02
 """Mean difference of neighbouring pixels below which an image is hardly smoother for differing less."""
@@ -52,78 +57,140 @@ class DirectionMatching(GradientMatching):
 class InvertingGradients(DirectionMatching):
     """Gradient matching in the cosine distance, with total variation, by Adam in the box of valid images.
 
-    The variables are ``u`` with ``x = 0.5 + scale u``, the space of images normalised to a standard deviation of
-    ``scale``, in which the paper's step size and start are meant. Departs from the paper in that the weight of total
-    variation falls together with the step size, from what finds coarse shapes to what leaves fine ones alone. The images
-    returned are those, among all iterates under the last weight, with the lowest sum of distance and weighted variation,
-    each evaluated as it stands after clamping. Between a target's rows, which were weighted differently, the product of
-    distance and squared variation decides, which is the objective reported: it prefers neither the noisy image that fits a
-    little better nor the smooth one that fits a little worse.
+    A target is searched in several rows, which differ in their way and start. All begin with a small share of the budget;
+    by halves those with the lowest objective go on from what they have found, and the last one takes the rest (see
+    :mod:`fedpriv.attacks.optim.halving`). Departs from the paper in that, and in that the weight of total variation falls
+    together with the step size, from what finds coarse shapes to what leaves fine ones alone. The images of a row are
+    those, among all iterates under the last weight, with the lowest sum of distance and weighted variation, each evaluated
+    as it stands after clamping. Between a target's rows, which were weighted differently, the product of distance and
+    squared variation decides, which is the objective reported: it prefers neither the noisy image that fits a little
+    better nor the smooth one that fits a little worse.
 
     Attributes:
-        iterations: steps of a row.
-        restarts: starts a target under each weight of total variation; the row with the lowest objective is kept.
-        total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down; one, or
-            several. No weight suits all: images of few pixels behind smooth networks come back exactly under a small one,
-            larger images and networks with ReLU only under a large one, and the objective tells which is which.
-        variation_decay: what that weight is multiplied by wherever the step size falls; 1 is the paper's.
-        learning_rate: step size of Adam in u; falls to a tenth after 3/8, 5/8 and 7/8 of the iterations.
-        signed: whether Adam is given the gradient's signs only, as in the paper; one answer, or several, which the weights
+        iterations: evaluations of the gradient a target, of all its rows together.
+        restarts: starts a target in each way.
+        total_variation: first weight of the mean absolute difference of neighbouring pixels, across plus down: one, or
+            several, each a way of its own. ``auto`` sets the ways by the kind of network, the number of images and the
+            iterations (:func:`fedpriv.attacks.gradients.ways.best_ways`).
+        variation_decay: what that weight is multiplied by after 3/8, 5/8 and 7/8 of a row's iterations; 1 is the paper's.
+        learning_rate: first step size of Adam, in standard deviations of images (0.5 of a pixel's range); falls to zero as
+            a cosine does. ``auto`` sets it with the ways.
+        signed: whether Adam is given the gradient's signs only, as in the paper: one answer, or several, which the weights
             of total variation take in turn. Signs go far through kinks and plateaus; the gradient itself follows the long
-            curved valleys that smooth networks with large weights leave.
-        scale: what one unit of u is in pixel values.
-        start_noise: standard deviation of the start in u, around mid-grey; 1 is the paper's.
+            curved valleys that smooth networks with large weights leave. ``auto`` sets it by the network.
+        trial: share of the iterations in which it is found out which row goes on.
+        start_noise: standard deviation of the start in the unit of the learning rate, around mid-grey; 1 is the paper's.
         median_every: iterations after which a 3 x 3 median filter goes over the images, again and again; 0 for never.
         tolerance: a row has converged when its distance is below.
     """
 
     iterations: Annotated[int, Ge(1)] = 2000
-    total_variation: Weight | Annotated[tuple[Weight, ...], MinLen(1)] = (0.06, 0.06, 0.001)
+    total_variation: Literal["auto"] | Weight | Annotated[tuple[Weight, ...], MinLen(1)] = "auto"
     variation_decay: Annotated[float, Ge(0), Le(1)] = 0.2
-    learning_rate: Annotated[float, Gt(0)] = 0.1
-    signed: bool | Annotated[tuple[bool, ...], MinLen(1)] = (True, False, True)
-    scale: Annotated[float, Gt(0)] = 0.5
+    learning_rate: Literal["auto"] | Annotated[float, Gt(0)] = "auto"
+    signed: Literal["auto"] | bool | Annotated[tuple[bool, ...], MinLen(1)] = "auto"
+    trial: Annotated[float, Ge(0), Lt(1)] = 0.2
     start_noise: Annotated[float, Ge(0)] = 0.2
     median_every: Annotated[int, Ge(0)] = 0
     tolerance: Annotated[float, Ge(0)] = 1e-3
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
+    version = 2
 
-    @property
-    def ways(self) -> tuple[tuple[float, bool], ...]:
-        """First weight of total variation and whether signs are taken; a target's rows take one after the other."""
-        weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
-        signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
-        return tuple((weight, signs[place % len(signs)]) for place, weight in enumerate(weights))
+    def ways(self, kinked: bool, count: int) -> tuple[Way, ...]:
+        """Return the ways of the rows of a target of ``count`` images: those that were asked for, else the best known."""
+        known = best_ways(kinked, count, self.iterations)
+        if self.total_variation != "auto":
+            known = tuple(way for way in known if not way.curved)
+            weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
+            known = tuple(replace(known[0], variation=weight) for weight in weights)
+        if self.signed != "auto":
+            known = tuple(way for way in known if not way.curved)
+            signs = self.signed if isinstance(self.signed, tuple) else (self.signed,)
+            known = tuple(replace(way, signed=signs[place % len(signs)]) for place, way in enumerate(known))
+        if self.learning_rate != "auto":
+            known = tuple(replace(way, learning_rate=self.learning_rate) for way in known if not way.curved)
+        return known
 
-    @property
-    def rows_per_target(self) -> int:
-        """As many restarts under each weight of total variation."""
-        return self.restarts * len(self.ways)
+    def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
+        """Estimate the memory of a history of L-BFGS, twice a hundred vectors, where it has a way of its own."""
+        kinked = has_kinks(updates.model, problem.knowledge.image_shape)
+        curved = any(way.curved for way in self.ways(kinked, 1))
+        return 4 * 200 * updates.labels.shape[1] * math.prod(problem.knowledge.image_shape) if curved else 0
 
-    def solve(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
+    def search(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search in every way, and by halves in those that look best."""
+        kinked = has_kinks(updates.model, problem.knowledge.image_shape)
+        ways = [self.ways(kinked, count) for count in updates.counts]
+
+        def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
+            own = [ways[row.position][row.restart % len(ways[0])] for row in rows]
+            start = self._starts(problem, updates, rows) if begun is None else begun
+            parts: list[tuple[list[int], Solved]] = []
+            for kind in dict.fromkeys(way.kind for way in own):
+                places = [place for place, way in enumerate(own) if way.kind == kind]
+                leg = _Leg(iterations, [rows[place] for place in places], [own[place] for place in places])
+                before = iterations * sum(len(earlier) for earlier, _ in parts)
+
+                def told(number: int, before: int = before, many: int = len(places)) -> None:
+                    tick((before + number * many) // len(rows))
+
+                parts.append((places, self._walk(problem, updates, matcher, leg, start[places], told)))
+            return together(parts)
+
+        rungs = ladder(self.restarts * len(ways[0]), self.iterations, self.trial, _LEAST)
+        return climb(problem, some, rungs, bytes_per_row)
+
+    def _walk(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, leg: _Leg, start: Tensor, tick: Tick
     ) -> Solved:
-        """Search for the images of N rows, each its own way."""
-        _, _, labels = updates.of(rows)
-        batch = (labels.shape[1], *problem.knowledge.image_shape)
-        draws = torch.stack([torch.randn(batch, generator=row.generator(problem.seed)) for row in rows])
+        """Go on with rows whose ways are of one kind, from images ``(N, M, c, h, w)``."""
+        rows, iterations, start = leg.rows, leg.iterations, start.to(problem.device)
         matching = matching_of(updates, matcher, rows, self.statistics_weight)
-        ways = [self.ways[row.restart % len(self.ways)] for row in rows]
         known = updates.probabilities(rows, problem.knowledge.n_classes)
-        search = _Search(self, matching, known, draws.to(problem.device), ways)
-        for step in range(self.iterations):
+        if leg.ways[0].curved:
+            steps, _, _ = updates.of(rows)
+            found = descend(iterations, matching, known, start, square_norms(steps), tick)
+            return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
+        settings = SearchSettings(iterations, self.variation_decay, self.median_every)
+        search = PixelSearch(settings, matching, known, start, leg.ways)
+        for step in range(iterations - 1):
             search.advance(step)
             tick(step + 1)
         search.look()
+        spent = torch.full((len(rows),), iterations)
+        walked = Descended(search.images, search.distance, spent)
+        return self._solved(updates, rows, walked, explained(matching, search.images, known, search.distance))
+
+    def _starts(self, problem: AttackProblem, updates: StepProblem, rows: Sequence[Row]) -> Tensor:
+        """Return starts ``(N, M, c, h, w)`` near mid-grey, each from its row's own generator."""
+        batch = (updates.labels.shape[1], *problem.knowledge.image_shape)
+        draws = torch.stack([torch.randn(batch, generator=row.generator(problem.seed)) for row in rows])
+        return (0.5 - 0.5 * self.start_noise * draws).clamp_(0, 1)
+
+    def _solved(self, updates: StepProblem, rows: Sequence[Row], found: Descended, distance: Tensor) -> Solved:
+        _, _, labels = updates.of(rows)
+        variation = absolute_variation(found.images)
         return Solved(
-            images=updates.shown(rows, search.images),
-            objective=search.distance.clamp_min(0) * (_FLAT + absolute_variation(search.images)).square(),
-            converged=explained(matching, search.images, known, search.distance) < self.tolerance,
+            images=updates.shown(rows, found.images),
+            objective=found.distance.clamp_min(0) * (_FLAT + variation).square(),
+            converged=distance < self.tolerance,
             labels=updates.shown(rows, labels),
-            iterations=self.iterations,
+            iterations=int(found.evaluations.max()),
+            evaluations=found.evaluations,
         )
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """Rows with their ways, which go on for so many iterations."""
+
+    iterations: int
+    rows: list[Row]
+    ways: list[Way]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +208,13 @@ class GradientDip(DipFitting, DirectionMatching):
         """Estimate the memory of a row's generator networks."""
         return updates.labels.shape[1] * self.bytes_per_image(problem.knowledge.image_shape)
 
-    def solve(
+    def search(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search in every restart."""
+        return self.every_row(self._solve, problem, updates, matcher, bytes_per_row)
+
+    def _solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
         """Fit one generator network an image."""
@@ -164,118 +237,3 @@ class GradientDip(DipFitting, DirectionMatching):
             converged=explained(matching, found.images, probabilities, found.objective) < self.tolerance,
             labels=updates.shown(rows, labels),
         )
-
-
-class _Search:
-    """N rows on their way, and the best that each has seen.
-
-    Attributes:
-        images: ``(N, M, c, h, w)`` in [0, 1], each row's best so far.
-        distance: ``(N,)`` the distance of exactly these images.
-    """
-
-    def __init__(
-        self,
-        attack: InvertingGradients,
-        matching: Matching,
-        labels: Tensor,
-        draws: Tensor,
-        ways: Sequence[tuple[float, bool]],
-    ) -> None:
-        self._attack = attack
-        self._matching = matching
-        self._labels = labels
-        self._rows = torch.arange(len(draws), device=draws.device)
-        self._reach = 0.5 / attack.scale
-        self._point = (attack.start_noise * draws).clamp_(-self._reach, self._reach).requires_grad_()
-        self._optimiser = torch.optim.Adam([self._point], lr=attack.learning_rate, fused=True)
-        self._first_weights = self._weights = draws.new_tensor([weight for weight, _ in ways])
-        signed = [signed for _, signed in ways]
-        self._signed = torch.tensor(signed, device=draws.device).view(-1, 1, 1, 1, 1)
-        self._some_signed, self._all_signed = any(signed), all(signed)
-        self._each = torch.ones_like(self._weights)
-        self._passed = 0
-        self._lowest = draws.new_full((len(draws),), torch.inf)
-        self.images = self._images().detach().clone()
-        self.distance = torch.full_like(self._lowest, torch.inf)
-
-    def _images(self) -> Tensor:
-        return torch.rsub(self._point, 0.5, alpha=-self._attack.scale)
-
-    def look(self) -> Tensor:
-        """Return objectives ``(N,)`` of the present images; remember those of rows that never had a lower one."""
-        images = self._images()
-        distance = self._matching.cosine(images, self._labels, self._rows)
-        objective = distance + self._weights * absolute_variation(images)
-        with torch.no_grad():
-            better = objective < self._lowest
-            self._lowest = torch.where(better, objective, self._lowest)
-            self.distance = torch.where(better, distance, self.distance)
-            self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
-        return objective
-
-    def advance(self, step: int) -> None:
-        """Look, then take a step back into the box."""
-        attack = self._attack
-        passed = sum(step >= share * attack.iterations for share in _DROPS)
-        if passed != self._passed:  # objectives under another weight cannot be compared
-            self._passed = passed
-            self._weights = self._first_weights * attack.variation_decay**passed
-            self._lowest = torch.full_like(self._lowest, torch.inf)
-        (gradient,) = torch.autograd.grad(self.look(), self._point, self._each)
-        # A row that is not finite stays where it is; the others go on.
-        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
-        if self._all_signed:
-            gradient = gradient.sign()
-        elif self._some_signed:
-            gradient = torch.where(self._signed, gradient.sign(), gradient)
-        self._point.grad = gradient
-        self._optimiser.param_groups[0]["lr"] = attack.learning_rate * 0.1**passed
-        self._optimiser.step()
-        with torch.no_grad():
-            if attack.median_every and (step + 1) % attack.median_every == 0 and step + 1 < attack.iterations:
-                self._point.copy_(median_filtered(self._point))
-            self._point.clamp_(-self._reach, self._reach)
-
-
-def absolute_variation(images: Tensor) -> Tensor:
-    """Return mean ``|right - here|`` plus mean ``|below - here|`` of each row's images ``(N, M, c, h, w)``: ``(N,)``."""
-    found: Tensor = _Variation.apply(images)
-    return found
-
-
-class _Variation(torch.autograd.Function):
-    """Absolute variation with its derivative, in few operations."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor) -> Tensor:
-        """Return ``(N,)``."""
-        steps = torch.diff(images, dim=-1), torch.diff(images, dim=-2)
-        ctx.save_for_backward(*steps)
-        across, down = (step.abs().flatten(1).mean(1) for step in steps)
-        return across + down
-
-    @staticmethod
-    def backward(ctx: Any, *weights: Tensor) -> Tensor:
-        """Return the derivative at images of equal neighbours as zero."""
-        found = None
-        for axis, step in zip((-1, -2), ctx.saved_tensors, strict=True):
-            each = step.sign().mul_(weights[0].view(-1, 1, 1, 1, 1) * (len(step) / step.numel()))
-            if found is None:
-                found = functional.pad(each, (1, 0))
-            else:
-                found.narrow(axis, 1, step.shape[axis]).add_(each)
-            found.narrow(axis, 0, step.shape[axis]).sub_(each)
-        assert found is not None
-        return found
-
-
-def median_filtered(images: Tensor) -> Tensor:
-    """Return images ``(N, M, c, h, w)`` whose pixels are the medians of 3 x 3; the border is repeated outwards."""
-    from kornia.filters import median_blur  # takes a tenth of a second to import
-
-    padded = functional.pad(images.flatten(0, 1), (1, 1, 1, 1), mode="replicate")
-    # kornia takes neighbours by convolution with ones and zeros, which cudnn would round to TF32.
-    with torch.backends.cudnn.flags(enabled=False):
-        filtered: Tensor = median_blur(padded, 3)
-    return filtered[..., 1:-1, 1:-1].reshape(images.shape)

@@ -169,3 +169,10 @@ def equal_weights(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> 
 def stacked(steps: Sequence[LocalStep]) -> Weights:
     """Return the gradients of N steps by name, each ``(N, ...)``."""
     return {name: torch.stack([step.gradient[name] for step in steps]) for name in steps[0].gradient}
+
+
+def square_norms(steps: Sequence[LocalStep]) -> Tensor:
+    """Return the squared norms ``(N,)`` of N steps' gradients."""
+    return torch.stack(
+        [torch.stack([value.square().sum() for value in step.gradient.values()]).sum() for step in steps]
+    )

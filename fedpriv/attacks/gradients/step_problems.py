@@ -89,6 +89,10 @@ class StepProblem:
         return torch.stack([row[source] for row, source in zip(values, sources, strict=True)])
 
 
+Solve = Callable[[AttackProblem, StepProblem, Matcher, Sequence[Row], Tick], Solved]
+"""Solves a chunk of rows, each with the whole budget."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching(Attack):
     """A target is an upload as a whole; its images are all those of its local steps, in the order of the steps.
@@ -121,16 +125,11 @@ class GradientMatching(Attack):
         """False where labels are found together with the images; else they are looked up or inferred."""
         return True
 
-    @property
-    def rows_per_target(self) -> int:
-        """Rows that a target is solved with."""
-        return self.restarts
-
     @abstractmethod
-    def solve(
-        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
-    ) -> Solved:
-        """Match the updates of N rows."""
+    def search(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search for the images of all targets, in rows of each; ``bytes_per_row`` estimates the memory of one."""
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row beside what matching takes."""
@@ -140,17 +139,19 @@ class GradientMatching(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover the images of each target."""
         updates, matcher = self._read(problem)
+        needed = self.bytes_beside(problem, updates) + bytes_of_matching(updates, problem.knowledge, matcher)
+        return self.search(problem, updates, matcher, needed)
 
-        def solve(rows: Sequence[Row], tick: Tick) -> Solved:
-            return self.solve(problem, updates, matcher, rows, tick)
+    def every_row(
+        self, solve: Solve, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search in ``restarts`` rows a target, each with the whole budget."""
 
-        return solve_rows(
-            problem,
-            solve,
-            restarts=self.rows_per_target,
-            iterations=getattr(self, str(self.budget)),
-            bytes_per_row=self.bytes_beside(problem, updates) + bytes_of_matching(updates, problem.knowledge, matcher),
-        )
+        def some(rows: Sequence[Row], tick: Tick) -> Solved:
+            return solve(problem, updates, matcher, rows, tick)
+
+        iterations = getattr(self, str(self.budget))
+        return solve_rows(problem, some, restarts=self.restarts, iterations=iterations, bytes_per_row=bytes_per_row)
 
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the cosine distance of the updates that images lead to; None where their labels would have to be found."""

@@ -65,6 +65,7 @@ class Solved:
         converged: ``(N,)`` bool, whether the row met the attack's convergence rule.
         labels: ``(N, M)`` int64 labels that the row used or recovered, or -1.
         iterations: iterations of the row that took most.
+        evaluations: ``(N,)`` int64, evaluations of the objective with its derivative; None for one an iteration.
     """
 
     images: Tensor
@@ -72,6 +73,12 @@ class Solved:
     converged: Tensor
     labels: Tensor
     iterations: int
+    evaluations: Tensor | None = None
+
+    def evaluated(self) -> Tensor:
+        """Return ``(N,)`` int64, evaluations that no row took more of."""
+        each = torch.full((len(self.objective),), self.iterations)
+        return each if self.evaluations is None else self.evaluations.cpu()
 
 
 Solver = Callable[[Sequence[Row], Callable[[int], None]], Solved]
@@ -162,7 +169,7 @@ def _chunks_that_fit(most: int) -> str:
     return f"{argument('chunk_rows', most)} would fit" if most else f"a smaller {argument('image_size')} would fit"
 
 
-def _refuse_restarts(restarts: int, problem: AttackProblem) -> None:
+def refuse_restarts(restarts: int, problem: AttackProblem) -> None:
     """Refuse more restarts than there is memory for their images, of which every one is kept until the best are known."""
     number, each = len(problem.targets), 4 * math.prod(problem.knowledge.image_shape) + _ROW_BYTES
 
@@ -197,7 +204,7 @@ def solve_rows(
     targets, progress = problem.targets, problem.progress
     if restarts < 1:
         raise UserError(f"restarts={restarts}: expected at least 1")
-    _refuse_restarts(restarts, problem)
+    refuse_restarts(restarts, problem)
     rows = rows_of(targets, restarts)
     solved: list[Solved] = []
     done = 0
@@ -219,6 +226,7 @@ def solve_rows(
     objective = torch.cat([part.objective for part in solved]).view(len(targets), restarts)
     # A row that failed has no finite objective and must not win: NaN would, in an argmin.
     chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
+    spent = torch.cat([part.evaluated() for part in solved]).view(len(targets), restarts).sum(1)
     best = torch.arange(len(targets), device=chosen.device) * restarts + chosen
     return Reconstruction(
         targets=targets,
@@ -227,6 +235,6 @@ def solve_rows(
         chosen=chosen,
         converged=torch.cat([part.converged for part in solved])[best],
         labels=torch.cat([part.labels for part in solved])[best],
-        cost=Cost(iterations=max(part.iterations for part in solved), rows=len(rows)),
+        cost=Cost(iterations=max(part.iterations for part in solved), rows=len(rows), evaluations=int(spent.max())),
         features=features,
     )

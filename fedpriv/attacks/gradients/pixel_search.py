@@ -1,0 +1,212 @@
+"""Search of N rows' pixels, by Adam in the box of valid images or by L-BFGS, and the best that each row has seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from kornia.filters import median_blur
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.attacks.gradients.gradient_matching import Matching
+from fedpriv.attacks.gradients.step_problems import Tick
+from fedpriv.attacks.gradients.ways import Way
+from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
+
+_DROPS = (3 / 8, 5 / 8, 7 / 8)
+"""Shares of the iterations after which total variation loses weight."""
+
+_SPREAD, _INNER, _DONE = 0.1, 20, 1e-9
+"""Of L-BFGS: pixel values of one unit, which scales its first step; steps of a call; share of the squared norm of what is
+matched at which nothing is left to find."""
+
+_SCALE = 0.5
+"""Pixel values of one unit of a learning rate: about the standard deviation of images, in which the paper measures."""
+
+_BETAS = {True: (0.9, 0.999), False: (0.97, 0.999)}
+"""Adam's, with signs and without: what is left of the last step's mean. Long valleys want a long memory."""
+
+_EPSILON = 1e-9
+"""Adam's, for variables ten times as large as the paper's."""
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings that all rows share.
+
+    Attributes:
+        iterations: evaluations of a row.
+        variation_decay: what the weight of total variation is multiplied by, three times on the way.
+        median_every: iterations after which a median filter goes over the images; 0 for never.
+    """
+
+    iterations: int
+    variation_decay: float
+    median_every: int = 0
+
+
+class PixelSearch:
+    """N rows on their way by Adam, all with signs or all without.
+
+    Args:
+        settings: of all rows.
+        matching: distances of candidates.
+        labels: ``(N, M, C)`` probabilities.
+        start: ``(N, M, c, h, w)`` images.
+        ways: of each row.
+
+    Attributes:
+        settings: as given.
+        images: ``(N, M, c, h, w)`` in [0, 1], each row's best so far.
+        distance: ``(N,)`` the distance of exactly these images.
+    """
+
+    def __init__(
+        self, settings: SearchSettings, matching: Matching, labels: Tensor, start: Tensor, ways: Sequence[Way]
+    ) -> None:
+        self.settings = settings
+        self._matching = matching
+        self._labels = labels
+        self._rows = torch.arange(len(start), device=start.device)
+        # Adam's steps do not depend on the scale of a variable, so each row's learning rate is the scale of its own.
+        self._scale = _SCALE * start.new_tensor([way.learning_rate for way in ways]).view(-1, 1, 1, 1, 1)
+        self._most, self._middle = 0.5 / self._scale, start.new_tensor(0.5)
+        self._least = -self._most
+        self._point = ((start - 0.5) / self._scale).clamp(self._least, self._most).requires_grad_()
+        self._optimiser = torch.optim.Adam(
+            [self._point], lr=1.0, betas=_BETAS[ways[0].signed], eps=_EPSILON, fused=True
+        )
+        self._first_weights = self._weights = start.new_tensor([way.variation for way in ways])
+        self._signed = ways[0].signed
+        self._each = torch.ones_like(self._weights)
+        self._passed = 0
+        self._lowest = start.new_full((len(start),), torch.inf)
+        self.images = self._images().detach().clone()
+        self.distance = torch.full_like(self._lowest, torch.inf)
+
+    def _images(self) -> Tensor:
+        return torch.addcmul(self._middle, self._point, self._scale)
+
+    def look(self) -> Tensor:
+        """Return objectives ``(N,)`` of the present images; remember those of rows that never had a lower one."""
+        images = self._images()
+        distance = self._matching.cosine(images, self._labels, self._rows)
+        objective = distance + self._weights * absolute_variation(images)
+        with torch.no_grad():
+            better = objective < self._lowest
+            self._lowest = torch.where(better, objective, self._lowest)
+            self.distance = torch.where(better, distance, self.distance)
+            self.images = torch.where(better.view(-1, 1, 1, 1, 1), images, self.images)
+        return objective
+
+    def advance(self, step: int) -> None:
+        """Look, then take a step back into the box."""
+        settings = self.settings
+        passed = sum(step >= share * settings.iterations for share in _DROPS)
+        if passed != self._passed:  # objectives under another weight cannot be compared
+            self._passed = passed
+            self._weights = self._first_weights * settings.variation_decay**passed
+            self._lowest = torch.full_like(self._lowest, torch.inf)
+        (gradient,) = torch.autograd.grad(self.look(), self._point, self._each)
+        # A row that is not finite stays where it is; the others go on.
+        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+        self._point.grad = gradient.sign() if self._signed else gradient
+        self._optimiser.param_groups[0]["lr"] = cooling(step / settings.iterations)
+        self._optimiser.step()
+        with torch.no_grad():
+            every = settings.median_every
+            if every and (step + 1) % every == 0 and step + 1 < settings.iterations:
+                self._point.copy_(median_filtered(self._point))
+            self._point.clamp_(self._least, self._most)
+
+
+@dataclass(frozen=True)
+class Descended:
+    """Images ``(N, M, c, h, w)`` in [0, 1], their distances ``(N,)``, and evaluations of each row ``(N,)``."""
+
+    images: Tensor
+    distance: Tensor
+    evaluations: Tensor
+
+
+def descend(iterations: int, matching: Matching, labels: Tensor, start: Tensor, scale: Tensor, tick: Tick) -> Descended:
+    """Follow the squared distance of N rows down by L-BFGS from images ``start``, without prior and without a box.
+
+    Args:
+        iterations: most evaluations of a row.
+        matching: distances of candidates.
+        labels: ``(N, M, C)`` probabilities.
+        start: ``(N, M, c, h, w)`` images.
+        scale: ``(N,)`` squared norms of what is matched.
+        tick: told of the iterations done.
+    """
+
+    def images_at(points: Tensor) -> Tensor:
+        return (0.5 + _SPREAD * points).view(-1, *start.shape[1:])
+
+    def evaluate(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        points = points.detach().requires_grad_()
+        losses = matching.squared(images_at(points), labels[rows], rows)
+        (gradients,) = torch.autograd.grad(losses.sum(), points)
+        return losses.detach(), gradients
+
+    inner = min(
+        _INNER, max(1, iterations - 2)
+    )  # after the last step its place is evaluated, and at the end what is shown
+    settings = LbfgsSettings(max(1, (iterations - 2) // inner), inner)
+    begin = ((start - 0.5) / _SPREAD).flatten(1)
+    found = minimise(evaluate, begin, settings, _DONE * scale, lambda done: tick(done * inner))
+    images = images_at(found.best).clamp(0, 1)
+    with torch.no_grad():
+        distance = matching.cosine(images, labels, torch.arange(len(images), device=images.device))
+    return Descended(images, distance, found.evaluations + 1)
+
+
+def cooling(progress: float) -> float:
+    """Return the share of the learning rate that is left: half a period of a cosine, from 1 to 0."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def absolute_variation(images: Tensor) -> Tensor:
+    """Return mean ``|right - here|`` plus mean ``|below - here|`` of each row's images ``(N, M, c, h, w)``: ``(N,)``."""
+    found: Tensor = _Variation.apply(images)
+    return found
+
+
+class _Variation(torch.autograd.Function):
+    """Absolute variation with its derivative, in few operations."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor) -> Tensor:
+        """Return ``(N,)``."""
+        steps = torch.diff(images, dim=-1), torch.diff(images, dim=-2)
+        ctx.save_for_backward(*steps)
+        across, down = (step.abs().flatten(1).mean(1) for step in steps)
+        return across + down
+
+    @staticmethod
+    def backward(ctx: Any, *weights: Tensor) -> Tensor:
+        """Return the derivative at images of equal neighbours as zero."""
+        found = None
+        for axis, step in zip((-1, -2), ctx.saved_tensors, strict=True):
+            each = step.sign().mul_(weights[0].view(-1, 1, 1, 1, 1) * (len(step) / step.numel()))
+            if found is None:
+                found = functional.pad(each, (1, 0))
+            else:
+                found.narrow(axis, 1, step.shape[axis]).add_(each)
+            found.narrow(axis, 0, step.shape[axis]).sub_(each)
+        assert found is not None
+        return found
+
+
+def median_filtered(images: Tensor) -> Tensor:
+    """Return images ``(N, M, c, h, w)`` whose pixels are the medians of 3 x 3; the border is repeated outwards."""
+    padded = functional.pad(images.flatten(0, 1), (1, 1, 1, 1), mode="replicate")
+    # kornia takes neighbours by convolution with ones and zeros, which cudnn would round to TF32.
+    with torch.backends.cudnn.flags(enabled=False):
+        filtered: Tensor = median_blur(padded, 3)
+    return filtered[..., 1:-1, 1:-1].reshape(images.shape)

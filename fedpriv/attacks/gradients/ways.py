@@ -1,0 +1,88 @@
+"""The ways in which a target's rows are searched: under which total variation, with signs or without, and how fast.
+
+Which of them can win follows from what everybody knows: whether the network has kinks, how many images there are, and what
+the search may cost. Chosen on a few CIFAR-10 images on two untrained networks (``docs/attacks/inverting-gradients.md``).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_KINKED = (
+    "ReluBackward",
+    "LeakyReluBackward",
+    "PreluKernelBackward",
+    "ThresholdBackward",
+    "HardtanhBackward",
+    "HardswishBackward",
+    "HardsigmoidBackward",
+    "RreluWithNoiseBackward",
+)
+"""Beginnings of the names that autograd gives to activations whose derivative jumps."""
+
+
+_VARIATION, _MOST_VARIATION = 0.12, 1.0
+"""First weight of total variation, an image, and the most. The more images, the less the gradient tells of each."""
+
+
+_CURVED_FROM = 100
+"""Evaluations from which L-BFGS gets anywhere. Of several images it finds noise that explains their gradient as well."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of search.
+
+    Attributes:
+        variation: first weight of total variation.
+        signed: whether Adam is given the gradient's signs only.
+        learning_rate: first step size, in standard deviations of images.
+        curved: L-BFGS in place of Adam, without total variation.
+    """
+
+    variation: float
+    signed: bool
+    learning_rate: float
+    curved: bool = False
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Ways of one kind are searched together."""
+        return self.curved, self.signed
+
+
+def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
+    """True where an activation's derivative jumps, as that of ReLU does: the distance of gradients then has cliffs."""
+    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    images = torch.zeros(2, *image_shape, device=place).requires_grad_()
+    output: Tensor = copy.deepcopy(model).eval()(images)
+    seen, left = set(), [output.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().startswith(_KINKED):
+            return True
+        seen.add(node)
+        left += [before for before, _ in node.next_functions]
+    return False
+
+
+def best_ways(kinked: bool, count: int, iterations: int) -> tuple[Way, ...]:
+    """Return the ways that are worth a trial, the likeliest first.
+
+    Args:
+        kinked: as of :func:`has_kinks`.
+        count: images of the target.
+        iterations: evaluations of the gradient that the search may take.
+    """
+    variation = min(_VARIATION * count, _MOST_VARIATION)
+    if kinked:
+        return (Way(variation, True, 0.2),)
+    slow = Way(variation, False, 0.3)
+    alone = count == 1 and iterations >= _CURVED_FROM
+    return (Way(0.0, False, 0.0, curved=True), slow) if alone else (slow,)
