@@ -2,9 +2,6 @@
 
 Run by ``accuracies.py`` in the folder ``system`` of a checkout, with a JSON text: ``algorithm``, ``seed``, ``dataset``,
 ``rounds``, ``clients``, ``options``. That library resets torch's generator to 0 for every client; here to the seed.
-
-With ``paced`` it evaluates every round, and at the beginning of each prints its CPU seconds and waits for a line of input
-(``rounds_beside_htfllib.py``).
 """
 
 from __future__ import annotations
@@ -13,20 +10,12 @@ import json
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedpriv.experiment.benchmarks.htfllib import server_of
-
-
-def pause() -> None:
-    """Print the CPU seconds of this process so far, and wait for a line."""
-    print(f"AT {time.process_time()}", flush=True)
-    sys.stdin.readline()
 
 
 def main() -> None:
@@ -40,16 +29,8 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         given = {"dataset": asked["dataset"], "num_clients": asked["clients"], "global_rounds": asked["rounds"]}
-        given |= {"eval_gap": 1 if asked.get("paced") else asked["rounds"], **asked["options"]}
+        given |= {"eval_gap": asked["rounds"], **asked["options"]}
         server = server_of(asked["algorithm"], given, Path.cwd(), Path(folder))
-        if asked.get("paced"):
-            chosen = server.select_clients
-
-            def waiting() -> Any:
-                pause()
-                return chosen()
-
-            server.select_clients = waiting
         server.train()
         print("RESULT " + json.dumps({"accuracy": server.rs_test_acc[-1]}))
 
