@@ -85,7 +85,7 @@ class Drawn:
 
 
 class Pool:
-    """Where images are drawn from: a folder with one folder of files a class, or Fashion-MNIST's own files."""
+    """Where images are drawn from: a folder with one folder of files a class, or Fashion-MNIST, grey in three channels."""
 
     def __init__(self, folder: Path, dataset: str, seed: int) -> None:
         self._seed = seed
@@ -99,7 +99,7 @@ class Pool:
             ]
             self.n_classes, self._samples = len(classes), None
         else:
-            made = load_dataset(dataset, SourceOptions(folder))
+            made = load_dataset(dataset, SourceOptions(folder, channels=3))  # a peer takes nothing else
             self.n_classes, self._samples = made.n_classes, made.samples
             self._files = [(Path(str(number)), int(label)) for number, label in enumerate(made.samples.labels)]
 

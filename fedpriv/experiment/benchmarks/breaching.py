@@ -22,7 +22,7 @@ _INSTALL = "pip install git+https://github.com/JonasGeiping/breaching, or name a
 
 
 class Passes:
-    """How often a model and its copies were evaluated."""
+    """Number of evaluations of a model and its copies."""
 
     def __init__(self) -> None:
         self.number = 0
