@@ -29,13 +29,20 @@ def table(cases: Sequence[Case], our: str, equal_seconds: str) -> str:
     A target is one independent case. The peer is the one with the highest mean of the row, which favours peers.
     """
     kinds = dict.fromkeys((case["images"], case["row"]) for case in cases)
-    lines = [
-        _line(kind, [one for one in cases if (one["images"], one["row"]) == kind], our, equal_seconds) for kind in kinds
-    ]
+    by_kind = ([one for one in cases if (one["images"], one["row"]) == kind] for kind in kinds)
+    lines = [_line(own, our, equal_seconds) for own in map(_whole, by_kind) if len({one["side"] for one in own}) > 1]
     return "\n".join((HEADER, LINE, *lines))
 
 
-def _line(kind: tuple[str, str], cases: Sequence[Case], our: str, equal_seconds: str) -> str:
+def _whole(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases of the blocks that every side of the row has attacked: the others are still under way."""
+    blocks = [
+        {(one["seed"], one["block"]) for one in cases if one["side"] == side} for side in {c["side"] for c in cases}
+    ]
+    return [one for one in cases if all((one["seed"], one["block"]) in own for own in blocks)]
+
+
+def _line(cases: Sequence[Case], our: str, equal_seconds: str) -> str:
     scores = {side: _scores(cases, side) for side in dict.fromkeys(case["side"] for case in cases)}
     mine, peers = scores[our], {side: own for side, own in scores.items() if side not in (our, equal_seconds)}
     best = max(peers, key=lambda side: float(peers[side].mean()))
@@ -47,7 +54,7 @@ def _line(kind: tuple[str, str], cases: Sequence[Case], our: str, equal_seconds:
     }
     told = " | ".join(cell for pair in columns for cell in pair)
     return (
-        f"| {kind[0]} | {kind[1]} | {len(mine)} | {spent[our]:,} and {spent[best]:,} | {mine.mean():.1f} dB | "
+        f"| {cases[0]['images']} | {cases[0]['row']} | {len(mine)} | {spent[our]:,} and {spent[best]:,} | {mine.mean():.1f} dB | "
         f"{best}: {peers[best].mean():.1f} dB | {told} |"
     )
 
