@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from kornia.filters import median_blur
 from torch import Tensor
 from torch.nn import functional
 
@@ -205,6 +204,8 @@ class _Variation(torch.autograd.Function):
 
 def median_filtered(images: Tensor) -> Tensor:
     """Return images ``(N, M, c, h, w)`` whose pixels are the medians of 3 x 3; the border is repeated outwards."""
+    from kornia.filters import median_blur  # takes a tenth of a second to import
+
     padded = functional.pad(images.flatten(0, 1), (1, 1, 1, 1), mode="replicate")
     # kornia takes neighbours by convolution with ones and zeros, which cudnn would round to TF32.
     with torch.backends.cudnn.flags(enabled=False):
