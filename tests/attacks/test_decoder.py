@@ -63,7 +63,7 @@ def test_private_images_come_back_and_those_of_a_strange_upload_do_not(digits, e
 
 def test_answers_to_queries_are_enough(digits, extractor, known):
     images, labels = digits[0][1000:1003], digits[1][1000:1003]
-    attack = DecoderInversion(iterations=30, width=16)
+    attack = DecoderInversion(iterations=30, width=16, refine=0)
     answers = dataclasses.replace(
         known,
         card=dataclasses.replace(CARD, extractor="query"),
@@ -83,9 +83,37 @@ def test_refining_brings_the_representation_nearer(digits, extractor, known):
     assert refined.objective.mean() < 0.7 * plain.objective.mean()
 
 
+def test_by_default_vectors_of_one_image_are_refined_through_the_clients_own_extractor(digits, extractor, known):
+    images, labels = digits[0][1000:1004], digits[1][1000:1004]
+    attack = DecoderInversion(iterations=20, width=16)
+    decoded = dataclasses.replace(attack, refine=0)
+
+    def moved(seen, known, kind="representation"):
+        apart = invert(attack, seen, known, kind).images - invert(decoded, seen, known, kind).images
+        return (apart.flatten(1).abs().amax(1) > 0.01).tolist()
+
+    vectors, classes = extractor(images), torch.arange(4)
+    assert moved((raw(vectors, labels),), known) == [True] * 4
+    counted = Observation(1, 0, (Prototypes(vectors, classes, torch.tensor([1, 2, 1, 9])),), ())
+    assert moved((counted,), known, "prototype") == [True, False, True, False]
+    assert moved((Observation(1, 0, (Prototypes(vectors, classes),), ()),), known, "prototype") == [False] * 4
+    for access in ("query", "shadow"):
+        card = dataclasses.replace(CARD, extractor=access)
+        assert moved((raw(vectors, labels),), dataclasses.replace(known, card=card)) == [False] * 4
+
+
+def test_refining_brings_the_images_nearer_and_those_of_a_strange_upload_stay_below_the_floor(digits, extractor, known):
+    images, labels = digits[0][1000:1008], digits[1][1000:1008]
+    seen, strange = (raw(extractor(images), labels),), (raw(extractor(images.roll(3, 0)), labels),)
+    decoded, fitted = (invert(dataclasses.replace(FAST, refine=steps), seen, known) for steps in (0, "auto"))
+    assert psnr(fitted.images[:, 0], images).mean() > psnr(decoded.images[:, 0], images).mean() + 1
+    floor = psnr(digits[0][:400].mean(0).expand_as(images), images)
+    assert psnr(invert(FAST, strange, known).images[:, 0], images).mean() < floor.mean()
+
+
 def test_the_nearer_of_two_decoders_is_kept_for_each_target(digits, extractor, known):
     images, labels = digits[0][1000:1006], digits[1][1000:1006]
-    found = invert(DecoderInversion(iterations=40, width=16, restarts=2), (raw(extractor(images), labels),), known)
+    found = invert(DecoderInversion(iterations=40, width=16, restarts=2, refine=0), (raw(extractor(images), labels),), known)
     assert found.objective.shape == (6, 2)
     expect_same(found.chosen, found.objective.argmin(1))
     distance = (extractor(found.images[:, 0]) - found.features).square().sum(1) / found.features.square().sum(1)

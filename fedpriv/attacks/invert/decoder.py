@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt
@@ -20,13 +20,10 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
+from fedpriv.attacks.invert.refining import Aims, of_one_image, refined
 from fedpriv.attacks.invert.vector_distance import vector_distance
-from fedpriv.attacks.observation import Cost, Knowledge, KnowledgeCard, Needs, Reconstruction
-from fedpriv.attacks.optim.fitting import fit
-from fedpriv.attacks.optim.objectives import relative_feature_distance
-from fedpriv.attacks.optim.schedule import Schedule
-from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
-from fedpriv.attacks.read.extractors import represent_rows, require_extractors
+from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
+from fedpriv.attacks.read.extractors import require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
 from fedpriv.util.arguments import argument
@@ -36,6 +33,9 @@ from fedpriv.wire.kinds import SEPARATE
 
 LEAST_IMAGES = 16
 """Images of its own below which an attacker has nothing to train on."""
+
+REFINED = 300
+"""Steps by which the decoded image of a single image's representation is fitted, where nobody says otherwise."""
 
 _HELD_OUT = 10
 """Every so manieth image is held out of the training."""
@@ -48,7 +48,9 @@ class DecoderInversion(Attack):
     It is trained once for a run: the control, every budget and every attack that decodes share it.
 
     Attributes:
-        refine: steps of fitting the decoded pixels to the vector afterwards; needs gradients through the extractor.
+        refine: steps of fitting the decoded pixels to the vector afterwards, which needs gradients through the extractor.
+            ``auto``: 300 where the client's own extractor is granted and the upload says that the vector is of one image,
+            else none: a mean of several is decoded into their mean image, from which a fit to one image leads away.
         restarts: decoders; of each target the image whose representation is nearest to the upload is kept.
         iterations: most training steps of a decoder.
         learning_rate: Adam's step size.
@@ -57,7 +59,7 @@ class DecoderInversion(Attack):
         refine_rate: Adam's first step size in fitting.
     """
 
-    refine: Annotated[int, Ge(0)] = 0
+    refine: Literal["auto"] | Annotated[int, Ge(0)] = "auto"
     restarts: Annotated[int, Ge(1)] = 1
     iterations: Annotated[int, Ge(1)] = 400
     learning_rate: Annotated[float, Gt(0)] = 2e-3
@@ -67,7 +69,7 @@ class DecoderInversion(Attack):
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 2
+    version = 3
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -91,7 +93,7 @@ class DecoderInversion(Attack):
                 f"attack {self.name!r} got {0 if own is None else len(own)} images to train on; expected at least "
                 f"{LEAST_IMAGES} (train the run with {argument('strangers', 0.5)}, or name a larger foreign data set)"
             )
-        if self.refine and knowledge.card.extractor == "query":
+        if self.refine not in (0, "auto") and knowledge.card.extractor == "query":
             raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")
         vectors = torch.stack([target_feature(problem.observations, target).to(device) for target in targets])
         images = vectors.new_zeros((len(targets), self.restarts, *knowledge.image_shape))
@@ -104,11 +106,15 @@ class DecoderInversion(Attack):
                 images[mine.to(device), again] = decoder(vectors[mine.to(device)], clients.index(client))
             settled[:, again] = decoder.settled
             steps = max(steps, decoder.steps)
-        rows = images.flatten(0, 1)
-        owners = torch.tensor([target.client for target in targets]).repeat_interleave(self.restarts)
-        wanted = vectors.repeat_interleave(self.restarts, 0)
-        rows, objective = self._finish(knowledge, rows, wanted, owners, problem.seed, device)
-        objective = objective.view(len(targets), self.restarts)
+        owners = torch.tensor([target.client for target in targets])
+        number = self._refining(problem)
+        rows, objective, fits, taken = self._finish(
+            images.flatten(0, 1),
+            Aims(knowledge, vectors, owners).of(torch.arange(len(targets)).repeat_interleave(self.restarts)),
+            number.repeat_interleave(self.restarts),
+            problem.seed,
+        )
+        objective, settled = objective.view(settled.shape), settled | fits.view(settled.shape)
         chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
         here = torch.arange(len(targets), device=device)
         return Reconstruction(
@@ -117,7 +123,7 @@ class DecoderInversion(Attack):
             objective=objective,
             chosen=chosen,
             labels=torch.tensor([[target.label] for target in targets], device=device),
-            cost=Cost(iterations=steps + self.refine, rows=len(rows)),
+            cost=Cost(iterations=steps + taken, rows=len(rows)),
             converged=settled[here, chosen],
             features=vectors,
         )
@@ -144,24 +150,24 @@ class DecoderInversion(Attack):
 
         return clients, problem.trained.get(key, train)
 
-    def _finish(
-        self, knowledge: Knowledge, images: Tensor, wanted: Tensor, owners: Tensor, seed: int, device: torch.device
-    ) -> tuple[Tensor, Tensor]:
-        """Return the images, refined where asked, and their relative feature distance."""
+    def _refining(self, problem: AttackProblem) -> Tensor:
+        """Return the steps ``(T,)`` by which each target's image is fitted; those of one search are all alike, or none."""
+        if self.refine != "auto":
+            return torch.full((len(problem.targets),), self.refine)
+        gradients = problem.knowledge.card.extractor == "white_box"
+        return REFINED * gradients * of_one_image(problem.observations, problem.targets)
 
-        def distance(candidates: Tensor, which: Tensor) -> Tensor:
-            features = represent_rows(knowledge, candidates, owners[which])
-            return relative_feature_distance(features, wanted[which.to(device)])
-
-        if not self.refine:
-            with torch.no_grad():
-                return images, distance(images, torch.arange(len(images)))
-        draws = [generator(seed, "refine", row) for row in range(len(images))]
-        prior = PixelPrior(draws, knowledge.image_shape, PixelSettings(), device)
-        prior.parameters = [images.clone().requires_grad_()]
-        schedule = Schedule(self.refine, self.refine_rate, anneal=True)
-        fitted = fit(prior, distance, schedule, lambda _: None)
-        return fitted.images, fitted.objective
+    def _finish(self, images: Tensor, aims: Aims, steps: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Return the images, fitted where that is asked for, their objectives, which of them fit, and the steps taken."""
+        objective = aims.distances(images)
+        fits = torch.zeros_like(objective, dtype=torch.bool)
+        places = steps.nonzero().flatten()
+        if not len(places):
+            return images, objective, fits, 0
+        there = places.to(images.device)
+        found = refined(images[there], aims.of(places), int(steps.max()), self.refine_rate, seed)
+        images, objective = images.index_copy(0, there, found.images), objective.index_copy(0, there, found.objective)
+        return images, objective, fits.index_copy(0, there, found.converged), found.iterations
 
 
 def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int) -> tuple[Pairs, Pairs]:
