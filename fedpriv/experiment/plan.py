@@ -73,6 +73,8 @@ class AttackPlan:
         redact: rule by which images are kept out of what is stored and drawn (:mod:`fedpriv.scoring.redaction`).
         numerics: precision of searches, and whether their networks are compiled.
         devices: names of ``--device``, one a process; empty for ``device`` alone.
+        budget_seconds: that the searches share; None leaves each its own iterations.
+        caveats: by attack, why its failure says little beyond what it says itself.
     """
 
     target: str
@@ -93,6 +95,8 @@ class AttackPlan:
     redact: str = "none"
     numerics: Numerics = field(default_factory=Numerics)
     devices: tuple[str, ...] = ()
+    budget_seconds: float | None = None
+    caveats: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def precision(self) -> str:
@@ -142,9 +146,6 @@ class AttackPlan:
         if budget is not None:
             made = replace(made, **{str(made.budget): budget})
         return Job(name, made, stage, number, budget, control)
-
-
-# ---------------------------------------------------------------- which attacks
 
 
 def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
@@ -239,9 +240,6 @@ def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, 
             raise UserError(f"{seen}: attack {name!r} uses one round; drop the flag or the attack")
     if not any(made.uses_rounds for made in chosen.values()):
         raise UserError(f"{seen}: no attack on {target} uses several rounds; drop the flag")
-
-
-# ---------------------------------------------------------------- options, budgets, stages, card
 
 
 def options_by_attack(

@@ -27,6 +27,8 @@ MOST = 2.0
 """Seconds after which one attack is broken off, wherever it is."""
 COMPUTED = 0.8
 """Seconds of computing after which it is broken off at its next unit: fewer than :data:`MOST` unless the machine is busy."""
+PATIENT = 20.0
+"""The same where an answer is waited for."""
 ALTOGETHER = 4.0
 """Seconds after which no further attack is begun."""
 
@@ -98,6 +100,22 @@ def probed(
     return Probed(mean * number, max(times, default=0.0), len(times), number, spent)
 
 
+def timed(folder: Path, ground: AttackContext, plan: AttackPlan, job: Job) -> float | None:
+    """Return the seconds that a job and its control will take; None where two units take too long.
+
+    Args:
+        folder: scratch, which the caller removes: nothing of a trial is a result.
+        ground: the run.
+        plan: of the suite.
+        job: to time.
+    """
+    repeats = 1 + (job.control and ground.evidence_for(job).permuted is not None)
+    with _generators_kept():
+        begin = _attack(folder / job.folder, ground, plan, job, lambda _: None)
+        seconds = extrapolated(begin, most=PATIENT)
+    return None if seconds is None else seconds * repeats
+
+
 Begin = Callable[[Callable[..., None]], Any]
 """Work to begin: called with what it reports its progress to."""
 
@@ -161,7 +179,7 @@ def _inference(ground: AttackContext, plan: AttackPlan, inference: Inference, nu
     return begin
 
 
-def extrapolated(begin: Begin, over: Callable[[], bool] = _on) -> float | None:
+def extrapolated(begin: Begin, over: Callable[[], bool] = _on, most: float = MOST) -> float | None:
     """Begin work, break it off, and return the seconds that all of it would take; None where two units took too long."""
     began, computed, seen = time.monotonic(), time.process_time(), []
 
@@ -173,7 +191,7 @@ def extrapolated(begin: Begin, over: Callable[[], bool] = _on) -> float | None:
             raise Enough
 
     try:
-        with _limited(MOST):
+        with _limited(most):
             begin(progress)
     except Enough:
         return _whole(seen)

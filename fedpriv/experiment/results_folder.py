@@ -39,7 +39,7 @@ class Request:
         knowledge: the card.
         results: names of the folders that there will be.
         target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed,
-            redact, precision: as of :class:`fedpriv.experiment.plan.AttackPlan`.
+            redact, precision, budget_seconds: as of :class:`fedpriv.experiment.plan.AttackPlan`.
     """
 
     run: str | None
@@ -59,6 +59,7 @@ class Request:
     seed: int
     redact: str
     precision: str
+    budget_seconds: float | None
     results: tuple[str, ...]
 
     @classmethod
@@ -137,7 +138,8 @@ def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
         )
     # A run that was moved is still the same.
     changed = differences(
-        {"redact": "none", "precision": "float32"} | before | {"run": None}, {**described, "run": None}
+        {"redact": "none", "precision": "float32", "budget_seconds": None} | before | {"run": None},
+        {**described, "run": None},
     )
     if changed:
         raise UserError(

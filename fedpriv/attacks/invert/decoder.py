@@ -20,9 +20,10 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
-from fedpriv.attacks.invert.refining import Aims, of_one_image, refined
+from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, refined
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
+from fedpriv.attacks.optim.fitting import Fitted
 from fedpriv.attacks.read.extractors import require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
@@ -56,7 +57,9 @@ class DecoderInversion(Attack):
         learning_rate: Adam's step size.
         batch_size: pairs a step and client.
         width: outputs of each client's input layer; see :mod:`fedpriv.attacks.invert.decoder_network`.
-        refine_rate: Adam's first step size in fitting.
+        refine_over: what is moved in fitting: ``pixels``, or a copy of the decoder's ``weights`` with its code for each
+            target.
+        refine_rate: Adam's first step size in fitting; None for 0.02 over pixels and 2e-3 over weights.
     """
 
     refine: Literal["auto"] | Annotated[int, Ge(0)] = "auto"
@@ -65,7 +68,8 @@ class DecoderInversion(Attack):
     learning_rate: Annotated[float, Gt(0)] = 2e-3
     batch_size: Annotated[int, Ge(2)] = 32
     width: Annotated[int, Ge(16)] = 256
-    refine_rate: Annotated[float, Gt(0)] = 0.02
+    refine_over: Over = "pixels"
+    refine_rate: Annotated[float, Gt(0)] | None = None
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
@@ -96,34 +100,24 @@ class DecoderInversion(Attack):
         if self.refine not in (0, "auto") and knowledge.card.extractor == "query":
             raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")
         vectors = torch.stack([target_feature(problem.observations, target).to(device) for target in targets])
-        images = vectors.new_zeros((len(targets), self.restarts, *knowledge.image_shape))
-        settled = torch.zeros(len(targets), self.restarts, dtype=torch.bool, device=device)
-        steps = 0
+        aims = Aims(knowledge, vectors, torch.tensor([target.client for target in targets]))
+        number, done, steps = self._refining(problem), [], 0
         for again in range(self.restarts):
-            clients, decoder = self._trained(problem, own, again)
-            for client in problem.clients:
-                mine = torch.tensor([place for place, target in enumerate(targets) if target.client == client])
-                images[mine.to(device), again] = decoder(vectors[mine.to(device)], clients.index(client))
-            settled[:, again] = decoder.settled
-            steps = max(steps, decoder.steps)
-        owners = torch.tensor([target.client for target in targets])
-        number = self._refining(problem)
-        rows, objective, fits, taken = self._finish(
-            images.flatten(0, 1),
-            Aims(knowledge, vectors, owners).of(torch.arange(len(targets)).repeat_interleave(self.restarts)),
-            number.repeat_interleave(self.restarts),
-            problem.seed,
+            start = self._decoded(problem, own, vectors, again)
+            done.append(self._finish(start, aims, number))
+            steps = max(steps, start.decoder.steps + done[-1].iterations)
+        images, objective, settled = (
+            torch.stack([getattr(one, name) for one in done], 1) for name in ("images", "objective", "converged")
         )
-        objective, settled = objective.view(settled.shape), settled | fits.view(settled.shape)
         chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
         here = torch.arange(len(targets), device=device)
         return Reconstruction(
             targets=targets,
-            images=rows.view_as(images)[here, chosen].unsqueeze(1),
+            images=images[here, chosen].unsqueeze(1),
             objective=objective,
             chosen=chosen,
             labels=torch.tensor([[target.label] for target in targets], device=device),
-            cost=Cost(iterations=steps + taken, rows=len(rows)),
+            cost=Cost(iterations=steps, rows=objective.numel()),
             converged=settled[here, chosen],
             features=vectors,
         )
@@ -132,6 +126,16 @@ class DecoderInversion(Attack):
         """Return the distance of images' representations to the uploaded vectors; queries are enough for it."""
         apart, places = vector_distance(problem), torch.arange(len(problem.targets))
         return lambda images: apart(images, places)
+
+    def _decoded(self, problem: AttackProblem, own: Tensor, vectors: Tensor, again: int) -> Start:
+        """Return the targets' images as the decoder of a restart gives them."""
+        clients, decoder = self._trained(problem, own, again)
+        places = [clients.index(target.client) for target in problem.targets]
+        images = vectors.new_zeros((len(places), *problem.knowledge.image_shape))
+        for place in sorted(set(places)):
+            mine = torch.tensor([number for number, other in enumerate(places) if other == place]).to(vectors.device)
+            images[mine] = decoder(vectors[mine], place)
+        return Start(images, decoder, places)
 
     def _trained(self, problem: AttackProblem, own: Tensor, again: int) -> tuple[tuple[int, ...], Decoder]:
         """Return the clients whose extractors were granted, and their decoder, trained once for all that ask."""
@@ -157,17 +161,27 @@ class DecoderInversion(Attack):
         gradients = problem.knowledge.card.extractor == "white_box"
         return REFINED * gradients * of_one_image(problem.observations, problem.targets)
 
-    def _finish(self, images: Tensor, aims: Aims, steps: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Return the images, fitted where that is asked for, their objectives, which of them fit, and the steps taken."""
-        objective = aims.distances(images)
-        fits = torch.zeros_like(objective, dtype=torch.bool)
+    def _finish(self, start: Start, aims: Aims, steps: Tensor) -> Fitted:
+        """Return the decoded images, or the fitted ones where these are asked for and nearer, and their distances.
+
+        An image has converged if its decoder has, or if it fits.
+        """
+        images, objective = start.images, aims.distances(start.images)
+        settled = torch.full_like(objective, start.decoder.settled, dtype=torch.bool)
         places = steps.nonzero().flatten()
         if not len(places):
-            return images, objective, fits, 0
+            return Fitted(images, objective, settled, 0)
         there = places.to(images.device)
-        found = refined(images[there], aims.of(places), int(steps.max()), self.refine_rate, seed)
-        images, objective = images.index_copy(0, there, found.images), objective.index_copy(0, there, found.objective)
-        return images, objective, fits.index_copy(0, there, found.converged), found.iterations
+        found = refined(start.of(places), aims.of(places), int(steps.max()), self.refine_over, self.refine_rate)
+        distances = aims.of(places).distances(found.images)
+        nearer = distances < objective[there]
+        there, distances = there[nearer], distances[nearer]
+        return Fitted(
+            images.index_copy(0, there, found.images[nearer]),
+            objective.index_copy(0, there, distances),
+            settled.index_copy(0, there, settled[there] | found.converged[nearer]),
+            found.iterations,
+        )
 
 
 def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int) -> tuple[Pairs, Pairs]:

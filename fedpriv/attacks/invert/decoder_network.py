@@ -72,6 +72,14 @@ class _Network(nn.Module):
         for value in self.body[2].parameters():
             nn.init.zeros_(value)
 
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """The two linear layers of the body."""
+        first, last = self.body[0], self.body[2]
+        assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
+        return first, last
+
     def forward(self, scaled: Tensor, which: slice) -> Tensor:
         """Return the correction ``(K, n, pixels)`` for representations ``(K, n, d)`` of the extractors ``which``."""
         found: Tensor = self.body(torch.baddbmm(self.shift[which], scaled, self.entry[which]).relu())

@@ -1,22 +1,26 @@
-"""Refinement of decoded images: each is fitted, over its pixels, to the vector that it was decoded from."""
+"""Refinement of decoded images: each is fitted to the vector that it was decoded from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedpriv.attacks.invert.decoder_network import Decoder
+from fedpriv.attacks.invert.decoder_weights import DecoderWeights, bytes_of_copy
 from fedpriv.attacks.invert.inversion import FITS
 from fedpriv.attacks.observation import Knowledge, Observation, TargetId
-from fedpriv.attacks.optim.fitting import Fitted, fit
+from fedpriv.attacks.optim.fitting import Fitted, Prior, fit
 from fedpriv.attacks.optim.objectives import relative_feature_distance
+from fedpriv.attacks.optim.rows import rows_that_fit
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.read.extractors import OwnExtractors
 from fedpriv.attacks.read.target_features import observation_of
-from fedpriv.util.seeds import generator
+from fedpriv.util.last import Last
 from fedpriv.wire.kinds import OF_IMAGES, SEPARATE
 from fedpriv.wire.payloads import Prototypes
 
@@ -45,21 +49,77 @@ class Aims:
         return Aims(self.knowledge, self.vectors[rows.to(self.vectors.device)], self.owners[rows])
 
 
-def refined(images: Tensor, aims: Aims, steps: int, rate: float, seed: int) -> Fitted:
-    """Return images ``(N, c, h, w)`` after so many steps of Adam on their pixels, under total variation.
+Over = Literal["pixels", "weights"]
+"""What is moved: the pixels themselves, or a copy of the decoder's weights, and its code, for each image."""
 
-    The step size begins with ``rate`` and falls to zero along half a cosine.
+RATES: dict[Over, float] = {"pixels": 0.02, "weights": 2e-3}
+"""First step sizes of Adam, which fall to zero along half a cosine."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a search begins.
+
+    Attributes:
+        images: ``(N, c, h, w)`` that the decoder gave.
+        decoder: which decoder.
+        extractors: of each image, by which of the decoder's extractors its vector was decoded.
     """
+
+    images: Tensor
+    decoder: Decoder
+    extractors: Sequence[int]
+
+    def of(self, rows: Tensor) -> Start:
+        """Return those of some rows (int64 positions on the CPU)."""
+        return Start(
+            self.images[rows.to(self.images.device)], self.decoder, [self.extractors[k] for k in rows.tolist()]
+        )
+
+
+def refined(start: Start, aims: Aims, steps: int, over: Over = "pixels", rate: float | None = None) -> Fitted:
+    """Return N images after so many steps of Adam towards their vectors, under total variation.
+
+    Args:
+        start: the decoded images.
+        aims: what they are fitted to.
+        steps: most of them.
+        over: what is moved.
+        rate: first step size; None for that of :data:`RATES`.
+    """
+    schedule = Schedule(steps, RATES[over] if rate is None else rate, anneal=True, fits=FITS)
+    if over == "pixels":
+        return _fitted(_pixels(start.images), aims, schedule)
+    some = torch.arange(len(start.images)).split(rows_that_fit(bytes_of_copy(start.decoder), start.images.device))
+    parts = []
+    for rows in some:
+        here, own = aims.of(rows), start.of(rows)
+        parts.append(_fitted(DecoderWeights(own.decoder, here.vectors, own.extractors), here, schedule))
+    return Fitted(
+        images=torch.cat([part.images for part in parts]),
+        objective=torch.cat([part.objective for part in parts]),
+        converged=torch.cat([part.converged for part in parts]),
+        iterations=max(part.iterations for part in parts),
+    )
+
+
+def _pixels(images: Tensor) -> Prior:
+    draws = [torch.Generator() for _ in images]  # of a start that the images take the place of
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    prior = PixelPrior(draws, shape, PixelSettings(), images.device)
+    prior.parameters = [images.clone().requires_grad_()]
+    return prior
+
+
+def _fitted(prior: Prior, aims: Aims, schedule: Schedule) -> Fitted:
     extracted = OwnExtractors(aims.knowledge)
+    owners: Last[Tensor, Tensor] = Last(lambda which: aims.owners[which])
 
     def distance(candidates: Tensor, which: Tensor) -> Tensor:
-        features = extracted(candidates, aims.owners[which])
+        features = extracted(candidates, owners(which))
         return relative_feature_distance(features, aims.vectors[which.to(aims.vectors.device)])
 
-    draws = [generator(seed, "refine", row) for row in range(len(images))]
-    prior = PixelPrior(draws, (images.shape[1], images.shape[2], images.shape[3]), PixelSettings(), images.device)
-    prior.parameters = [images.clone().requires_grad_()]
-    return fit(prior, distance, Schedule(steps, rate, anneal=True, fits=FITS), lambda _: None)
+    return fit(prior, distance, schedule, lambda _: None)
 
 
 def of_one_image(observations: Sequence[Observation], targets: Sequence[TargetId]) -> Tensor:

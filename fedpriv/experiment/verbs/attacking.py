@@ -40,6 +40,7 @@ from fedpriv.experiment.recorded.attacking import attack_recorded
 from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.shares import Suite, workers_for
+from fedpriv.experiment.spending import spend
 from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
@@ -65,7 +66,6 @@ STAGED_ROUNDS = 100
 
 FOLLOWED_ROUNDS = 10
 """The same where every round is attacked."""
-
 Grants: TypeAlias = Mapping[str, Any] | Sequence[str]
 
 
@@ -77,13 +77,14 @@ class AttackSettings(FederationSettings, total=False):
         targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
         round: attack the uploads of this round (default: the last stored).
         stages: attack early (after 5-10 % of the rounds), middle, converged (the last), or rounds: round-3.
-        by_round: attack every round that can be, for a curve of what leaks by round.
+        by_round: attack every round that can be.
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
         budget: run every attack that has a budget once with each of these, for a curve.
+        budget_seconds: that the searches of the suite share, controls included (:mod:`fedpriv.experiment.spending`).
         restarts: independent starts a target; the attack's own objective chooses.
         attack_option: hyperparameters of every attack that has them, or of one under its name.
-        chunk_rows: rows (targets x restarts) at a time; bounds memory, and moves results in the last digits at most.
+        chunk_rows: rows (targets x restarts) at a time; bounds memory.
         control: also attack permuted uploads, the negative control (default True).
         control_every_budget: with ``budget``: at every budget, not at the largest only.
         facts: of a recorded run, what only its owner knows: a mapping, or the path of a TOML file (default: ``RUN.toml``
@@ -109,6 +110,7 @@ class AttackSettings(FederationSettings, total=False):
     rounds_seen: int | None
     iterations: int | None
     budget: str | Sequence[int] | None
+    budget_seconds: float | None
     restarts: int | None
     attack_option: Mapping[str, Any] | Sequence[str]
     chunk_rows: int | None
@@ -226,6 +228,7 @@ def _attack(
                 _train(folder / "run", config, device=device, download=download, listener=told)
             if ground is None:
                 ground, plan = _prepare(folder / "run", plan, asked.named, notices)
+            plan = spend(plan.budget_seconds, folder, ground, plan, listener.say)
             foresight.before_attacking(folder, ground, plan)
             hands.work_off(Suite(ground.run.path, folder, plan, asked.named, command), ground)
         results = attack_all(folder, ground, plan, command=command, listener=listener)
@@ -235,9 +238,6 @@ def _attack(
     records = {found.name: record for found, record in results.items()}
     scores = {found.name: record for found, record in measured.items()}
     return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
-
-
-# ---------------------------------------------------------------- what to run
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""A trained decoder as the prior of a search: each row moves its own copy of the body's weights, and its own code.
+
+The decoder that the attacker trained on its images is the start, so that the search begins where decoding ends; what it can
+show are images that such a network shows, held smooth by total variation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.attacks.invert.decoder_network import Decoder
+from fedpriv.attacks.priors.variation import total_variation
+
+SMOOTH = 0.02
+"""Weight of total variation."""
+
+
+class DecoderWeights:
+    """N copies of a decoder, each with its representation: a prior for :func:`fedpriv.attacks.optim.fitting.fit`.
+
+    Args:
+        decoder: the start of every row.
+        features: ``(N, d)`` representations; those of extractors of less width filled up with zeros.
+        extractors: of each row, by which of the decoder's extractors its representation was made.
+    """
+
+    def __init__(self, decoder: Decoder, features: Tensor, extractors: Sequence[int]) -> None:
+        which = torch.tensor(list(extractors), device=features.device)
+        wide = functional.pad(features, (0, decoder.mean.shape[2] - features.shape[1]))
+        code = ((wide[:, None] - decoder.mean[which]) / decoder.spread[which]).detach()
+        first, last = decoder.network.layers
+        rows = len(features)
+
+        def copies(values: Tensor) -> Tensor:
+            return values.detach().expand(rows, *values.shape).clone()
+
+        start = [code, copies(first.weight.T), copies(first.bias[None]), copies(last.weight.T), copies(last.bias[None])]
+        self.parameters: list[Tensor] = [values.requires_grad_() for values in start]
+        self._shape, self._mean = decoder.image_shape, decoder.mean_image
+        self._fixed = (decoder.readout[which], decoder.network.entry[which], decoder.network.shift[which])
+
+    def shown(self, progress: float, moving: Tensor) -> Tensor:
+        """Return this iteration's images ``(N, c, h, w)``: there is no noise."""
+        return self.clean()
+
+    def clean(self) -> Tensor:
+        """Return the images ``(N, c, h, w)`` in [0, 1] of the present weights and codes."""
+        code, first, shift, last, bias = self.parameters
+        readout, entry, entry_shift = self._fixed
+        hidden = torch.baddbmm(entry_shift, code, entry).relu()
+        body = torch.baddbmm(bias, torch.baddbmm(shift, hidden, first).relu(), last)
+        flat = self._mean + torch.bmm(code, readout) + body
+        return flat.clamp(0, 1).reshape(-1, *self._shape)
+
+    def penalty(self, images: Tensor) -> Tensor:
+        """Return the weighted total variation of each image, ``(N,)``."""
+        return total_variation(images, 1.0, SMOOTH)
+
+    def project(self) -> None:
+        """Leave the weights as they are: they are free."""
+
+    def compile(self) -> None:
+        """Leave everything as it is: two layers gain nothing."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
+        there = rows.to(self._mean.device)
+        readout, entry, shift = (values[there] for values in self._fixed)
+        self._fixed = (readout, entry, shift)
+        self.parameters = [values.detach()[there].requires_grad_() for values in self.parameters]
+
+
+def bytes_of_copy(decoder: Decoder) -> int:
+    """Estimate the memory that a row takes: weights with gradient and Adam's moments, and its extractor's readout."""
+    free = sum(value.numel() for value in decoder.network.body.parameters())
+    return 4 * (5 * free + decoder.readout[0].numel() + decoder.network.entry[0].numel())

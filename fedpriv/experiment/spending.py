@@ -1,0 +1,137 @@
+"""One budget of seconds for a suite: its searches share it, each in iterations of its own that a trial has timed.
+
+Seconds differ from machine to machine and from hour to hour, so what they come to is decided once, told, and kept in the
+folder of the results: an interrupted suite goes on with the same iterations, and anybody can ask for them by name.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.experiment.probe import timed
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from fedpriv.experiment.execution import AttackContext
+    from fedpriv.experiment.plan import AttackPlan
+
+SPENDING = "spending.json"
+"""In the folder of the results: the iterations that each search was given."""
+
+MOST = 4.0
+"""Times its usual iterations that a search is given at most; what it leaves goes to the others."""
+
+ENOUGH = 0.5
+"""Share of its usual iterations below which a search that finds nothing says little."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A search's part of the budget.
+
+    Attributes:
+        name: of the attack.
+        field: its option that counts iterations.
+        usual: iterations that it takes where nobody limits its time.
+        given: iterations that it is given.
+    """
+
+    name: str
+    field: str
+    usual: int
+    given: int
+
+    @property
+    def option(self) -> str:
+        """The option that asks for just these iterations."""
+        return f"{self.name}.{self.field}={self.given}"
+
+    def caveat(self, seconds: float) -> str:
+        """Return why its failure says little, where it was given too few iterations for that; else nothing."""
+        if self.given >= ENOUGH * self.usual:
+            return ""
+        return f"a budget of {seconds:g} seconds for all attacks left it {self.given} of its usual {self.usual} {self.field}"
+
+
+def spend(
+    seconds: float | None, folder: Path, ground: AttackContext, plan: AttackPlan, say: Callable[[str], None]
+) -> AttackPlan:
+    """Return the plan whose searches take so many seconds together; as it is where there is no such budget.
+
+    Attacks that do not iterate and inferences take the time that they take, beside the budget.
+
+    Args:
+        seconds: of all searches and their controls on this machine, whatever the number of processes, without scoring.
+        folder: of the results; holds what an interrupted suite was given.
+        ground: the run.
+        plan: of attacks at their usual iterations.
+        say: told what each is given.
+
+    Raises:
+        UserError: when no attack of the plan iterates, or none can be timed.
+    """
+    if seconds is None:
+        return plan
+    names = [name for name, made in plan.attacks.items() if made.budget]
+    if not names:
+        raise UserError(f"{argument('budget_seconds')}: {', '.join(plan.results())} has no budget; drop the flag")
+    usual = {name: int(getattr(plan.attacks[name], str(plan.attacks[name].budget))) for name in names}
+    kept = folder / SPENDING
+    if kept.is_file():
+        given = {name: int(number) for name, number in dict(read_json(kept)).items()}
+    else:
+        shares = divide(seconds, _costs(names, ground, plan))
+        given = {name: max(1, int(usual[name] * shares[name])) for name in names}
+        write_json(kept, given)
+    parts = [Spent(name, str(plan.attacks[name].budget), usual[name], given[name]) for name in names]
+    options = " ".join(argument("attack_option", part.option) for part in parts)
+    say(f"{argument('budget_seconds')}: {seconds:g} seconds are {options}")
+    made = {part.name: replace(plan.attacks[part.name], **{part.field: part.given}) for part in parts}
+    caveats = {part.name: text for part in parts if (text := part.caveat(seconds))}
+    return replace(plan, attacks={**plan.attacks, **made}, caveats=caveats)
+
+
+def divide(seconds: float, costs: Mapping[str, float]) -> dict[str, float]:
+    """Return how often each search may take its usual iterations: equal seconds, but :data:`MOST` times at most.
+
+    >>> divide(30, {"dip": 20.0, "pixels": 10.0, "decoder": 1.0})
+    {'decoder': 4.0, 'dip': 0.65, 'pixels': 1.3}
+    """
+    found: dict[str, float] = {}
+    left = dict(costs)
+    while left:
+        each = seconds / len(left)
+        sated = [name for name, cost in left.items() if MOST * cost <= each]
+        if not sated:
+            return found | {name: each / cost for name, cost in left.items()}
+        for name in sated:
+            found[name] = MOST
+            seconds -= MOST * left.pop(name)
+    return found
+
+
+def _costs(names: list[str], ground: AttackContext, plan: AttackPlan) -> dict[str, float]:
+    """Return the seconds of each search at its usual iterations, over all stages and with its controls.
+
+    One that cannot be timed is taken for the mean of the others.
+    """
+    seconds: dict[str, float] = {}
+    jobs = plan.jobs()
+    with tempfile.TemporaryDirectory() as scratch:  # trials at other iterations are no part of the result
+        for name in names:
+            own = [job for job in jobs if job.name == name]
+            found = timed(Path(scratch), ground, plan, own[0]) if own else None
+            if found is not None:
+                seconds[name] = len(own) * max(found, 1e-3)
+    if not seconds:
+        raise UserError(
+            f"{argument('budget_seconds')}: no attack could be timed on this machine; pass iterations instead"
+        )
+    mean = sum(seconds.values()) / len(seconds)
+    return {name: seconds.get(name, mean) for name in names}
