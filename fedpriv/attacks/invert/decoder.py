@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
-from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, refined
+from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, refined, worth
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
 from fedpriv.attacks.optim.fitting import Fitted
@@ -38,6 +38,12 @@ LEAST_IMAGES = 16
 REFINED = 300
 """Steps by which the decoded image of a single image's representation is fitted, where nobody says otherwise."""
 
+_TRIED = 6
+"""Held-out images of the attacker's own on which it learns what a fit through a client's extractor is worth."""
+
+_WORTHLESS = 0.05
+"""Weight of fitted images below which none is made."""
+
 _HELD_OUT = 10
 """Every so manieth image is held out of the training."""
 
@@ -51,7 +57,9 @@ class DecoderInversion(Attack):
     Attributes:
         refine: steps of fitting the decoded pixels to the vector afterwards, which needs gradients through the extractor.
             ``auto``: 300 where the client's own extractor is granted and the upload says that the vector is of one image,
-            else none: a mean of several is decoded into their mean image, from which a fit to one image leads away.
+            else none: a mean of several is decoded into their mean image, from which a fit to one image leads away. What a
+            fit is worth depends on the extractor: how far to go towards the fitted image is learned on held-out images of
+            the attacker's own, for each client.
         restarts: decoders; of each target the image whose representation is nearest to the upload is kept.
         iterations: most training steps of a decoder.
         learning_rate: Adam's step size.
@@ -101,10 +109,10 @@ class DecoderInversion(Attack):
             raise UserError("attack 'decoder' with refine > 0 needs gradients; expected extractor=white_box or shadow")
         vectors = torch.stack([target_feature(problem.observations, target).to(device) for target in targets])
         aims = Aims(knowledge, vectors, torch.tensor([target.client for target in targets]))
-        number, done, steps = self._refining(problem), [], 0
+        done, steps = [], 0
         for again in range(self.restarts):
             start = self._decoded(problem, own, vectors, again)
-            done.append(self._finish(start, aims, number))
+            done.append(self._finish(start, aims, self._shares(problem, own, again)))
             steps = max(steps, start.decoder.steps + done[-1].iterations)
         images, objective, settled = (
             torch.stack([getattr(one, name) for one in done], 1) for name in ("images", "objective", "converged")
@@ -154,34 +162,52 @@ class DecoderInversion(Attack):
 
         return clients, problem.trained.get(key, train)
 
-    def _refining(self, problem: AttackProblem) -> Tensor:
-        """Return the steps ``(T,)`` by which each target's image is fitted; those of one search are all alike, or none."""
+    def _shares(self, problem: AttackProblem, own: Tensor, again: int) -> Tensor:
+        """Return how far to go ``(T,)`` from each target's decoded image to the fitted one, in [0, 1]; 0 fits none."""
         if self.refine != "auto":
-            return torch.full((len(problem.targets),), self.refine)
-        gradients = problem.knowledge.card.extractor == "white_box"
-        return REFINED * gradients * of_one_image(problem.observations, problem.targets)
+            return torch.full((len(problem.targets),), float(self.refine > 0))
+        shares = of_one_image(problem.observations, problem.targets).float()
+        if problem.knowledge.card.extractor != "white_box":
+            return torch.zeros_like(shares)
+        fitted = sorted({target.client for target, one in zip(problem.targets, shares, strict=True) if one})
+        worths = {client: self._worth(problem, own, again, client) for client in fitted}
+        return shares * torch.tensor([worths.get(target.client, 0.0) for target in problem.targets])
 
-    def _finish(self, start: Start, aims: Aims, steps: Tensor) -> Fitted:
-        """Return the decoded images, or the fitted ones where these are asked for and nearer, and their distances.
+    def _worth(self, problem: AttackProblem, own: Tensor, again: int, client: int) -> float:
+        """Return what fits through a client's extractor are worth, as learned once on the attacker's own images."""
+        clients, decoder = self._trained(problem, own, again)
+        extractor, place = problem.knowledge.extractors[client], clients.index(client)
+        seed = derive_seed(problem.seed, "decoder", again)
 
-        An image has converged if its decoder has, or if it fits.
+        def learn() -> float:
+            known = divided(Pairs([], own.to(problem.device)), seed)[1].images[:_TRIED]
+            with torch.no_grad():
+                vectors = extractor(known)
+            start = Start(decoder(vectors, place), decoder, [place] * len(known))
+            aims = Aims(problem.knowledge, vectors, torch.full((len(known),), client))
+            fitted = refined(start, aims, REFINED, self.refine_over, self.refine_rate).images
+            found = worth(start.images, fitted, known)
+            return found if found >= _WORTHLESS else 0.0
+
+        key = ("worth", self.refine_over, self.refine_rate, seed, Same(decoder), Same(extractor), Same(own))
+        return problem.trained.get(key, learn)
+
+    def _finish(self, start: Start, aims: Aims, shares: Tensor) -> Fitted:
+        """Return the decoded images, so far towards the fitted ones as these are worth, and their distances.
+
+        An image has converged if its decoder has, or if the fitted one fits.
         """
         images, objective = start.images, aims.distances(start.images)
         settled = torch.full_like(objective, start.decoder.settled, dtype=torch.bool)
-        places = steps.nonzero().flatten()
+        places = shares.nonzero().flatten()
         if not len(places):
             return Fitted(images, objective, settled, 0)
-        there = places.to(images.device)
-        found = refined(start.of(places), aims.of(places), int(steps.max()), self.refine_over, self.refine_rate)
-        distances = aims.of(places).distances(found.images)
-        nearer = distances < objective[there]
-        there, distances = there[nearer], distances[nearer]
-        return Fitted(
-            images.index_copy(0, there, found.images[nearer]),
-            objective.index_copy(0, there, distances),
-            settled.index_copy(0, there, settled[there] | found.converged[nearer]),
-            found.iterations,
-        )
+        steps, there = REFINED if self.refine == "auto" else self.refine, places.to(images.device)
+        found = refined(start.of(places), aims.of(places), steps, self.refine_over, self.refine_rate)
+        weights = shares[places].to(images.device).view(-1, 1, 1, 1)
+        images = images.index_copy(0, there, torch.lerp(images[there], found.images, weights))
+        settled = settled.index_copy(0, there, settled[there] | found.converged)
+        return Fitted(images, aims.distances(images), settled, found.iterations)
 
 
 def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int) -> tuple[Pairs, Pairs]:

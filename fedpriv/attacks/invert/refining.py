@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -119,7 +119,22 @@ def _fitted(prior: Prior, aims: Aims, schedule: Schedule) -> Fitted:
         features = extracted(candidates, owners(which))
         return relative_feature_distance(features, aims.vectors[which.to(aims.vectors.device)])
 
-    return fit(prior, distance, schedule, lambda _: None)
+    found = fit(prior, distance, schedule, lambda _: None)
+    return replace(found, images=found.images.detach(), objective=found.objective.detach())
+
+
+def worth(decoded: Tensor, fitted: Tensor, true: Tensor) -> float:
+    """Return the weight in [0, 1] of fitted beside decoded images ``(n, c, h, w)`` that comes nearest to the true ones.
+
+    Least squares over all pixels of images that the attacker knows.
+
+    >>> zeros, ones = torch.zeros(2, 1, 2, 2), torch.ones(2, 1, 2, 2)
+    >>> worth(zeros, ones, 0.25 * ones), worth(zeros, ones, -ones), worth(zeros, zeros, ones)
+    (0.25, 0.0, 0.0)
+    """
+    step, wanted = fitted - decoded, true - decoded
+    share = float((step * wanted).sum() / step.square().sum().clamp_min(1e-12))
+    return min(1.0, max(0.0, share))
 
 
 def of_one_image(observations: Sequence[Observation], targets: Sequence[TargetId]) -> Tensor:
