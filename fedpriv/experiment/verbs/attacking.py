@@ -235,8 +235,7 @@ def _attack(
         measured = measure_all(folder, ground, plan, command=command, named=asked.named, listener=listener)
         write_report(list(results), folder, list(measured))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch)
-    records = {found.name: record for found, record in results.items()}
-    scores = {found.name: record for found, record in measured.items()}
+    records, scores = ({found.name: record for found, record in part.items()} for part in (results, measured))
     return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
 
 
