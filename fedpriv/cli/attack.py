@@ -46,6 +46,12 @@ from fedpriv.util.folders import numbered
 )
 @click.option("--by-round", is_flag=True, help="Attack every stored round, for a curve of what leaks by round.")
 @click.option(
+    "--reach",
+    metavar="SETTING,...",
+    help="How far the leak reaches, by local work: images of one step (4), STEPSxIMAGES (8x1), epoch; or none "
+    "(default: 1,4,16,epoch for trained weights, without --run and flags of local work).",
+)
+@click.option(
     "--rounds-seen", type=int, help="Rounds of uploads that attacks across rounds use (default: all that are stored)."
 )
 @click.option(
@@ -103,7 +109,8 @@ def attack(
     """Attack one kind of upload; write image grids, tables and a report.
 
     Without --run a federation is trained first. Where --rounds, --lr, --batch-size, --local-steps and --models are not
-    given, it takes quick settings of the target instead of the defaults below, and prints them.
+    given, it takes quick settings of the target instead of the defaults below, and prints them. Uploads of trained weights
+    are then attacked at several settings of local work (--reach).
     """
     folder = out or numbered(Path("results") / target)
     listener = common.Terminal(quiet=quiet, as_json=as_json, resume=_resume_command(folder, out))

@@ -31,7 +31,9 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool, verbose: bool) -> 
         kinds = ("membership", "property")
         named = {kind: {name: one for name, one in shown.items() if one["kind"] == kind} for kind in kinds}
         attacks = {name: record.model_dump(mode="json") for name, record in result.records.items()}
-        common.print_json({"out": str(result.path), "attacks": attacks, **named, "verdicts": judged})
+        found = [{"upload": one.name, "finding": one.short} for one in result.findings]
+        told = {"verdicts": judged, "findings": found, "reach": list(result.reach)}
+        common.print_json({"out": str(result.path), "attacks": attacks, **named, **told})
         return
     if quiet:
         return

@@ -7,11 +7,11 @@ import json
 import pickle
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fedpriv.experiment.processes import Process, cause, start
-from fedpriv.experiment.shares import Share, Shares, Suite, perform, shares_of
+from fedpriv.experiment.shares import Share, Shares, Suite, left_to_do, perform
 from fedpriv.util.listener import Listener, Report
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Crew:
     def __init__(self, number: int, listener: Listener, patience: float) -> None:
         self._listener, self._progress = listener, _Progress(listener)
         self._patience = patience
-        self._suite: Suite | None = None
+        self._suites: Sequence[Suite] = ()
         self._left = Shares()
         self._processes: list[Process] = []
         self._ready, self._drained, self._stopped = threading.Event(), threading.Event(), threading.Event()
@@ -53,19 +53,19 @@ class Crew:
         for thread in self._threads:
             thread.start()
 
-    def work_off(self, suite: Suite, ground: AttackContext) -> None:
-        """Carry out what is not saved of a suite, as far as nothing fails: that is for whoever then asks for the results.
+    def work_off(self, suites: Sequence[Suite], grounds: Sequence[AttackContext]) -> None:
+        """Carry out what is not saved of suites, as far as nothing fails: that is for whoever then asks for the results.
 
         With nobody to share with there is nothing to do.
         """
         if not self._threads:
             return
-        self._suite = suite
-        self._left = Shares(share for share in shares_of(suite.plan) if not share.saved_in(suite.folder))
+        self._suites = suites
+        self._left = Shares(left_to_do(suites))
         self._ready.set()
         networks: set[str] = set()
         while share := self._left.take(networks):
-            perform(suite, share, ground, self._progress)
+            perform(suites[share.suite], share, grounds[share.suite], self._progress)
         self._drained.set()
         for thread in self._threads:
             while thread.is_alive():  # in short waits, so that an interrupt is heard
@@ -105,9 +105,9 @@ class Crew:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            assert self._suite is not None
-            devices = self._suite.plan.devices
-            own = (self._suite.on(devices[place]), share.on(devices[place])) if devices else (self._suite, share)
+            suite = self._suites[share.suite]
+            devices = suite.plan.devices
+            own = (suite.on(devices[place]), share.on(devices[place])) if devices else (suite, share)
             pickle.dump(own, process.stdin)
             process.stdin.flush()
             _follow(process.stdout, self._progress)

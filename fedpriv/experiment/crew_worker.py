@@ -16,11 +16,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any, BinaryIO, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from fedpriv.experiment.processes import own_output
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import Listener, Report
+
+if TYPE_CHECKING:
+    from fedpriv.experiment.execution import AttackContext
 
 PAUSE = 0.1
 """Seconds between two pieces of news of the same work."""
@@ -62,12 +66,13 @@ def main() -> None:
     from fedpriv.experiment.execution import open_ground
     from fedpriv.experiment.shares import perform
 
-    ground = None
+    grounds: dict[Path, AttackContext] = {}
     while True:
         try:
             suite, share = asked.get().result()
-            ground = ground or open_ground(suite.run, suite.plan)
-            perform(suite, share, ground, listener)
+            if suite.run not in grounds:
+                grounds[suite.run] = open_ground(suite.run, suite.plan)
+            perform(suite, share, grounds[suite.run], listener)
         except UserError as error:
             listener.tell("failed", str(error))
         except Exception as error:

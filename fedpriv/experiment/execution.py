@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
+    from fedpriv.scoring.records.made import Reach, Training, Upload
     from fedpriv.scoring.records.made import Stage as StageFacts
-    from fedpriv.scoring.records.made import Training, Upload
 
 __all__ = ["AttackContext", "AttackPlan", "attack_all", "collected", "open_ground", "prepare_ground", "without_points"]
 
@@ -140,7 +140,13 @@ def without_points(ground: AttackContext, named: Collection[str] = ()) -> tuple[
 
 
 def attack_all(
-    folder: Path, ground: AttackContext, plan: AttackPlan, *, command: str, listener: Listener = SILENT
+    folder: Path,
+    ground: AttackContext,
+    plan: AttackPlan,
+    *,
+    command: str,
+    listener: Listener = SILENT,
+    refused: Callable[[str], None] = SILENT.say,
 ) -> dict[Path, ReconstructionRecord]:
     """Run every job that has no result yet, score it, and save it.
 
@@ -150,6 +156,7 @@ def attack_all(
         plan: what to run.
         command: that does the same again; goes into the records.
         listener: hears of the progress.
+        refused: told in a line of an attack that the upload of a further setting of a reach is beyond, which is left out.
 
     Returns:
         The records by folder, in the order in which the jobs were run.
@@ -163,9 +170,14 @@ def attack_all(
         done = is_attack_directory(directory)
         if done:
             forget_pieces(directory)  # where a crash came between
-        results[directory] = (
-            load_metrics(directory) if done else _attack(directory, ground, plan, job, command, listener)
-        )
+        try:
+            results[directory] = (
+                load_metrics(directory) if done else _attack(directory, ground, plan, job, command, listener)
+            )
+        except UserError as error:
+            if done or not plan.suffix or plan.reach is None:
+                raise
+            refused(f"attack {job.name!r} at {plan.reach.words}: {error}")
     return results
 
 
@@ -261,6 +273,7 @@ def described(
         training=_training(run, federation, moment[1]),
         options=plain(attack),
         stage=stage_facts(run, *moment),
+        reach=reach_facts(plan, federation),
         run=run.config,
         images=run.summary.images,
         defenses=defenses,
@@ -292,6 +305,25 @@ def _training(run: RunDirectory, federation: Federation, number: int | None) -> 
     labels = [tests.labels for tests in federation.tests]
     commonest = sum(int(own.bincount().max()) for own in labels if len(own))
     return Training(accuracy=line.accuracy["after_training"].pooled, guess=commonest / max(1, sum(map(len, labels))))
+
+
+def reach_facts(plan: AttackPlan, federation: Federation) -> Reach | None:
+    """Return the facts of a setting of a reach for records; None where a plan is on none."""
+    if plan.reach is None:
+        return None
+    from fedpriv.evidence.client_states import step_sizes
+    from fedpriv.scoring.records.made import Reach
+
+    sizes = max((step_sizes(federation, setup.client) for setup in federation.clients), key=sum)
+    return Reach(
+        setting=plan.reach.name,
+        label=plan.reach.label,
+        words=plan.reach.words,
+        place=plan.series.index(plan.reach),
+        series=tuple(one.label for one in plan.series),
+        steps=len(sizes),
+        images=sum(sizes),
+    )
 
 
 def stage_facts(run: RunDirectory, stage: Stage | None, number: int | None) -> StageFacts | None:

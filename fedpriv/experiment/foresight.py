@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.experiment.probe import Probed, probed
+from fedpriv.experiment.probe import Probed, probed, together
 from fedpriv.experiment.rehearsal import rehearsed
 from fedpriv.util.listener import Listener, Report
 
@@ -24,25 +24,28 @@ class Foresight:
         self._listener, self._workers = listener, workers
         self._told = not listener.asks
 
-    def while_training(self, config: RunConfig, plan: AttackPlan) -> Listener:
-        """Return a listener for the training of a run, which adds to its time that of a plan's attacks."""
-        return _Adding(self._listener, lambda: self._of_attacks(config, plan))
+    def while_training(self, configs: Sequence[RunConfig], plans: Sequence[AttackPlan]) -> Listener:
+        """Return a listener for the training of runs, which adds to the time of the first that of all plans' attacks."""
+        return _Adding(self._listener, lambda: self._of_attacks(configs, plans))
 
-    def _of_attacks(self, config: RunConfig, plan: AttackPlan) -> tuple[float, str]:
+    def _of_attacks(self, configs: Sequence[RunConfig], plans: Sequence[AttackPlan]) -> tuple[float, str]:
+        if self._told:
+            return 0.0, "the attacks"
         self._told = True
-        found = rehearsed(config, (plan,), download=plan.download)
+        work = zip(configs, plans, strict=True)
+        found = together([rehearsed(config, (plan,), download=plan.download) for config, plan in work])
         shared = f", shared by {self._workers} workers" if self._workers > 1 and found.timed else ""
         return found.with_workers(self._workers), self._basis(found) + shared
 
-    def before_attacking(self, folder: Path, ground: AttackContext, plan: AttackPlan) -> None:
-        """Tell of a plan's attacks on a run that is there, unless it was told while that was trained.
+    def before_attacking(self, folder: Path, grounds: Sequence[AttackContext]) -> None:
+        """Tell of the attacks of plans on runs that are there, unless it was told while these were trained.
 
         What ends within the probe is kept in the folder of the results.
         """
         if self._told:
             return
         self._told = True
-        found = probed(folder, ground, plan, self._listener.say)
+        found = together([probed(folder, ground, ground.plan, self._listener.say) for ground in grounds])
         if found.timed:
             told = f"estimated from {self._basis(found)}"
             self._listener.expect(found.with_workers(self._workers), told, self._workers)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.experiment.plan import AttackPlan, folder_name
+from fedpriv.experiment.plan import AttackPlan
 from fedpriv.util.errors import UserError
 from fedpriv.util.listener import SILENT, Listener
 
@@ -50,7 +50,7 @@ def measure_all(
     found: dict[Path, InferenceResult] = {}
     for name, inference in plan.inferences.items():
         for stage, number in plan.moments:
-            home = folder / folder_name(name, stage)
+            home = folder / plan.folder(name, stage)
             if holds_scores(home):
                 found[home] = load_scores(home)
                 continue

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.contract import Attack
     from fedpriv.attacks.infer.contract import Inference
     from fedpriv.attacks.observation import KnowledgeCard
+    from fedpriv.evidence.reach import Setting
     from fedpriv.evidence.stages import Stage
 
 
@@ -30,6 +31,7 @@ class Job:
         round: whose uploads are attacked; None for the last stored.
         budget: value of the attack's budget field where the plan lists budgets, else None.
         control: whether permuted uploads are attacked too.
+        reach: what the folder of its result is called besides, of a setting of a reach but the first.
     """
 
     name: str
@@ -38,11 +40,12 @@ class Job:
     round: int | None = None
     budget: int | None = None
     control: bool = True
+    reach: str = ""
 
     @property
     def folder(self) -> str:
-        """Name of the folder of its result: ``dip``, ``dip-early``, ``dip@300``, ``dip-early@300``."""
-        return folder_name(self.name, self.stage) + ("" if self.budget is None else f"@{self.budget}")
+        """Name of the folder of its result: ``dip``, ``dip-early``, ``dip@300``, ``dip-early@300``, ``dlg-reach-4``."""
+        return folder_name(self.name, self.stage) + self.reach + ("" if self.budget is None else f"@{self.budget}")
 
 
 def folder_name(name: str, stage: str | None) -> str:
@@ -75,6 +78,7 @@ class AttackPlan:
         devices: names of ``--device``, one a process; empty for ``device`` alone.
         budget_seconds: that the searches share; None leaves each its own iterations.
         caveats: by attack, why its failure says little beyond what it says itself.
+        reach: of several settings of local work, ``series``, the one that this plan is on; None without.
     """
 
     target: str
@@ -97,6 +101,8 @@ class AttackPlan:
     devices: tuple[str, ...] = ()
     budget_seconds: float | None = None
     caveats: Mapping[str, str] = field(default_factory=dict)
+    reach: Setting | None = None
+    series: tuple[Setting, ...] = ()
 
     @property
     def precision(self) -> str:
@@ -136,16 +142,25 @@ class AttackPlan:
             if stage is not None and number is not None and number < made.needs.min_rounds
         )
 
+    @property
+    def suffix(self) -> str:
+        """Name that folders get besides: nothing for the first setting of a reach, so that it lies where one alone would."""
+        return f"-reach-{self.reach.name}" if self.reach and self.reach != self.series[0] else ""
+
+    def folder(self, name: str, stage: Stage | None) -> str:
+        """Return the name of the folder of an inference on a stage."""
+        return folder_name(name, stage) + self.suffix
+
     def results(self) -> list[str]:
         """Return the names of all folders of results."""
-        beside = [folder_name(name, stage) for name in self.inferences for stage, _ in self.moments]
+        beside = [self.folder(name, stage) for name in self.inferences for stage, _ in self.moments]
         return [job.folder for job in self.jobs()] + beside
 
     def _job(self, name: str, made: Attack, stage: Stage | None, number: int | None, budget: int | None) -> Job:
         control = self.control and (budget is None or self.control_every_budget or budget == max(self.budgets))
         if budget is not None:
             made = replace(made, **{str(made.budget): budget})
-        return Job(name, made, stage, number, budget, control)
+        return Job(name, made, stage, number, budget, control, self.suffix)
 
 
 def attack_names(target: str, attacks: Sequence[str]) -> tuple[str, ...]:
@@ -351,48 +366,3 @@ def parse_stages(texts: Sequence[str]) -> tuple[Stage, ...]:
     from fedpriv.evidence.stages import in_training_order, parse_stage
 
     return in_training_order(parse_stage(name.strip()) for text in texts for name in text.split(","))
-
-
-def parse_card(given: Mapping[str, Any] | Sequence[str], *, images_aside: bool = True) -> KnowledgeCard:
-    """Return the knowledge card that grants describe; the number of rounds is each attack's own.
-
-    Args:
-        given: values by grant, a mapping or texts ``GRANT=VALUE``.
-        images_aside: whether images of the clients' domain were set aside, which the attacker is granted by default.
-
-    Raises:
-        UserError: for an unknown grant or value.
-    """
-    from fedpriv.attacks.observation import KnowledgeCard
-    from fedpriv.evidence.foreign import parse_foreign
-    from fedpriv.util.config import parse
-
-    values = mapping("knowledge", given)
-    if images_aside and "foreign" not in values:
-        values = {"attacker_data": "same_domain"} | values
-    batch = values.get("batch", "known")
-    if batch not in ("known", "none"):
-        raise UserError(f"{_granting(batch=batch)}: expected known or none")
-    if "rounds_seen" in values:
-        raise UserError(f"{argument('knowledge')} rounds_seen: use {argument('rounds_seen')}")
-    card = parse(KnowledgeCard, values | {"batch": batch == "known"}, argument("knowledge"))
-    if card.extractor == "shadow" and card.attacker_data != "same_domain":
-        raise UserError(
-            f"{_granting(extractor='shadow')}: a shadow extractor is trained on the attacker's own images with their "
-            f"classes; pass {_granting(attacker_data='same_domain')}"
-        )
-    if bool(card.foreign) != (card.attacker_data == "other_domain"):
-        raise UserError(
-            f"{argument('knowledge')} attacker_data={card.attacker_data}, foreign={card.foreign or '(nothing)'}: images of "
-            "another domain take both attacker_data=other_domain and foreign=NAME or NAME:FOLDER of a data set"
-        )
-    if card.foreign:
-        try:
-            parse_foreign(card.foreign)
-        except UserError as error:
-            raise UserError(f"{_granting(foreign=card.foreign)}: {error}") from error
-    return card
-
-
-def _granting(**grants: str) -> str:
-    return argument("knowledge", grants)

@@ -9,9 +9,10 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.util.errors import UserError
@@ -29,6 +30,8 @@ COMPUTED = 0.8
 """Seconds of computing after which it is broken off at its next unit: fewer than :data:`MOST` unless the machine is busy."""
 PATIENT = 20.0
 """The same where an answer is waited for."""
+AGAIN = 0.1
+"""Seconds after which it is tried again where a module was being imported."""
 ALTOGETHER = 4.0
 """Seconds after which no further attack is begun."""
 
@@ -65,6 +68,17 @@ class Probed:
         some = f"{self.timed} of {self.of}" if self.timed < self.of else f"{self.of}"
         noun = "attack" if self.of == 1 else "attacks"
         return f"the first iterations of {some} {noun} here, at full budget and without scoring"
+
+
+def together(found: Sequence[Probed]) -> Probed:
+    """Return the time that several plans take."""
+    return Probed(
+        sum(one.seconds for one in found),
+        max((one.longest for one in found), default=0.0),
+        sum(one.timed for one in found),
+        sum(one.of for one in found),
+        sum(one.spent for one in found),
+    )
 
 
 def _on() -> bool:
@@ -134,10 +148,8 @@ def _works(
                 1 + (job.control and evidence.permuted is not None),
             )
     for name, inference in plan.inferences.items():
-        from fedpriv.experiment.plan import folder_name
-
         for stage, number in plan.moments:
-            if inference.asks == "classes" and not holds_scores(folder / folder_name(name, stage)):
+            if inference.asks == "classes" and not holds_scores(folder / plan.folder(name, stage)):
                 yield _inference(ground, plan, inference, number), 1
 
 
@@ -218,8 +230,11 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def stop(*_: object) -> None:
-        raise Enough
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _importing(frame):  # a module that is left half imported stays so for good
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            raise Enough
 
     signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -228,6 +243,15 @@ def _limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """True where a module is being imported, by the frames above."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager

@@ -88,7 +88,9 @@ def _small(config: RunConfig, plans: Sequence[AttackPlan], download: bool) -> Fe
     from fedpriv.experiment.federation import prepare
 
     rounds = max([1, *(made.needs.min_rounds for plan in plans for made in plan.attacks.values())])
-    training = replace(config.training, max_steps=1)
+    # What a setting of a reach takes depends on its local work.
+    own_work = any(plan.reach is not None for plan in plans)
+    training = config.training if own_work else replace(config.training, max_steps=1)
     short = replace(config, rounds=min(rounds, config.rounds), training=training, keep=(), capture="all", convergence=0)
     federation = prepare(short, torch.device("cpu"), download=download)
     if sum(len(setup.train) for setup in federation.clients) > MANY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ class Request:
         config: of the run that is trained first, or None.
         knowledge: the card.
         results: names of the folders that there will be.
+        reach: of several settings of local work the attacks on each; empty without.
         target, attacks, inferences, n_targets, round, rounds_seen, stages, budgets, control, control_every_budget, seed,
             redact, precision, budget_seconds: as of :class:`fedpriv.experiment.plan.AttackPlan`.
     """
@@ -61,15 +62,19 @@ class Request:
     precision: str
     budget_seconds: float | None
     results: tuple[str, ...]
+    reach: Mapping[str, Mapping[str, Attack]]
 
     @classmethod
-    def of(cls, plan: AttackPlan, run: Path | None, config: RunConfig | None) -> Request:
-        """Return the request that a plan is, on a run or on one that is trained first."""
+    def of(cls, plans: Sequence[AttackPlan], run: Path | None, config: RunConfig | None) -> Request:
+        """Return the request that plans are, on a run, or on runs that are trained first (``config``: the first of them)."""
+        plan = plans[0]
         same = {spec.name: getattr(plan, spec.name) for spec in fields(cls) if hasattr(plan, spec.name)}
         place = None if run is None else os.fspath(run.resolve())
         known = None if run is None else _identity(run)
         more = {"run": place, "identity": known, "config": config, "knowledge": plan.card}
-        return cls(**same | more | {"results": tuple(plan.results())})
+        reach = {one.reach.name: one.attacks for one in plans if one.reach is not None}
+        results = tuple(name for one in plans for name in one.results())
+        return cls(**same | more | {"reach": reach, "results": results})
 
 
 @contextlib.contextmanager
@@ -138,7 +143,7 @@ def _refuse_other(folder: Path, described: Mapping[str, Any]) -> None:
         )
     # A run that was moved is still the same.
     changed = differences(
-        {"redact": "none", "precision": "float32", "budget_seconds": None} | before | {"run": None},
+        {"redact": "none", "precision": "float32", "budget_seconds": None, "reach": {}} | before | {"run": None},
         {**described, "run": None},
     )
     if changed:
@@ -152,7 +157,7 @@ def _unused(folder: Path) -> bool:
     files = [path for path in folder.rglob("*") if not path.is_dir() and not path.name.startswith(".fedpriv")]
     beside = [path for path in files if path != folder / REQUEST]
     trained = (folder / "run" / "summary.json").is_file()
-    return not beside or (trained and all(folder / "run" in path.parents for path in beside))
+    return not beside or (trained and all(path.relative_to(folder).parts[0].startswith("run") for path in beside))
 
 
 def differences(before: Any, now: Any, prefix: str = "") -> list[str]:

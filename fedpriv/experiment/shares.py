@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,10 +49,12 @@ class Share:
     Attributes:
         plan: the suite's, with some of its attacks on one stage.
         network: what these train that others share; empty for nothing.
+        suite: place of its suite among those that are carried out together.
     """
 
     plan: AttackPlan
     network: str = ""
+    suite: int = 0
 
     def __str__(self) -> str:
         """Names of the folders of its results."""
@@ -135,6 +137,16 @@ def _takes_shadows(plan: AttackPlan, made: Declared) -> bool:
     return plan.card.extractor == "shadow" and not getattr(made, "extractor_free", False)
 
 
+def left_to_do(suites: Sequence[Suite]) -> list[Share]:
+    """Return the shares of suites that are carried out together, suite by suite, but for those whose results are saved."""
+    return [
+        replace(share, suite=place, network=f"{place}:{share.network}" if share.network else "")
+        for place, suite in enumerate(suites)
+        for share in shares_of(suite.plan)
+        if not share.saved_in(suite.folder)
+    ]
+
+
 def perform(suite: Suite, share: Share, ground: AttackContext, listener: Listener = SILENT) -> None:
     """Carry out a share; what is saved already is passed over."""
     from fedpriv.experiment.execution import attack_all
@@ -147,17 +159,18 @@ def perform(suite: Suite, share: Share, ground: AttackContext, listener: Listene
 # ---------------------------------------------------------------- how many
 
 
-def workers_for(asked: int | str, plan: AttackPlan) -> int:
-    """Return the number of processes, this one included, that carry out a plan.
+def workers_for(asked: int | str, plan: AttackPlan, *others: AttackPlan) -> int:
+    """Return the number of processes, this one included, that carry out a plan, or several together.
 
     Args:
         asked: a number, or ``auto``: as many as there are cores and memory for, and one where the device is a GPU.
         plan: never more processes than it has shares.
+        others: carried out together with it, on the same devices.
 
     Raises:
         UserError: for anything else.
     """
-    most = len(shares_of(plan))
+    most = sum(len(shares_of(one)) for one in (plan, *others))
     if any(type(made).__module__ == "__main__" for made in _all(plan).values()):
         most = 1  # another process has another __main__
     if plan.devices:

@@ -7,7 +7,7 @@ folder of the results: an interrupted suite goes on with the same iterations, an
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fedpriv.experiment.execution import AttackContext
     from fedpriv.experiment.plan import AttackPlan
 
-SPENDING = "spending.json"
-"""In the folder of the results: the iterations that each search was given."""
+SPENDING = "spending"
+"""Name, before a setting's and the ending, of a file in the folder of the results: the iterations that each search was given."""
 
 MOST = 4.0
 """Times its usual iterations that a search is given at most; what it leaves goes to the others."""
@@ -59,42 +59,53 @@ class Spent:
         return f"a budget of {seconds:g} seconds for all attacks left it {self.given} of its usual {self.usual} {self.field}"
 
 
-def spend(
-    seconds: float | None, folder: Path, ground: AttackContext, plan: AttackPlan, say: Callable[[str], None]
-) -> AttackPlan:
-    """Return the plan whose searches take so many seconds together; as it is where there is no such budget.
+def spend(grounds: Sequence[AttackContext], folder: Path, say: Callable[[str], None]) -> list[AttackContext]:
+    """Return grounds whose searches take the seconds of their plans together; as they are where there is no such budget.
 
-    Attacks that do not iterate and inferences take the time that they take, beside the budget.
+    Attacks that do not iterate and inferences take the time that they take, beside the budget. Of several settings of local
+    work each has an equal part of it.
 
     Args:
-        seconds: of all searches and their controls on this machine, whatever the number of processes, without scoring.
+        grounds: runs with plans of attacks at their usual iterations.
         folder: of the results; holds what an interrupted suite was given.
-        ground: the run.
-        plan: of attacks at their usual iterations.
         say: told what each is given.
 
     Raises:
-        UserError: when no attack of the plan iterates, or none can be timed.
+        UserError: when no attack of the plans iterates, or none can be timed.
     """
+    seconds = grounds[0].plan.budget_seconds
     if seconds is None:
-        return plan
-    names = [name for name, made in plan.attacks.items() if made.budget]
-    if not names:
-        raise UserError(f"{argument('budget_seconds')}: {', '.join(plan.results())} has no budget; drop the flag")
-    usual = {name: int(getattr(plan.attacks[name], str(plan.attacks[name].budget))) for name in names}
-    kept = folder / SPENDING
+        return list(grounds)
+    if not any(_searches(ground.plan) for ground in grounds):
+        named = ", ".join(grounds[0].plan.results())
+        raise UserError(f"{argument('budget_seconds')}: {named} has no budget; drop the flag")
+    searching = sum(bool(_searches(ground.plan)) for ground in grounds)
+    return [_spent(seconds / searching, ground, folder, say) for ground in grounds]
+
+
+def _searches(plan: AttackPlan) -> dict[str, int]:
+    """Return the attacks of a plan that have a budget, with their usual iterations."""
+    return {name: int(getattr(made, str(made.budget))) for name, made in plan.attacks.items() if made.budget}
+
+
+def _spent(seconds: float, ground: AttackContext, folder: Path, say: Callable[[str], None]) -> AttackContext:
+    plan, usual = ground.plan, _searches(ground.plan)
+    if not usual:
+        return ground
+    kept = folder / f"{SPENDING}{plan.suffix}.json"
     if kept.is_file():
         given = {name: int(number) for name, number in dict(read_json(kept)).items()}
     else:
-        shares = divide(seconds, _costs(names, ground, plan))
-        given = {name: max(1, int(usual[name] * shares[name])) for name in names}
+        shares = divide(seconds, _costs(list(usual), ground, plan))
+        given = {name: max(1, int(usual[name] * shares[name])) for name in usual}
         write_json(kept, given)
-    parts = [Spent(name, str(plan.attacks[name].budget), usual[name], given[name]) for name in names]
+    parts = [Spent(name, str(plan.attacks[name].budget), usual[name], given[name]) for name in usual]
     options = " ".join(argument("attack_option", part.option) for part in parts)
-    say(f"{argument('budget_seconds')}: {seconds:g} seconds are {options}")
+    setting = f" at {plan.reach.words}" if plan.reach is not None else ""
+    say(f"{argument('budget_seconds')}: {seconds:g} seconds{setting} are {options}")
     made = {part.name: replace(plan.attacks[part.name], **{part.field: part.given}) for part in parts}
     caveats = {part.name: text for part in parts if (text := part.caveat(seconds))}
-    return replace(plan, attacks={**plan.attacks, **made}, caveats=caveats)
+    return replace(ground, plan=replace(plan, attacks={**plan.attacks, **made}, caveats=caveats))
 
 
 def divide(seconds: float, costs: Mapping[str, float]) -> dict[str, float]:

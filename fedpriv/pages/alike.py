@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedpriv.scoring.judgement import judge_page
 from fedpriv.scoring.ranking import stage_name
@@ -30,6 +31,21 @@ def upload_key(about: Provenance) -> str:
         "defenses": [(defense.name, plain(defense.options)) for defense in about.defenses],
     }
     return json.dumps([about.dataset, own], sort_keys=True, default=str)
+
+
+_LOCAL_WORK = ("batch_size", "max_steps", "epochs")
+
+
+def reach_key(about: Provenance) -> str:
+    """Return the key that all settings of a reach share: that of the upload but for local work; empty outside a reach."""
+    if about.reach is None:
+        return ""
+    run: dict[str, Any] = dict(plain(about.run) or {})
+    training = {name: value for name, value in run.get("training", {}).items() if name not in _LOCAL_WORK}
+    run |= {"training": training}
+    own = {name: value for name, value in run.items() if name not in NOT_THE_UPLOAD}
+    defenses = [(defense.name, plain(defense.options)) for defense in about.defenses]
+    return json.dumps([about.dataset, about.target, about.method, own, defenses], sort_keys=True, default=str)
 
 
 def variant_key(about: Provenance) -> str:

@@ -87,7 +87,11 @@ _WORTH = (
 
 RESULTS: Columns = (
     *_texts(
-        directory="folder of the attack", target="kind of upload", attack="registry name", stage="of training, by name"
+        directory="folder of the attack",
+        target="kind of upload",
+        attack="registry name",
+        stage="of training, by name",
+        reach="local work behind the upload, where several settings of it were attacked",
     ),
     *_counts("rounds", round="last attacked round, from 1"),
     *_counts("of the attack's budget option", budget="of several budgets, the one given here"),
@@ -194,6 +198,37 @@ FRONTIER: Columns = (
 """``frontier.csv``: one line a point of the frontiers."""
 
 
+REACH: Columns = (
+    *_texts(upload="as the chart calls it", reach="setting of local work"),
+    *_counts("steps", local_steps="local steps of the client that took most"),
+    *_counts("images", local_images="images behind that client's upload"),
+    *_texts(attack="registry name", verdict_kind="the finding on it in a word"),
+    *_flags(
+        last_that_leaks="whether this is the last setting at which a leak stands",
+        first_beyond="whether it is the first beyond that, or the first of all where none stands",
+    ),
+    *_numbers(
+        "dB",
+        psnr_db="mean PSNR over targets",
+        psnr_db_low="lower end of its 95 % interval over clients",
+        psnr_db_high="upper end",
+    ),
+    *_texts(best_floor="the best of the guesses without the upload"),
+    *_numbers(
+        "dB",
+        best_floor_psnr_db="mean PSNR of that guess",
+        permuted_psnr_db="mean PSNR of the same attack on other clients' uploads",
+        advantage_db="mean over targets of PSNR less that of the guess, or of the control where that is better",
+        advantage_db_low="lower end of its 95 % interval over clients",
+        advantage_db_high="upper end",
+    ),
+    *_numbers(SHARE, converged_share="of targets whose search converged"),
+    *_counts("targets", n_targets="attacked uploads, or classes of clients"),
+    *_counts("iterations", iterations="of the search, a row"),
+)
+"""``reach.csv``: one line an attack at one setting of local work."""
+
+
 def _moment(moment: str, words: str) -> Columns:
     return (
         *_numbers(
@@ -279,7 +314,7 @@ TEXTS = (
 )
 """Rule of texts in tables."""
 
-TABLES: dict[str, Columns] = {"results.csv": RESULTS, "frontier.csv": FRONTIER, "runs.csv": RUNS}
+TABLES: dict[str, Columns] = {"results.csv": RESULTS, "frontier.csv": FRONTIER, "reach.csv": REACH, "runs.csv": RUNS}
 
 
 def table_files(name: str, rows: Sequence[Mapping[str, object]]) -> dict[str, str]:

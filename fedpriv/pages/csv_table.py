@@ -12,7 +12,7 @@ from fedpriv.pages.frontier import MOMENTS, Frontier, Point, run_figures
 from fedpriv.pages.upload_size import upload_size
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.floors import PERMUTED
-from fedpriv.scoring.ranking import budget_value, in_order, stage_name
+from fedpriv.scoring.ranking import budget_value, in_order, reach_label, stage_name
 from fedpriv.scoring.records import Comparison, KnowledgeCard, Verdict
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import words
@@ -116,6 +116,7 @@ def _csv_row(attack: AttackRecord, verdict: Verdict, alone: Baselines) -> dict[s
         "upload_scalars_per_client_round": None if size is None else size.scalars,
         "upload_bytes_per_client_round": None if size is None else size.bytes,
         "stage": stage_name(record),
+        "reach": reach_label(record),
         "round": max(row.round for row in record.targets),
         "budget": budget_value(record),
         "converged_share": search.share,

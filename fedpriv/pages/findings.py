@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedpriv.pages.alike import Result, Verdicts, about_of, over_seeds, upload_key
+from fedpriv.pages.alike import Result, Verdicts, about_of, over_seeds, reach_key, upload_key
 from fedpriv.pages.frontier import point_labels
 from fedpriv.pages.labels import local_work
-from fedpriv.scoring.ranking import card_key, card_numbers
+from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentence, reached, span_of
+from fedpriv.scoring.ranking import card_key, card_numbers, reach_label
 from fedpriv.scoring.records import Kind, KnowledgeCard, Provenance, Verdict
+from fedpriv.scoring.records.made import Reach
 from fedpriv.scoring.storage import AttackRecord, scored
 from fedpriv.scoring.verdict import BADGES, briefly, gain, headline, inferred, untested
 
@@ -48,9 +50,13 @@ class Finding:
         short: the gravest of it in one sentence.
         sentence: what is said of images and vectors.
         members: what is said of membership and properties, or empty where they were not asked.
+        images: what the attacks that make images come to, in one sentence; empty where there are none.
         told: the attacks on it.
         first: of those that make images the one to show: the strongest of the gravest kind that stands, else the one that
             comes nearest; None where there is none.
+        setting: of a reach, that this is on; or None.
+        reach: its settings, where the finding is on several of them; then ``first`` is on the last that leaks.
+        parts: the findings on each of these.
     """
 
     key: str
@@ -65,6 +71,15 @@ class Finding:
     members: str
     told: tuple[Told, ...]
     first: Told | None
+    images: str = ""
+    setting: Reach | None = None
+    reach: tuple[Reached, ...] = ()
+    parts: tuple[Finding, ...] = ()
+
+    @property
+    def leaks(self) -> bool:
+        """True where something stands of images or vectors."""
+        return any(kind in IMAGES for kind in self.kinds)
 
     @property
     def name(self) -> str:
@@ -89,11 +104,48 @@ def findings(results: Mapping[Path, Result], verdicts: Verdicts) -> tuple[Findin
     numbers = _cards(results)
     found = [
         _finding(key, f"{first.target} uploads of {label}", first, _told(own, results, verdicts, numbers))
-        for label, first, (key, own) in zip(
-            point_labels(firsts, with_target=False), firsts, uploads.items(), strict=True
-        )
+        for label, first, (key, own) in zip(_labels(firsts), firsts, uploads.items(), strict=True)
     ]
-    return tuple(sorted(found, key=_gravity))
+    alike = [reach_key(about) or place for place, about in enumerate(firsts)]
+    together = [[one for one, key in zip(found, alike, strict=True) if key == own] for own in dict.fromkeys(alike)]
+    return tuple(sorted((_on_reach(own) if own[0].setting else own[0] for own in together), key=_gravity))
+
+
+def _labels(abouts: Sequence[Provenance]) -> list[str]:
+    """Return the names of uploads, all settings of a reach alike."""
+    alike = [reach_key(about) or str(place) for place, about in enumerate(abouts)]
+    firsts = dict(zip(reversed(alike), reversed(abouts), strict=True))
+    order = list(dict.fromkeys(alike))
+    called = dict(zip(order, point_labels([firsts[key] for key in order], with_target=False), strict=True))
+    return [called[key] for key in alike]
+
+
+def _on_reach(own: Sequence[Finding]) -> Finding:
+    """Return one finding from those on the settings of a reach."""
+    there = {one.setting.label: one for one in own if one.setting is not None}
+    series = reached([(one.setting, one.images, one.leaks) for one in own if one.setting is not None])
+    if len(series) == 1:
+        return own[0]
+    last = furthest(series)
+    parts = tuple(there[one.label] for one in series if one.label in there)
+    shown = parts[0] if last is None else there[series[last].label]
+    kinds = {kind for one in own for kind in one.kinds}
+    said = tuple(kind for kind in BADGES if kind in kinds and kind not in ("untested", "none"))
+    members = [f"At {one.setting.words}: {one.members}" for one in parts if one.setting and one.members]
+    named = {series[place].label for place in (last, first_beyond(series)) if place is not None}
+    others = [one for one in parts if one.setting and one.setting.label not in named]
+    each = [f"At {one.setting.words}: {one.sentence}" for one in others if one.setting]
+    return replace(
+        shown,
+        where=f"{shown.dataset}, {span_of(series)}",
+        kinds=said or ("untested" if "untested" in kinds else "none",),
+        short=reach_sentence(series),
+        sentence=" ".join([reach_sentence(series), *each]),
+        members=" ".join(members),
+        told=tuple(told for one in parts for told in one.told),
+        reach=series,
+        parts=parts,
+    )
 
 
 def _cards(results: Mapping[Path, Result]) -> dict[str, int]:
@@ -112,7 +164,9 @@ def _told(
         verdict = verdicts[folders]
         under = f" under card {numbers[card_key(card)]}" if verdict.makes_images and len(several) > 1 else ""
         seeds = f" ({verdict.n_seeds} seeds)" if verdict.n_seeds > 1 else ""
-        found.append(Told(verdict, card, f"{verdict.attack}{seeds}{under}", folders))
+        # On a reach, sentences name the setting themselves.
+        called = verdict.attack.removesuffix(f", {reach_label(about_of(results[folders[0]]))}")
+        found.append(Told(verdict, card, f"{called}{seeds}{under}", folders))
     return found
 
 
@@ -135,6 +189,8 @@ def _finding(key: str, upload: str, about: Provenance, told: Sequence[Told]) -> 
         dataset=about.dataset,
         kinds=said,
         short=_short(said[0], first, asked),
+        images="" if first is None else _of_images(first),
+        setting=about.reach,
         sentence=_sentence(gravest, images) if images else "No attack that makes images was run.",
         members=" ".join(dict.fromkeys(_question(one, asked) for one in asked)),
         told=tuple(told),
@@ -146,10 +202,15 @@ def _short(kind: Kind, first: Told | None, asked: Sequence[Told]) -> str:
     """Return the one sentence that a reader in haste takes along."""
     if kind in ("membership", "property") or first is None:
         return inferred(next(one.verdict for one in asked if one.verdict.kind == kind))
+    return _of_images(first)
+
+
+def _of_images(first: Told) -> str:
     if first.verdict.kind == "none":
         nearest = f"nearest comes {first.by}: {gain(first.verdict)}"
         return f"No attack does better than a guess, though tested hard enough; {nearest}."
-    return briefly(first.verdict, first.by) if kind == "untested" else headline(first.verdict, first.by)
+    untold = first.verdict.kind == "untested"
+    return briefly(first.verdict, first.by) if untold else headline(first.verdict, first.by)
 
 
 def _gravity(finding: Finding) -> tuple[int, str, str]:

@@ -22,6 +22,7 @@ from fedpriv.pages.guarantees import Guarantee
 from fedpriv.pages.left_out import LeftOut
 from fedpriv.pages.page import environment, with_scripts
 from fedpriv.pages.privacy_claims import told_claims
+from fedpriv.pages.reach_curve import reach_curve_svg, reach_curves, reach_rows
 from fedpriv.pages.report_entries import gain_span, groups_of, number, span
 from fedpriv.pages.report_sections import claim_views, commands, federations, frontier_views, versions
 from fedpriv.pages.round_curve import round_curve_svg, round_curves
@@ -199,11 +200,13 @@ def write_results(
     scores = {folder: _labels(record, folder, called) for folder, record in inferred.items()}
     largest = largest_budgets(found, scored, lambda attack: attack.about)
     curves, rounds = budget_curves(in_order(found, scored)), round_curves(in_order(largest, scored))
-    pictures = {f"budget-{n}-{slug(one.name)}.svg": curve_svg(one) for n, one in enumerate(curves, start=1)}
-    by_round = {f"rounds-{n}-{slug(one.name)}.svg": round_curve_svg(one) for n, one in enumerate(rounds, start=1)}
+    pictures = _drawn("budget", curves, curve_svg)
+    by_round = _drawn("rounds", rounds, round_curve_svg)
     verdicts = judge_results(by_folder(found, scores))
     points = frontiers(by_folder(largest, scores), verdicts, alone)
     values = _values(found, scores, study, verdicts, others.audits)
+    reaches = reach_curves(in_order(found, scored), verdicts, values["findings"])
+    by_reach = _drawn("reach", reaches, reach_curve_svg)
     values |= {
         "standings": {one.key: standing(one, others.entries) for one in values["findings"]},
         "frontiers": frontier_views(points),
@@ -211,22 +214,25 @@ def write_results(
         "left_out": others.left_out,
         **_pictured("curves", curves, "files", "pictures", pictures),
         **_pictured("rounds", rounds, "round_files", "round_pictures", by_round),
+        **_pictured("reaches", reaches, "reach_files", "reach_pictures", by_reach),
     }
     as_html, as_markdown = score_sections(scores, verdicts)
     written = {
         "report.html": _page({**values, "scores": as_html}),
         "report.md": _markdown("report.md.j2", {**values, "scores": as_markdown}),
         **table_files("results.csv", csv_rows(found, verdicts, alone)),
-        **(
-            {"frontier.svg": frontier_svg(points)} | table_files("frontier.csv", frontier_rows(points))
-            if points
-            else {}
-        ),
-        **pictures,
-        **by_round,
+        **({"frontier.svg": frontier_svg(points)} if points else {}),
+        **(table_files("frontier.csv", frontier_rows(points)) if points else {}),
+        **(table_files("reach.csv", reach_rows(reaches)) if reaches else {}),
+        **(pictures | by_round | by_reach),
     }
     for file, text in written.items():  # only once all of them could be made
         write_text(out / file, text)
+
+
+def _drawn(name: str, curves: Sequence[Any], draw: Callable[[Any], str]) -> dict[str, str]:
+    """Return pictures of curves by the names of their files."""
+    return {f"{name}-{n}-{slug(one.name)}.svg": draw(one) for n, one in enumerate(curves, start=1)}
 
 
 def _pictured(name: str, curves: Sequence[Any], files: str, sources: str, drawn: Mapping[str, str]) -> dict[str, Any]:
@@ -331,6 +337,7 @@ def _contents(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     wanted = [
         ("findings", "Findings", values["findings"]),
         ("privacy", "Privacy claims", values["audited"]),
+        ("reach", "Reach", values["reaches"]),
         ("runs", "What was attacked", values["findings"]),
         *((anchor, name, True) for anchor, name in cards),
         ("frontier", "Frontier", values["frontiers"]),

@@ -49,7 +49,7 @@ class Federation:
 
 def federations(attacks: Sequence[AttackRecord], found: Sequence[Finding] = ()) -> tuple[Federation, ...]:
     """Return the uploads that attacks were made on, in the order in which they come, with what was found on each."""
-    said = {one.key: ", ".join(BADGES[kind] for kind in one.kinds) for one in found}
+    said = {part.key: ", ".join(BADGES[kind] for kind in part.kinds) for one in found for part in one.parts or (one,)}
     uploads: dict[str, dict[int, About]] = {}
     for attack in attacks:
         uploads.setdefault(upload_key(attack.about), {}).setdefault(attack.about.run_seed, attack.about)

@@ -16,7 +16,7 @@ from fedpriv.attacks.infer.property import IN_CLEAR, QUESTIONS
 from fedpriv.scoring.convergence import convergence
 from fedpriv.scoring.family import attainable, holm
 from fedpriv.scoring.intervals import combine
-from fedpriv.scoring.ranking import stage_name, title
+from fedpriv.scoring.ranking import reach_label, stage_name, title
 from fedpriv.scoring.reasons import FEW_CLIENTS, Judged, Record, reasons_by_key, record_of
 from fedpriv.scoring.records import (
     Comparison,
@@ -187,7 +187,7 @@ def _verdict(
         kinds = ["property"]
     nothing: Kind = "untested" if reasons else "none"
     images = [record for record in records if isinstance(record, ReconstructionRecord)]
-    stage = ", ".join(filter(None, (first.attack, stage_name(first))))
+    stage = ", ".join(filter(None, (first.attack, stage_name(first), reach_label(first))))
     return Verdict(
         attack=title(images[0]) if images else stage,
         target=first.target,

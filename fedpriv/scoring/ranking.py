@@ -57,10 +57,15 @@ def stage_name(record: Identity) -> str | None:
     return None if record.stage is None else record.stage.name
 
 
+def reach_label(record: Identity) -> str:
+    """Return the setting of local work that was attacked, of several, in a few words; else nothing."""
+    return "" if record.reach is None else record.reach.label
+
+
 def title(record: ReconstructionRecord) -> str:
-    """Return the name of an attack in tables: ``dip``, ``dip, early``, ``dip, budget 300``."""
+    """Return the name of an attack in tables: ``dip``, ``dip, early``, ``dip, budget 300``, ``dlg, 4 images``."""
     stage, budget = stage_name(record), budget_value(record)
-    parts = [record.attack, stage or "", "" if budget is None else f"budget {budget:,}"]
+    parts = [record.attack, stage or "", reach_label(record), "" if budget is None else f"budget {budget:,}"]
     return ", ".join(part for part in parts if part)
 
 
@@ -93,7 +98,7 @@ def _apart_from_budget(record: ReconstructionRecord, about: About | None) -> str
     if record.budget is None:
         return ""
     own = [record.target, record.attack, record.method, record.dataset, plain(record.knowledge), record.seed]
-    own += [None if record.stage is None else record.stage.name, record.n_targets]
+    own += [None if record.stage is None else record.stage.name, reach_label(record), record.n_targets]
     if about is not None:
         options = {key: value for key, value in about.options.items() if key != record.budget.field}
         own += [plain(about.run), options]

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from fedpriv.scoring import effects
 from fedpriv.scoring.convergence import convergence
-from fedpriv.scoring.ranking import by_budget
+from fedpriv.scoring.ranking import by_budget, reach_label
 from fedpriv.scoring.records import About, InferenceResult, Reason, ReconstructionRecord
 from fedpriv.scoring.records.made import Training
 from fedpriv.scoring.storage import AttackRecord, scored
@@ -89,13 +89,14 @@ def _budgets(results: Mapping[K, Judged]) -> dict[K, list[Reason]]:
     return found
 
 
-def _method(record: Record) -> tuple[str, str]:
-    return record.method, record.dataset
+def _method(record: Record) -> tuple[str, str, str]:
+    # Settings of a reach differ in how much they train, and that is what they are for.
+    return record.method, record.dataset, reach_label(record)
 
 
-def _reached_elsewhere(records: Iterable[Record]) -> dict[tuple[str, str], float]:
+def _reached_elsewhere(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     """Return the largest share that each method gains, on each data set, of what a constant guess leaves to be gained."""
-    found: dict[tuple[str, str], float] = {}
+    found: dict[tuple[str, str, str], float] = {}
     for record in records:
         if record.training is not None:
             found[_method(record)] = max(_gained(record.training), found.get(_method(record), 0.0))

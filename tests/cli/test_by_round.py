@@ -126,11 +126,11 @@ def test_a_run_that_is_trained_for_it_keeps_every_round(monkeypatch):
 
     seen = {}
 
-    def stop(path, config, **_):
-        seen["config"] = config
+    def stop(paths, configs, **_):
+        (seen["config"],) = configs
         raise UserError("enough")
 
-    monkeypatch.setattr(attacking, "_train", stop)
+    monkeypatch.setattr(attacking, "train_first", stop)
     with pytest.raises(UserError, match="enough"):
         fedpriv.attack(target="extractor", attacks="linear-layer", by_round=True)
     config = seen["config"]

@@ -83,7 +83,7 @@ def _axis_of_seeds(origin: Origin, values: list[Any]) -> list[int]:
 
 
 def _card(origin: Origin, table: Mapping[str, Any], federations: Sequence[Mapping[str, Any]]) -> KnowledgeCard:
-    from fedpriv.experiment.plan import parse_card
+    from fedpriv.experiment.read_card import parse_card
 
     with origin.at(("knowledge",)):
         return parse_card(table, images_aside=all(map(sets_images_aside, federations)))

@@ -25,27 +25,29 @@ from fedpriv.experiment.federation_settings import (
     sets_images_aside,
     texts,
 )
+from fedpriv.experiment.first_run import quick_settings, train_first
 from fedpriv.experiment.foresight import Foresight
 from fedpriv.experiment.inference import check, measure_all
+from fedpriv.experiment.notices import Notices
 from fedpriv.experiment.plan import (
     AttackPlan,
     attack_names,
     granted,
-    parse_card,
     parse_stages,
     refuse_rounds,
     target_name,
 )
+from fedpriv.experiment.reaching import legs_of, read_reach, untaken
+from fedpriv.experiment.read_card import parse_card
 from fedpriv.experiment.recorded.attacking import attack_recorded
 from fedpriv.experiment.results_folder import Request, results_folder
 from fedpriv.experiment.scratch import place
 from fedpriv.experiment.shares import Suite, workers_for
 from fedpriv.experiment.spending import spend
-from fedpriv.experiment.training import train_run
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.experiment.verbs.training import Run
 from fedpriv.experiment.worker_number import patience_for
-from fedpriv.federation.run_directory import RunDirectory, dataset_title
+from fedpriv.federation.run_directory import RunDirectory
 from fedpriv.methods import METHODS, default_method
 from fedpriv.models import family
 from fedpriv.pages.report import write_report
@@ -53,13 +55,12 @@ from fedpriv.recording.run import is_recorded
 from fedpriv.util import ownership
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.folders import occupied
 from fedpriv.util.foreign import given_path
 from fedpriv.util.listener import SILENT, Listener
-from fedpriv.wire.kinds import payload_kind
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import RunConfig
+    from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
 
 STAGED_ROUNDS = 100
 """Rounds of the run that is trained when none is given, where stages are asked for and its quick settings have one round."""
@@ -77,7 +78,11 @@ class AttackSettings(FederationSettings, total=False):
         targets: how many targets at most (default: each attack's own, 48 or, where each is a long search, 6).
         round: attack the uploads of this round (default: the last stored).
         stages: attack early (after 5-10 % of the rounds), middle, converged (the last), or rounds: round-3.
-        by_round: attack every round that can be.
+        by_round: attack every round that can be, for a curve of what leaks by round.
+        reach: settings of local work that uploads of trained weights are attacked at, for how far a leak reaches: a list,
+            or a text with commas between, of images of one step (``4``), steps times images (``8x1``) and ``epoch``, the
+            client's own training; or ``none``. Default ``1,4,16,epoch`` where a run of one round is trained first and
+            neither its batches nor its steps are given. An epoch has batches of 10 unless ``batch_size`` is given.
         rounds_seen: rounds of uploads that attacks across rounds use (default: all that are stored).
         iterations: budget of every attack that has one, in its own unit.
         budget: run every attack that has a budget once with each of these, for a curve.
@@ -107,6 +112,7 @@ class AttackSettings(FederationSettings, total=False):
     round: int | None
     stages: str | Sequence[str]
     by_round: bool
+    reach: str | int | Sequence[str | int]
     rounds_seen: int | None
     iterations: int | None
     budget: str | Sequence[int] | None
@@ -195,22 +201,18 @@ def _attack(
     asked = _read(target, named, card, seed, settings)
     devices, numerics = read_devices(settings)
     device, download = devices[0], settings.get("download", False)
-    config = None
-    if path is None:
-        config = _quick_config(asked, settings)
-        _refuse_without_images(asked.plan.card, config)
-        refuse_kind(target, config, download=download)
-        _refuse_mixed(target, config)
+    reach = read_reach(target, settings, on_run=path is not None)
+    config = None if path is not None else _first_config(asked, settings)
     plan = replace(asked.plan, stages=_stage_rounds(asked, path, config), device=device, download=download)
     plan = replace(plan, numerics=numerics, devices=devices[1:] and devices)  # one alone is the device
     if not plan.results():
         raise UserError(f"{argument('stages', asked.stages)}: {plan.left_out()[0]}")
-    workers = workers_for(wanted := settings.get("workers", "auto"), plan)
-    notices = _Notices(listener, [*asked.refusals, *plan.left_out()])
-    ground, request, foresight = None, Request.of(plan, path, config), Foresight(listener, workers)
-    if path is not None:
-        # What an existing run cannot give is refused before a folder is made.
-        ground, plan = _prepare(path, plan, asked.named, notices)
+    configs, plans = legs_of(config, plan, reach, asked.named, settings)
+    workers = workers_for(wanted := settings.get("workers", "auto"), *plans)
+    notices = Notices(listener, [*asked.refusals, *plan.left_out(), *untaken(plans)])
+    request, foresight = Request.of(plans, path, configs[0] if configs else None), Foresight(listener, workers)
+    # What an existing run cannot give is refused before a folder is made.
+    grounds = [] if path is None else [_prepare(path, plan, asked.named, notices)]
     folder, scratch = place(out)
     with results_folder(
         folder,
@@ -223,20 +225,37 @@ def _attack(
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
         with crew(workers, listener, patience=0.0 if plan.devices else patience_for(wanted)) as hands:
-            if config is not None:
-                told = foresight.while_training(config, plan)
-                _train(folder / "run", config, device=device, download=download, listener=told)
-            if ground is None:
-                ground, plan = _prepare(folder / "run", plan, asked.named, notices)
-            plan = spend(plan.budget_seconds, folder, ground, plan, listener.say)
-            foresight.before_attacking(folder, ground, plan)
-            hands.work_off(Suite(ground.run.path, folder, plan, asked.named, command), ground)
-        results = attack_all(folder, ground, plan, command=command, listener=listener)
-        measured = measure_all(folder, ground, plan, command=command, named=asked.named, listener=listener)
+            if configs:
+                runs = [folder / f"run{plan.suffix}" for plan in plans]
+                train_first(
+                    runs, configs, device=device, download=download, listener=foresight.while_training(configs, plans)
+                )
+                grounds = _grounds(runs, plans, asked.named, notices)
+            grounds = spend(grounds, folder, listener.say)
+            foresight.before_attacking(folder, grounds)
+            suites = [Suite(ground.run.path, folder, ground.plan, asked.named, command) for ground in grounds]
+            hands.work_off(suites, grounds)
+        results, measured = _results(folder, suites, grounds, notices)
         write_report(list(results), folder, list(measured))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch)
     records, scores = ({found.name: record for found, record in part.items()} for part in (results, measured))
     return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
+
+
+def _results(
+    folder: Path, suites: Sequence[Suite], grounds: Sequence[AttackContext], notices: Notices
+) -> tuple[dict[Path, ReconstructionRecord], dict[Path, InferenceResult]]:
+    """Return the records of suites by folder, those of attacks and those of inferences, made where they are not saved."""
+    results: dict[Path, ReconstructionRecord] = {}
+    measured: dict[Path, InferenceResult] = {}
+    for suite, own in zip(suites, grounds, strict=True):
+        results |= attack_all(
+            folder, own, own.plan, command=suite.command, listener=notices.listener, refused=notices.left_out
+        )
+        measured |= measure_all(
+            folder, own, own.plan, command=suite.command, named=suite.named, listener=notices.listener
+        )
+    return results, measured
 
 
 @dataclass(frozen=True)
@@ -248,20 +267,6 @@ class _Asked:
     stages: tuple[Stage, ...]
     refusals: tuple[str, ...]
     by_round: bool = False
-
-
-class _Notices:
-    """Hands lines on to a listener and keeps them."""
-
-    def __init__(self, listener: Listener, reasons: Sequence[str]) -> None:
-        self.lines: list[str] = []
-        self._listener = listener
-        for reason in reasons:
-            self.left_out(reason)
-
-    def left_out(self, reason: str) -> None:
-        self.lines.append(f"left out: {reason}")
-        self._listener.say(self.lines[-1])
 
 
 def _read(target: str, named: tuple[str, ...], card: KnowledgeCard, seed: int, settings: Mapping[str, Any]) -> _Asked:
@@ -327,19 +332,13 @@ def _planned(asked: _Asked, rounds: int) -> dict[Stage, int]:
     return every_round(range(1, rounds + 1)) if asked.by_round else planned_rounds(asked.stages, rounds)
 
 
-def quick_settings(target: str) -> dict[str, Any]:
-    """Return settings of the run that is trained when none is given, unless the user sets them: small enough for a laptop.
-
-    Weights are attacked after one step on one image, the textbook case; mixtures are taken apart over more rounds, in
-    smaller steps, so that what the extractor makes of an image hardly moves from one round to the next.
-    """
-    kind = payload_kind(target)
-    if kind.computed_from == "training":
-        models = {"whole": "lenet-sigmoid", "extractor": "small-cnn"}.get(str(kind.network))
-        one_step = {"rounds": 1, "lr": 0.1, "batch_size": 1, "local_steps": 1}
-        return one_step | ({"models": models} if models else {})
-    pace = {"rounds": 30, "lr": 0.03} if kind.computed_from == "mixture" else {"rounds": 10, "lr": 0.1}
-    return pace | ({"public": 200} if kind.computed_from == "public" else {})
+def _first_config(asked: _Asked, settings: AttackSettings) -> RunConfig:
+    """Return the configuration of the run that is trained first, once it is known to leave what is asked for."""
+    config = _quick_config(asked, settings)
+    _refuse_without_images(asked.plan.card, config)
+    refuse_kind(asked.plan.target, config, download=settings.get("download", False))
+    _refuse_mixed(asked.plan.target, config)
+    return config
 
 
 def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
@@ -360,8 +359,23 @@ def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
     return named_config(method, values, asked.plan.seed)
 
 
-def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notices) -> tuple[AttackContext, AttackPlan]:
-    """Return the ground for a plan, and the plan without the inference that the run leaves nothing to.
+def _grounds(
+    runs: Sequence[Path], plans: Sequence[AttackPlan], named: Sequence[str], notices: Notices
+) -> list[AttackContext]:
+    """Return the grounds of plans, each on its run; a further setting of a reach that leaves nothing to do is told of."""
+    found = []
+    for run, plan in zip(runs, plans, strict=True):
+        try:
+            found.append(_prepare(run, plan, named, notices))
+        except UserError as error:
+            if not plan.suffix or plan.reach is None:
+                raise
+            notices.left_out(f"{plan.reach.words}: {error}")
+    return found
+
+
+def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: Notices) -> AttackContext:
+    """Return the ground for a plan, with the plan without the inference that the run leaves nothing to.
 
     Raises:
         UserError: when the run does not have what is asked for, or leaves nothing to an inference that was named.
@@ -373,25 +387,4 @@ def _prepare(path: Path, plan: AttackPlan, named: Sequence[str], notices: _Notic
         raise UserError(reasons[0])
     for reason in reasons:
         notices.left_out(reason)
-    return ground, plan
-
-
-# ---------------------------------------------------------------- the run that is trained first
-
-
-def _local(config: RunConfig) -> str:
-    """Return the size of local batches and the limit on local steps, the latter where there is one."""
-    training = config.training
-    steps = "" if training.max_steps is None else f", at most {training.max_steps} local step(s) a round"
-    return f", batch size {training.batch_size}{steps}"
-
-
-def _train(path: Path, config: RunConfig, *, device: str, download: bool, listener: Listener) -> None:
-    resume = occupied(path)
-    if resume and RunDirectory.open(path).complete:
-        return
-    listener.say(
-        f"no {argument('run')}: training {config.method} on {dataset_title(config)}: {config.clients} clients, models "
-        f"{config.models}, {config.rounds} rounds, learning rate {config.training.learning_rate:g}{_local(config)}"
-    )
-    train_run(path, config, device=device, download=download, resume=resume, listener=listener)
+    return replace(ground, plan=plan)

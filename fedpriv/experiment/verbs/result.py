@@ -76,6 +76,16 @@ class AttackResult(Tabular):
         largest = largest_budgets(attacks, scored, lambda attack: attack.about)
         return findings(by_folder(largest, scores), judge_results(by_folder(attacks, scores)))
 
+    @property
+    def reach(self) -> Sequence[Mapping[str, Any]]:
+        """The columns of ``reach.csv``, one row an attack and setting of local work; empty where one alone was attacked."""
+        from fedpriv.pages.alike import by_folder, judge_results
+        from fedpriv.pages.reach_curve import reach_curves, reach_rows
+
+        attacks = [self.load(name) for name in self.records]
+        scores = {self.path / name: record for name, record in self.scores.items()}
+        return reach_rows(reach_curves(attacks, judge_results(by_folder(attacks, scores)), self.findings))
+
     def load(self, name: str | None = None) -> AttackRecord:
         """Return everything that was stored of one attack: reconstruction, control, truth and record.
 

@@ -30,6 +30,27 @@ class Stage(Record):
     accuracy: Mapping[str, FiniteFloat]
 
 
+class Reach(Record):
+    """One of the settings by which a run of attacks asks how far a leak reaches: the local work behind the upload.
+
+    Attributes:
+        setting: as it was asked for: ``1``, ``4``, ``8x1``, ``epoch``.
+        label, words: the same for an axis, and for a sentence.
+        place: among the settings that were asked for, 0 for the least local work.
+        series: the labels of all of them, in order; of one without any result no attack that was run could say anything.
+        steps: local steps of the client that took most.
+        images: images behind that client's upload, one used twice counted twice.
+    """
+
+    setting: str
+    label: str
+    words: str
+    place: int
+    series: tuple[str, ...]
+    steps: int
+    images: int
+
+
 class Budget(Record):
     """The budget that an attack was given on a list of budgets: which of its options, and its value."""
 
@@ -90,6 +111,7 @@ class Identity(Record):
         knowledge: what the attacker was granted.
         seed: of the attack and its scoring.
         stage: that was attacked, or None.
+        reach: which of several settings of local work was attacked, or None.
         upload: what is known of the kind of upload.
         training: None for uploads that were made elsewhere.
         groups: client -> number of its independent unit, where several are declared to be one; empty where each is one.
@@ -104,6 +126,7 @@ class Identity(Record):
     knowledge: KnowledgeCard
     seed: int
     stage: Stage | None = None
+    reach: Reach | None = None
     upload: Upload = Upload()
     training: Training | None = None
     groups: Mapping[int, int] = Field(default_factory=dict)
