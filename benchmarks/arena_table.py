@@ -53,8 +53,9 @@ def _line(cases: Sequence[Case], our: str, equal_seconds: str) -> str:
         for side in (our, best)
     }
     told = " | ".join(cell for pair in columns for cell in pair)
+    kind = f"{cases[0]['images']} | {cases[0]['row']}"
     return (
-        f"| {cases[0]['images']} | {cases[0]['row']} | {len(mine)} | {spent[our]:,} and {spent[best]:,} | {mine.mean():.1f} dB | "
+        f"| {kind} | {len(mine)} | {spent[our]:,} and {spent[best]:,} | {mine.mean():.1f} dB | "
         f"{best}: {peers[best].mean():.1f} dB | {told} |"
     )
 

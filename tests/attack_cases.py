@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpriv.defenses import parse_choice
+from fedpriv.federation.method import LocalTraining
+
 
 @dataclass(frozen=True)
 class Case:
@@ -14,6 +17,8 @@ class Case:
     negative: str
     options: dict[str, Any] = field(default_factory=dict)
     card: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    n_targets: int = 2
 
 
 INVERTED = (
@@ -25,6 +30,10 @@ UNMIXED = (
     "test_unmixing_once::test_the_rungs_in_order_for_every_mechanism",
     "test_unmixing_once::test_negative_control_another_clients_upload_under_the_own_weights_misleads",
 )
+
+SUMMED: dict[str, Any] = {"defenses": (parse_choice("secure-aggregation"),)}
+CHANGING = SUMMED | {"participation": 0.67, "rounds": 4, "keep": (1, 2, 3, 4)}
+TWO_IMAGES = LocalTraining(learning_rate=0.1, batch_size=2, max_steps=1)
 
 MATCHED = "test_inverting_gradients::test_negative_control_another_clients_upload_gives_the_floor"
 
@@ -86,6 +95,46 @@ CASES = {
     ),
     "gradient-dip": Case(
         "fedavg", "model", "test_inverting_gradients::test_positive_control_of_the_generator_network", MATCHED
+    ),
+    "untransform": Case(
+        "fedavg",
+        "model",
+        "test_untransform::test_an_update_of_a_transformed_image_leads_to_the_image",
+        "test_untransform::test_noise_becomes_no_picture_of_the_clients",
+        {"policy": "7"},
+        {"attacker_data": "same_domain"},
+        {"defenses": (parse_choice("transform:policy=7"),)},
+    ),
+    "demix": Case(
+        "fedavg",
+        "model",
+        "test_demix::test_images_of_different_classes_come_back_unmixed",
+        "test_demix::test_an_update_of_noise_leads_to_none_of_the_images",
+        config={"defenses": (parse_choice("mixup"),), "training": TWO_IMAGES},
+    ),
+    "pooled": Case(
+        "fedavg",
+        "model",
+        "test_aggregated::test_three_clients_images_come_back_from_the_mean_of_their_updates_each_to_its_owner",
+        "test_aggregated::test_a_mean_without_the_client_gives_nothing_of_it",
+        config=SUMMED,
+        n_targets=3,
+    ),
+    "disaggregate": Case(
+        "fedavg",
+        "model",
+        "test_aggregated::test_images_are_matched_to_the_part_of_their_client",
+        "test_aggregated::test_who_always_comes_together_stays_together",
+        card={"rounds_seen": 4},
+        config=CHANGING,
+    ),
+    "disaggregate-layer": Case(
+        "lg-fedavg",
+        "classifier",
+        "test_aggregated::test_a_layers_update_leads_to_class_means_of_its_own_client",
+        "test_aggregated::test_the_same_clients_in_every_round_are_one_equation",
+        card={"rounds_seen": 4},
+        config=CHANGING,
     ),
     "head-update": Case(
         "lg-fedavg",

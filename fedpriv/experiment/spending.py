@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedpriv.experiment.plan import AttackPlan
 
 SPENDING = "spending"
-"""Name, before a setting's and the ending, of a file in the folder of the results: the iterations that each search was given."""
+"""Start of the name of a file in the folder of the results: the iterations that each search was given."""
 
 MOST = 4.0
 """Times its usual iterations that a search is given at most; what it leaves goes to the others."""
@@ -109,7 +109,7 @@ def _spent(seconds: float, ground: AttackContext, folder: Path, say: Callable[[s
 
 
 def divide(seconds: float, costs: Mapping[str, float]) -> dict[str, float]:
-    """Return how often each search may take its usual iterations: equal seconds, but :data:`MOST` times at most.
+    """Return the times that each search may take its usual iterations: equal seconds, but :data:`MOST` times at most.
 
     >>> divide(30, {"dip": 20.0, "pixels": 10.0, "decoder": 1.0})
     {'decoder': 4.0, 'dip': 0.65, 'pixels': 1.3}

@@ -142,7 +142,17 @@ def test_each_of_several_devices_has_a_process_and_precision_is_part_of_the_stud
     begin, started = execution.start, []
     monkeypatch.setattr(execution, "start", lambda *given: started.append(given[1]) or begin(*given))
     small = ["--dataset", "digits", "--per-class", "10", "--clients", "2", "--partition", "iid", "--rounds", "1"]
-    small += ["--methods", "fedgh", "--seeds", "0,1", "--attacks", "pixels:iterations=2", "--targets", "2", "--no-local"]
+    small += [
+        "--methods",
+        "fedgh",
+        "--seeds",
+        "0,1",
+        "--attacks",
+        "pixels:iterations=2",
+        "--targets",
+        "2",
+        "--no-local",
+    ]
     study = ["audit", *small, "--no-control", "--out", "out"]
     assert call(capsys, *study, "--devices", "cpu,cpu:0", "--precision", "bfloat16")[0] == 0
     assert {flags[flags.index("--device") + 1] for flags in started} == {"cpu", "cpu:0"}

@@ -29,8 +29,9 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem, Objective
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
+from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
-from fedpriv.attacks.observation import Needs
+from fedpriv.attacks.observation import Needs, Reconstruction
 from fedpriv.attacks.optim.lbfgs import Evaluate, LbfgsSettings, minimise
 from fedpriv.attacks.optim.rows import Row, Solved
 from fedpriv.wire.kinds import WHOLE
@@ -75,13 +76,19 @@ class MixtureSeparation(GradientMatching):
         count = updates.labels.shape[1]
         return 4 * 200 * count * (math.prod(problem.knowledge.image_shape) + count)
 
-    def solve(
+    def search(
+        self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
+    ) -> Reconstruction:
+        """Search in every restart."""
+        return self.every_row(self._solve, problem, updates, matcher, bytes_per_row)
+
+    def _solve(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, rows: Sequence[Row], tick: Tick
     ) -> Solved:
         """Minimise the distance of N rows over images and weights."""
         steps, counts, labels = updates.of(rows)
         known = updates.probabilities(rows, problem.knowledge.n_classes)
-        scale = torch.stack([torch.stack([v.square().sum() for v in step.gradient.values()]).sum() for step in steps])
+        scale = square_norms(steps)
         mixtures = Mixtures((labels.shape[1], *problem.knowledge.image_shape), self.spread, known)
         evaluate = mixtures.evaluator(matcher.against(steps, counts))
         draws = [torch.randn(mixtures.width, generator=row.generator(problem.seed)) for row in rows]
@@ -95,6 +102,7 @@ class MixtureSeparation(GradientMatching):
             converged=loss < scale * self.stop_below,
             labels=updates.shown(rows, labels),
             iterations=int(found.evaluations.max()),
+            evaluations=found.evaluations,
         )
 
 

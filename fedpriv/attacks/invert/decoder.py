@@ -163,7 +163,7 @@ class DecoderInversion(Attack):
         return clients, problem.trained.get(key, train)
 
     def _shares(self, problem: AttackProblem, own: Tensor, again: int) -> Tensor:
-        """Return how far to go ``(T,)`` from each target's decoded image to the fitted one, in [0, 1]; 0 fits none."""
+        """Return the share ``(T,)`` in [0, 1] of the way from each target's decoded image to the fitted one; 0 fits none."""
         if self.refine != "auto":
             return torch.full((len(problem.targets),), float(self.refine > 0))
         shares = of_one_image(problem.observations, problem.targets).float()
@@ -174,7 +174,7 @@ class DecoderInversion(Attack):
         return shares * torch.tensor([worths.get(target.client, 0.0) for target in problem.targets])
 
     def _worth(self, problem: AttackProblem, own: Tensor, again: int, client: int) -> float:
-        """Return what fits through a client's extractor are worth, as learned once on the attacker's own images."""
+        """Return the worth of fits through a client's extractor, as learned once on the attacker's own images."""
         clients, decoder = self._trained(problem, own, again)
         extractor, place = problem.knowledge.extractors[client], clients.index(client)
         seed = derive_seed(problem.seed, "decoder", again)

@@ -27,7 +27,7 @@ from fedpriv.wire.payloads import Prototypes
 
 @dataclass(frozen=True)
 class Aims:
-    """What N images are fitted to.
+    """Vectors that N images are fitted to.
 
     Attributes:
         knowledge: whose extractors lead from images to vectors.

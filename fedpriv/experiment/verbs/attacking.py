@@ -238,7 +238,8 @@ def _attack(
         results, measured = _results(folder, suites, grounds, notices)
         write_report(list(results), folder, list(measured))
     attacked = run if isinstance(run, Run) else Run(path or folder / "run", None if path else scratch)
-    records, scores = ({found.name: record for found, record in part.items()} for part in (results, measured))
+    records = {found.name: record for found, record in results.items()}
+    scores = {found.name: record for found, record in measured.items()}
     return AttackResult(folder, records, scores, tuple(notices.lines), attacked, scratch)
 
 
