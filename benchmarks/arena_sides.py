@@ -117,9 +117,10 @@ def vectors_by_dip(iterations: int) -> Attack:
 
 
 def vectors_by_pixels(iterations: int) -> Attack:
-    """Return ``pixels`` with a budget, its restarts in it."""
+    """Return ``pixels`` with a budget: as many of its starts as it can give all their iterations, one at least."""
     plain = PixelInversion()
-    return PixelInversion(iterations=max(1, iterations // plain.restarts))
+    restarts = min(plain.restarts, max(1, iterations // plain.iterations))
+    return PixelInversion(restarts=restarts, iterations=iterations // restarts)
 
 
 def vectors_by_decoder(iterations: int) -> Attack:
