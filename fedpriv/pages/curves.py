@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -262,10 +263,15 @@ def _finish(figure: Any, axes: Any, title: str, *, columns: int = 2, percent: bo
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if key:
-        longest = max((len(text) for text in axes.get_legend_handles_labels()[1]), default=0)
+        labels = axes.get_legend_handles_labels()[1]
+        longest = max((len(text) for text in labels), default=0)
+        fitting = max(1, min(columns, _LEGEND // max(1, longest)))
+        # The canvas has room for two columns; the rows that long labels take besides must not come from the curves.
+        besides = math.ceil(len(labels) / fitting) - math.ceil(len(labels) / 2)
+        figure.set_figheight(figure.get_figheight() + 0.2 * max(0, besides))
         figure.legend(
             loc="outside lower center",
-            ncols=max(1, min(columns, _LEGEND // max(1, longest))),
+            ncols=fitting,
             frameon=False,
             fontsize=8.5,
             handlelength=1.4,

@@ -308,3 +308,16 @@ def test_what_cannot_be_reported_is_named(two, tmp_path):
     with pytest.raises(UserError, match=r"summary\.json: field 'flops\.mean_per_client_round' is missing; train the"):
         write_runs_report(two, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_many_long_labels_leave_the_curves_their_room():
+    from fedpriv.pages.curves import Line
+
+    rounds = np.arange(1.0, 5.0)
+    value = np.full(4, 0.5)
+    lines = [
+        Line(f"fedproto-a-setting-with-a-very-long-name-{'x' * 80}-{n}", rounds, value, value, value) for n in range(32)
+    ]
+    drawn = accuracy_by_round(lines, "accuracy")
+    assert float(re.search(r'height="([\d.]+)pt"', drawn)[1]) > 32 * 0.2 * 72
