@@ -76,21 +76,8 @@ def gather(
     if kind not in federation.uploads:
         sent = ", ".join(federation.uploads) or "nothing"
         raise UserError(f"{run.path}: clients of {federation.method.name!r} upload no {kind!r}; they upload: {sent}")
-    rounds = run.captured_rounds()
-    if not rounds:
-        raise UserError(
-            f"{run.path}: the run stored no uploads; train it again with {argument('capture')} all, last or auto"
-        )
-    last = max(rounds) if round_ is None else round_
-    if last not in rounds:
-        there = ", ".join(str(number) for number in rounds)
-        raise UserError(f"{run.path}: no uploads of round {last} are stored; stored rounds: {there}")
-    seen = [number for number in rounds if number <= last][-card.rounds_seen :]
-    if len(seen) < card.rounds_seen:
-        raise UserError(
-            f"{run.path}: {argument('rounds_seen', card.rounds_seen)}, but only {len(seen)} round(s) up to round {last} are "
-            f"stored; train with {argument('capture', 'all')}"
-        )
+    seen = rounds_up_to(run, round_, card.rounds_seen)
+    rounds, last = run.captured_rounds(), seen[-1]
     observations: tuple[Observation, ...] = tuple(
         Observation(number, client, run.message(run.upload_path(number, client)), broadcast)
         for number in seen
@@ -120,6 +107,30 @@ def gather(
     clients = {target.client for target in targets}
     knowledge = build_knowledge(run, federation, kind, card, last, clients, observations, seed, trained or Trained())
     return Evidence(observations, permuted, knowledge, targets)
+
+
+def rounds_up_to(run: RunDirectory, round_: int | None, number: int) -> list[int]:
+    """Return the last ``number`` of the stored rounds up to ``round_``, ascending; up to the last one for None.
+
+    Raises:
+        UserError: when the run stored no uploads, none of that round, or fewer rounds.
+    """
+    rounds = run.captured_rounds()
+    if not rounds:
+        raise UserError(
+            f"{run.path}: the run stored no uploads; train it again with {argument('capture')} all, last or auto"
+        )
+    last = max(rounds) if round_ is None else round_
+    if last not in rounds:
+        there = ", ".join(str(number) for number in rounds)
+        raise UserError(f"{run.path}: no uploads of round {last} are stored; stored rounds: {there}")
+    seen = [number for number in rounds if number <= last][-number:]
+    if len(seen) < number:
+        raise UserError(
+            f"{run.path}: {argument('rounds_seen', number)}, but only {len(seen)} round(s) up to round {last} are "
+            f"stored; train with {argument('capture', 'all')}"
+        )
+    return seen
 
 
 def _used_images(run: RunDirectory, federation: Federation, kind: str, round_: int, client: int) -> bool:

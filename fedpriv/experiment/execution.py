@@ -106,8 +106,13 @@ def collected(ground: AttackContext) -> AttackContext:
     Raises:
         UserError: when the run does not have what the plan asks for.
     """
-    for job in ground.plan.jobs():
+    plan = ground.plan
+    for job in plan.jobs():
         ground.evidence_for(job)
+    if plan.rounds_seen and not plan.stages and any(made.uses_rounds for made in plan.inferences.values()):
+        from fedpriv.evidence.gather import rounds_up_to
+
+        rounds_up_to(ground.run, plan.round, plan.rounds_seen)
     return ground
 
 

@@ -10,7 +10,7 @@ from importlib import resources
 def attack_pages() -> dict[str, str]:
     """Return the Markdown of each attack's page, by the attack's name; a page may be about several.
 
-    Headings begin with the names: ``# dip and pixels: ...``. Of two pages about one attack its own is taken.
+    Headings begin with the names: ``# dip, joint and pixels: ...``. Of two pages about one attack its own is taken.
     """
     shared: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -19,6 +19,6 @@ def attack_pages() -> dict[str, str]:
             continue
         text = file.read_text(encoding="utf-8")
         heading = text.partition("\n")[0].removeprefix("# ").partition(":")[0]
-        shared |= dict.fromkeys(heading.split(" and "), text)
+        shared |= dict.fromkeys(heading.replace(", ", " and ").split(" and "), text)
         own[file.name.removesuffix(".md")] = text
     return {name: own.get(name, text) for name, text in shared.items()}

@@ -20,8 +20,7 @@ from fedpriv.attacks.read.disclosed_labels import said
 from fedpriv.cli.main import run
 from fedpriv.datasets.types import Samples
 from fedpriv.scoring.judgement import judge
-from fedpriv.scoring.membership import area
-from fedpriv.scoring.roc import Ranked
+from fedpriv.scoring.roc import Ranked, area
 from fedpriv.scoring.storage import load_scores
 from fedpriv.scoring.verdict import inferred
 from fedpriv.util.errors import UserError

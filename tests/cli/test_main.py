@@ -333,7 +333,10 @@ def test_asking_for_what_a_run_does_not_have_is_refused(trained, capsys):
         (["--target", "entangled"], "clients of 'fedgh' upload no 'entangled'; they upload: prototype"),
         (["--target", "prototype", "--round", "9"], "no uploads of round 9 are stored; stored rounds: 1, 2"),
         (["--target", "prototype", "--round", "1"], "white-box extractor of round 1 needs its checkpoint"),
-        (["--target", "prototype", "--rounds-seen", "5"], "no attack on prototype uses several rounds"),
+        (
+            ["--target", "prototype", "--rounds-seen", "5"],
+            "--rounds-seen 5, but only 2 round(s) up to round 2 are stored",
+        ),
         (["--target", "prototype", "--knowledge", "attacker_data=same_domain"], "set no images aside"),
     ):
         code, _, err = call(capsys, *common, *extra, "--force")

@@ -8,7 +8,7 @@ from gradient_cases import CPU, clients, images_and_labels, knowledge_of, psnr, 
 from torch.nn.functional import cross_entropy
 
 from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.infer.membership_update import update_scores
+from fedpriv.attacks.infer.membership_update import update_signals
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.attacks.recover.unmixing import UnmixedInversion
@@ -63,7 +63,7 @@ def area(text, kind, seed, *, own=True):
     knowledge = Knowledge(
         KnowledgeCard(), (1, 1, WIDTH), N_CLASSES, extractors={0: lambda x: x.flatten(1)}, heads={0: head}
     )
-    scores = update_scores(Observation(1, 0, message, (before,)), 0, images, labels, knowledge)
+    scores = update_signals([Observation(1, 0, message, (before,))], images, labels, knowledge)[0]
     return float((scores[:MEMBERS, None] > scores[None, MEMBERS:]).double().mean())
 
 

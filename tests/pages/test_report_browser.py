@@ -199,7 +199,7 @@ def test_print_shows_everything_on_white(driver, page):
     printed = driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69, "scale": 1})
     assert b64decode(printed["data"]).startswith(b"%PDF")
     pages = len(re.findall(rb"/Type\s*/Page\b", b64decode(printed["data"])))
-    assert pages < 3 * ATTACKS
+    assert pages <= 3 * ATTACKS
 
 
 @pytest.mark.slow
