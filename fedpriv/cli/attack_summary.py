@@ -76,9 +76,9 @@ def _show_findings(result: AttackResult) -> None:
         told = marks([one.verdict for one in finding.told])
         common.tell("", *common.filled(f"{finding.name}: {finding.short}"))
         common.tell(*common.filled_parts([f"{mark.sign} {mark.question}: {mark.words}" for mark in told]))
-    for record in result.scores.values():
+    for name, record in result.scores.items():
         if record.kind == "membership" and record.accusations:
-            common.tell(*common.filled(f"{record.attack}: {accused_words(record)}"))
+            common.tell(*common.filled(f"{name}: {accused_words(record)}"))
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:
