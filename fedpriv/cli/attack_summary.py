@@ -45,6 +45,7 @@ def show(result: AttackResult, *, as_json: bool, quiet: bool, verbose: bool) -> 
     if verbose:
         _show_inferences(result, verdicts)
     _show_findings(result)
+    _show_accusations(result, verdicts, verbose=verbose)
     common.tell("")
     for name in result.records if verbose else ():
         picture = result.path / name / "grid.png"
@@ -69,15 +70,20 @@ def _show_inferences(result: AttackResult, verdicts: Mapping[str, Verdict]) -> N
 
 def _show_findings(result: AttackResult) -> None:
     """Print of each upload one sentence and four marks."""
-    from fedpriv.pages.membership_report import accused_words
     from fedpriv.pages.upload_card import marks
 
     for finding in result.findings:
         told = marks([one.verdict for one in finding.told])
         common.tell("", *common.filled(f"{finding.name}: {finding.short}"))
         common.tell(*common.filled_parts([f"{mark.sign} {mark.question}: {mark.words}" for mark in told]))
+
+
+def _show_accusations(result: AttackResult, verdicts: Mapping[str, Verdict], *, verbose: bool) -> None:
+    """Print, where membership leaks, how often thresholds that were set without the truth are wrong."""
+    from fedpriv.pages.membership_report import accused_words
+
     for name, record in result.scores.items():
-        if record.kind == "membership" and record.accusations:
+        if record.kind == "membership" and record.accusations and (verbose or verdicts[name].kind == "membership"):
             common.tell(*common.filled(f"{name}: {accused_words(record)}"))
 
 
