@@ -16,7 +16,7 @@ from fedpriv.attacks.gradients.inverting_gradients import GradientDip, Inverting
 from fedpriv.attacks.gradients.local_step import local_step
 from fedpriv.attacks.gradients.pixel_search import absolute_variation, median_filtered
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.ways import Way, best_ways, has_kinks
+from fedpriv.attacks.gradients.ways import NetworkKind, Way, best_ways, has_kinks
 from fedpriv.attacks.observation import BatchFacts, Observation
 from fedpriv.attacks.priors.dip import Hourglass
 from fedpriv.attacks.read.target_features import list_targets
@@ -146,26 +146,35 @@ def test_of_two_weights_of_total_variation_the_one_that_fits_the_images_is_chose
     assert scores[0.15, 0.002] > scores[0.15,] + 5
 
 
+KINKED_NETWORK, SMOOTH_NETWORK = NetworkKind(kinked=True, normed=False), NetworkKind(kinked=False, normed=False)
+
+
 def test_ways_that_are_asked_for_are_taken_and_others_follow_from_the_network():
     asked = InvertingGradients(total_variation=(0.15, 0.03, 0.001), signed=(False, True), learning_rate=0.3)
-    assert asked.ways(True, 1) == (Way(0.15, False, 0.3), Way(0.03, True, 0.3), Way(0.001, False, 0.3))
-    assert len(InvertingGradients(total_variation=0.1).ways(False, 1)) == 1
-    kinked, smooth = (InvertingGradients().ways(kinks, 1) for kinks in (True, False))
-    assert kinked == best_ways(True, 1, InvertingGradients().iterations)
+    assert asked.ways(KINKED_NETWORK, 1) == (Way(0.15, False, 0.3), Way(0.03, True, 0.3), Way(0.001, False, 0.3))
+    assert len(InvertingGradients(total_variation=0.1).ways(SMOOTH_NETWORK, 1)) == 1
+    kinked, smooth = (InvertingGradients().ways(kind, 1) for kind in (KINKED_NETWORK, SMOOTH_NETWORK))
+    assert kinked == best_ways(KINKED_NETWORK, 1, InvertingGradients().iterations)
     assert kinked[0].signed
     assert not any(way.signed for way in smooth)
-    more = InvertingGradients().ways(True, 8)
+    more = InvertingGradients().ways(KINKED_NETWORK, 8)
     assert more[0].variation > kinked[0].variation
     assert smooth[0].curved
-    assert not any(way.curved for way in InvertingGradients().ways(False, 4))
+    assert not any(way.curved for way in InvertingGradients().ways(SMOOTH_NETWORK, 4))
+    normed = InvertingGradients().ways(NetworkKind(kinked=True, normed=True), 1)
+    assert normed == (replace(kinked[0], variation=normed[0].variation),)
+    assert normed[0].variation > more[0].variation
 
 
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [(nn.ReLU(), True), (nn.LeakyReLU(0.2), True), (nn.ReLU6(), True), (nn.Sigmoid(), False), (nn.GELU(), False)],
 )
-def test_kinks_of_a_network_are_seen(layer, expected):
-    assert has_kinks(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), layer, nn.MaxPool2d(2)), SHAPE) is expected
+def test_kinks_and_batch_norms_of_a_network_are_seen(layer, expected):
+    normed = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), layer, nn.MaxPool2d(2))
+    assert has_kinks(normed, SHAPE) is expected
+    assert NetworkKind.of(normed, SHAPE) == NetworkKind(kinked=expected, normed=True)
+    assert not NetworkKind.of(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), layer), SHAPE).normed
 
 
 @pytest.mark.parametrize("restarts", [1, 3])

@@ -22,7 +22,7 @@ from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.local_step import square_norms
 from fedpriv.attacks.gradients.pixel_search import Descended, PixelSearch, SearchSettings, absolute_variation, descend
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
-from fedpriv.attacks.gradients.ways import Way, best_ways, has_kinks
+from fedpriv.attacks.gradients.ways import NetworkKind, Way, best_ways
 from fedpriv.attacks.invert.inversion import DipFitting
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.attacks.optim.halving import climb, ladder, together
@@ -98,9 +98,9 @@ class InvertingGradients(DirectionMatching):
     summary = "smooth images whose gradient is the uploaded one, by direction"
     version = 2
 
-    def ways(self, kinked: bool, count: int) -> tuple[Way, ...]:
+    def ways(self, network: NetworkKind, count: int) -> tuple[Way, ...]:
         """Return the ways of the rows of a target of ``count`` images: those that were asked for, else the best known."""
-        known = best_ways(kinked, count, self.iterations)
+        known = best_ways(network, count, self.iterations)
         if self.total_variation != "auto":
             known = tuple(way for way in known if not way.curved)
             weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
@@ -115,16 +115,16 @@ class InvertingGradients(DirectionMatching):
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a history of L-BFGS, twice a hundred vectors, where it has a way of its own."""
-        kinked = has_kinks(updates.model, problem.knowledge.image_shape)
-        curved = any(way.curved for way in self.ways(kinked, 1))
+        network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
+        curved = any(way.curved for way in self.ways(network, 1))
         return 4 * 200 * updates.labels.shape[1] * math.prod(problem.knowledge.image_shape) if curved else 0
 
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
     ) -> Reconstruction:
         """Search in every way, and by halves in those that look best."""
-        kinked = has_kinks(updates.model, problem.knowledge.image_shape)
-        ways = [self.ways(kinked, count) for count in updates.counts]
+        network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
+        ways = [self.ways(network, count) for count in updates.counts]
 
         def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
             own = [ways[row.position][row.restart % len(ways[0])] for row in rows]

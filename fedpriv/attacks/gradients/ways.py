@@ -28,6 +28,10 @@ _KINKED = (
 _VARIATION, _MOST_VARIATION = 0.12, 1.0
 """First weight of total variation, an image, and the most. The more images, the less the gradient tells of each."""
 
+_NORMED_VARIATION = 2.0
+"""The same behind batch norms, whatever the number of images: what they subtract of a batch its gradient does not tell."""
+
+_NORMS = torch.nn.modules.batchnorm._BatchNorm
 
 _CURVED_FROM = 100
 """Evaluations from which L-BFGS gets anywhere. Of several images it finds noise that explains their gradient as well."""
@@ -55,6 +59,24 @@ class Way:
         return self.curved, self.signed
 
 
+@dataclass(frozen=True)
+class NetworkKind:
+    """What of a network decides which ways can win.
+
+    Attributes:
+        kinked: as of :func:`has_kinks`.
+        normed: whether it has batch norms.
+    """
+
+    kinked: bool
+    normed: bool
+
+    @classmethod
+    def of(cls, model: nn.Module, image_shape: tuple[int, int, int]) -> NetworkKind:
+        """Return the kind of a network that takes images of this shape."""
+        return cls(has_kinks(model, image_shape), any(isinstance(layer, _NORMS) for layer in model.modules()))
+
+
 def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     """True where an activation's derivative jumps, as that of ReLU does: the distance of gradients then has cliffs."""
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -72,16 +94,16 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     return False
 
 
-def best_ways(kinked: bool, count: int, iterations: int) -> tuple[Way, ...]:
+def best_ways(network: NetworkKind, count: int, iterations: int) -> tuple[Way, ...]:
     """Return the ways that are worth a trial, the likeliest first.
 
     Args:
-        kinked: as of :func:`has_kinks`.
+        network: whose gradients are matched.
         count: images of the target.
         iterations: evaluations of the gradient that the search may take.
     """
-    variation = min(_VARIATION * count, _MOST_VARIATION)
-    if kinked:
+    variation = _NORMED_VARIATION if network.normed else min(_VARIATION * count, _MOST_VARIATION)
+    if network.kinked:
         return (Way(variation, True, 0.2),)
     slow = Way(variation, False, 0.3)
     alone = count == 1 and iterations >= _CURVED_FROM
