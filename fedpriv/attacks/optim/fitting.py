@@ -124,7 +124,7 @@ class _Settled:
     def __init__(self, prior: Prior, distance: Distance, schedule: Schedule) -> None:
         self._prior, self._distance, self._schedule = prior, distance, schedule
         with torch.no_grad():
-            first = prior.clean()
+            first = prior.clean().detach()
         self.records = RowRecords(first, schedule)
         self.rows = torch.arange(len(first))
         self._running = torch.ones(len(first), dtype=torch.bool)
