@@ -54,6 +54,20 @@ CASES = {
         {"width": 16},
         {"attacker_data": "same_domain"},
     ),
+    "learned": Case(
+        "fedproto",
+        "prototype",
+        *["test_learned::test_private_images_come_back_better_than_decoded_and_those_of_a_strange_upload_do_not"] * 2,
+        {"most": 2, "together": 2},
+        {"attacker_data": "same_domain"},
+    ),
+    "generator": Case(
+        "fedproto",
+        "prototype",
+        "test_generated::test_images_that_it_can_draw_come_back",
+        "test_generated::test_other_peoples_uploads_give_nothing_away",
+        {"generator": "generator_cases:tiny", "code": 4, "restarts": 2},
+    ),
     "unmix": Case(
         "fedre",
         "entangled",
@@ -95,6 +109,13 @@ CASES = {
     ),
     "gradient-dip": Case(
         "fedavg", "model", "test_inverting_gradients::test_positive_control_of_the_generator_network", MATCHED
+    ),
+    "gradient-learned": Case(
+        "fedavg",
+        "model",
+        "test_learned::test_images_behind_gradients_come_back",
+        "test_learned::test_another_clients_gradient_gives_the_floor",
+        card={"attacker_data": "same_domain"},
     ),
     "untransform": Case(
         "fedavg",

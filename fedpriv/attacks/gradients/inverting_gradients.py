@@ -8,7 +8,7 @@ optimised instead of pixels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -113,6 +113,10 @@ class InvertingGradients(DirectionMatching):
             known = tuple(replace(way, learning_rate=self.learning_rate) for way in known if not way.curved)
         return known
 
+    def beside(self, problem: AttackProblem) -> Callable[[Tensor], Tensor] | None:
+        """Return what is added to the variation ``(N,)`` of images ``(N, M, c, h, w)`` before it is weighted; or None."""
+        return None
+
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a history of L-BFGS, twice a hundred vectors, where it has a way of its own."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
@@ -155,7 +159,7 @@ class InvertingGradients(DirectionMatching):
             steps, _, _ = updates.of(rows)
             found = descend(iterations, matching, known, start, square_norms(steps), tick)
             return self._solved(updates, rows, found, explained(matching, found.images, known, found.distance))
-        settings = SearchSettings(iterations, self.variation_decay, self.median_every)
+        settings = SearchSettings(iterations, self.variation_decay, self.median_every, self.beside(problem))
         search = PixelSearch(settings, matching, known, start, leg.ways)
         for step in range(iterations - 1):
             search.advance(step)

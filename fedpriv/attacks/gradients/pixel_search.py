@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,11 +41,13 @@ class SearchSettings:
         iterations: evaluations of a row.
         variation_decay: what the weight of total variation is multiplied by, three times on the way.
         median_every: iterations after which a median filter goes over the images; 0 for never.
+        beside: of images ``(N, M, c, h, w)`` what is added to their total variation ``(N,)`` before it is weighted; or None.
     """
 
     iterations: int
     variation_decay: float
     median_every: int = 0
+    beside: Callable[[Tensor], Tensor] | None = None
 
 
 class PixelSearch:
@@ -94,7 +96,10 @@ class PixelSearch:
         """Return objectives ``(N,)`` of the present images; remember those of rows that never had a lower one."""
         images = self._images()
         distance = self._matching.cosine(images, self._labels, self._rows)
-        objective = distance + self._weights * absolute_variation(images)
+        held = absolute_variation(images)
+        if self.settings.beside is not None:
+            held = held + self.settings.beside(images)
+        objective = distance + self._weights * held
         with torch.no_grad():
             better = objective < self._lowest
             self._lowest = torch.where(better, objective, self._lowest)

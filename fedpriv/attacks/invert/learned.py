@@ -1,9 +1,10 @@
 """Inversion under a prior that the attacker learned on its own images, of one image or of as many as a mean is made of.
 
 ``||mean_j g(x_j) - r||^2 / ||r||^2`` is minimised over the pixels of M images, held back by a denoiser
-(:mod:`fedpriv.attacks.priors.learned`). A single image begins as a decoder gives it (:mod:`fedpriv.attacks.invert.decoder`).
-Several begin as images of the attacker's own whose mean representation comes near, moved so that their mean image is the decoded
-one: which images made a mean is then searched for among images, and no longer among everything that has the mean.
+(:mod:`fedpriv.attacks.priors.learned`). A single image begins as a decoder gives it (:mod:`fedpriv.attacks.invert.decoder`),
+several as untrained networks draw them together (:mod:`fedpriv.attacks.invert.joint`): pixels find the details of images
+that are there in outline, and do not find them from afar. How far a single image goes from the decoded towards the fitted
+one is learned for each client on images of the attacker's own, as a decoder's refinement is.
 """
 
 from __future__ import annotations
@@ -17,29 +18,37 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.decoder import DecoderInversion, divided
+from fedpriv.attacks.invert.decoder_network import Pairs
 from fedpriv.attacks.invert.inversion import FITS, Fitting
-from fedpriv.attacks.invert.joint import uploaded_count
+from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
+from fedpriv.attacks.invert.refining import worth
 from fedpriv.attacks.invert.vector_distance import vector_distance
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction, TargetId
+from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Observation, Reconstruction
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.denoiser import Denoiser, DenoiserTraining
 from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, own_denoiser
-from fedpriv.attacks.read.extractors import represent
-from fedpriv.attacks.read.target_features import observation_of, target_feature
+from fedpriv.attacks.read.target_features import list_targets, observation_of, target_feature
 from fedpriv.attacks.trained import Same
 from fedpriv.util.last import Last
+from fedpriv.util.seeds import derive_seed
 from fedpriv.wire.kinds import CLASS_MEANS, SEPARATE
+from fedpriv.wire.payloads import Representations
+
+_TRIED = 6
+"""Held-out images of the attacker's own on which it learns what a fit through a client's extractor is worth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedInversion(Fitting, Attack):
-    """Fit images to each vector under a denoiser, from where a decoder and the attacker's own images lead.
+    """Fit images to each vector under a denoiser, from where a decoder or a joint inversion leads.
 
     Attributes:
-        most: largest number of images M for a class mean: as many as the upload says that it is a mean of, ``most`` where it
-            hides that. A representation is of one image.
+        most: largest number of images M for a class mean, as of :class:`fedpriv.attacks.invert.joint.JointInversion`; every
+            class mean gets as many, the first M of which are all there is. A representation is of one image.
+        restarts: decoders, or starts of the joint inversion, of which the best begins.
+        together: iterations of the joint inversion that several images begin with.
         learning_rate: Adam's first step size; it falls to zero along half a cosine.
         prior: what holds pixels back.
         denoiser: how the denoiser is trained, once for a run.
@@ -49,15 +58,17 @@ class LearnedInversion(Fitting, Attack):
     learning_rate: Annotated[float, Gt(0)] = 0.05
     fits: Annotated[float, Ge(0)] = FITS
     most: Annotated[int, Ge(1)] = 4
+    together: Annotated[int, Ge(1)] = 600
     prior: LearnedSettings = LearnedSettings()
     denoiser: DenoiserTraining = DenoiserTraining()
 
     name = "learned"
-    summary = "images of the uploaded vector, or of a mean of several, held back by a denoiser that the attacker trained"
+    summary = "images of the uploaded vector, or of as many as it is a mean of, held back by a trained denoiser"
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
-    needs = Needs(extractor=("white_box", "shadow"), attacker_data=("same_domain", "other_domain"))
+    needs = Needs(extractor=("white_box",), attacker_data=("same_domain", "other_domain"))
+    only_by_name = True
 
     @property
     def schedule(self) -> Schedule:
@@ -74,99 +85,129 @@ class LearnedInversion(Fitting, Attack):
         Raises:
             UserError: when extractors or images are missing, there are too few images, or a target is not there.
         """
-        decoded = DecoderInversion(refine=0).run(replace(problem, progress=None)).images[:, 0]
-        denoiser = own_denoiser(self.name, problem, self.denoiser)
-        counts = [self._count(problem, target) for target in problem.targets]
-        shown = max(self.most if self._of_class(problem, target) else 1 for target in problem.targets)
-        parts: dict[int, Reconstruction] = {}
-        places = {number: [k for k, count in enumerate(counts) if count == number] for number in sorted(set(counts))}
-        for number, own in places.items():
-            some = replace(problem, targets=tuple(problem.targets[k] for k in own))
-            solved = self._solve(some, decoded[own], denoiser, number)
-            in_turn = torch.arange(shown, device=solved.images.device) % number
-            parts[number] = replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])
-        order = torch.tensor([k for own in places.values() for k in own]).argsort().to(problem.device)
-        names = ("images", "objective", "chosen", "labels", "converged")
+        denoiser, targets = own_denoiser(self.name, problem, self.denoiser), problem.targets
+        of_class = [CLASS_MEANS.first(observation_of(problem.observations, one).upload) is not None for one in targets]
+        shown = self.most if any(of_class) else 1
+        alone = [place for place, count in enumerate(self._counts(problem)) if count == 1]
+        others = [place for place in range(len(targets)) if place not in alone]
+        starts: dict[int, Tensor] = {}
+        shares = dict.fromkeys(range(len(targets)), 1.0)
+        if alone:
+            starts |= dict(zip(alone, self._decoded(_some(problem, alone)), strict=True))
+            shares |= {place: self._worth(problem, targets[place].client, denoiser) for place in alone}
+        if others:
+            joint = JointInversion(most=self.most, iterations=self.together, restarts=self.restarts)
+            drawn = joint.run(_some(problem, others)).images
+            starts |= {place: _first(images) for place, images in zip(others, drawn, strict=True)}
+        parts: list[tuple[list[int], Reconstruction]] = []
+        for number in sorted({len(start) for start in starts.values()}):
+            own = [place for place in range(len(targets)) if len(starts[place]) == number]
+            begin = torch.stack([starts[place] for place in own])
+            solved = self._solve(_some(problem, own), begin, denoiser)
+            weights = torch.tensor([shares[place] for place in own], device=begin.device)
+            solved = _between(_some(problem, own), begin, solved, weights)
+            in_turn = torch.arange(shown, device=begin.device) % number
+            parts.append((own, replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])))
+        order = torch.tensor([place for own, _ in parts for place in own]).argsort().to(problem.device)
+        names = ("images", "objective", "chosen", "labels", "converged", "features")
         return Reconstruction(
-            targets=problem.targets,
+            targets=targets,
             cost=Cost(
-                iterations=max(part.cost.iterations for part in parts.values()),
-                rows=sum(part.cost.rows for part in parts.values()),
+                iterations=max(part.cost.iterations for _, part in parts) + (self.together if others else 0),
+                rows=sum(part.cost.rows for _, part in parts),
             ),
-            features=torch.stack([target_feature(problem.observations, t).to(problem.device) for t in problem.targets]),
-            **{name: torch.cat([getattr(part, name) for part in parts.values()])[order] for name in names},
+            **{name: torch.cat([getattr(part, name) for _, part in parts])[order] for name in names},
         )
 
     def objective(self, problem: AttackProblem) -> Objective:
-        """Return the distance to the uploaded vectors, each by as many images as were fitted to it."""
-        apart = vector_distance(problem)
-        counts = [self._count(problem, target) for target in problem.targets]
+        """Return the distance to the uploaded vectors, each by as many images as it is a mean of.
+
+        Where the upload hides the number, by all images that differ: a solution of fewer repeats them.
+        """
+        apart, counts = vector_distance(problem), self._counts(problem)
 
         def of(images: Tensor) -> Tensor:
-            each = zip(images, counts, strict=True)
-            return torch.cat(
-                [apart(shown[None, :count], torch.tensor([place])) for place, (shown, count) in enumerate(each)]
-            )
+            own = [
+                _first(shown) if count is None else shown[:count] for shown, count in zip(images, counts, strict=True)
+            ]
+            return torch.cat([apart(shown[None], torch.tensor([place])) for place, shown in enumerate(own)])
 
         return of
 
-    def _of_class(self, problem: AttackProblem, target: TargetId) -> bool:
-        return CLASS_MEANS.first(observation_of(problem.observations, target).upload) is not None
+    def _counts(self, problem: AttackProblem) -> list[int | None]:
+        """Return the number of images to search for of each target; None where the upload hides it."""
+        found: list[int | None] = []
+        for target in problem.targets:
+            if CLASS_MEANS.first(observation_of(problem.observations, target).upload) is None:
+                found.append(1)
+                continue
+            count = uploaded_count(problem.observations, target)
+            found.append(None if count is None else min(count, self.most))
+        return found
 
-    def _count(self, problem: AttackProblem, target: TargetId) -> int:
-        if not self._of_class(problem, target):
-            return 1
-        count = uploaded_count(problem.observations, target)
-        return self.most if count is None else min(count, self.most)
-
-    def _solve(self, problem: AttackProblem, decoded: Tensor, denoiser: Denoiser, number: int) -> Reconstruction:
-        """Fit ``number`` images to each target, whose decoded image ``(T, c, h, w)`` is their mean at first."""
-        apart = vector_distance(problem)
+    def _solve(self, problem: AttackProblem, begin: Tensor, denoiser: Denoiser) -> Reconstruction:
+        """Fit images to each target from ``(T, M, c, h, w)`` on."""
+        apart, number, targets = vector_distance(problem), begin.shape[1], problem.targets
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             positions = torch.tensor([row.position for row in rows])
             places: Last[Tensor, Tensor] = Last(lambda which: positions[which])
-            start = decoded[positions.to(decoded.device)][:, None]
-            if number > 1:
-                start = torch.stack([self._apart(problem, row, own, number) for row, own in zip(rows, start, strict=True)])
 
             def distance(pictures: Tensor, which: Tensor) -> Tensor:
                 return apart(pictures.unflatten(1, (number, -1)), places(which))
 
-            prior = LearnedImages(start, denoiser, self.denoiser.noise, self.prior)
+            prior = LearnedImages(begin[positions.to(begin.device)], denoiser, self.denoiser.noise, self.prior)
             return fit_rows(rows, prior, distance, self.schedule, tick, count=number, numerics=problem.numerics)
 
         channels, height, width = problem.knowledge.image_shape
         return solve_rows(
             problem,
             solve,
-            restarts=self.restarts,
+            restarts=1,
             iterations=self.iterations,
             bytes_per_row=4 * number * (200 * max(channels, 16) + 20 * self.denoiser.width) * height * width,
+            features=torch.stack([target_feature(problem.observations, one).to(problem.device) for one in targets]),
         )
 
-    def _apart(self, problem: AttackProblem, row: Row, decoded: Tensor, number: int) -> Tensor:
-        """Return images ``(M, c, h, w)`` of the attacker's own, moved so that their mean is the decoded one ``(1, c, h, w)``.
+    def _decoded(self, problem: AttackProblem) -> Tensor:
+        """Return the targets' images ``(T, 1, c, h, w)`` as the decoder gives them."""
+        return DecoderInversion(refine=0, restarts=self.restarts).run(problem).images
 
-        From a half of its images, which the row draws, one at a time that brings the mean representation nearest.
-        """
-        own, vectors = self._own(problem, row.target.client)
-        wanted = target_feature(problem.observations, row.target).to(vectors)
-        half = torch.randperm(len(own), generator=row.generator(problem.seed, "half"))[: max(number, len(own) // 2)]
-        chosen: list[int] = []
-        total = torch.zeros_like(wanted)
-        for step in range(1, number + 1):
-            gap = ((total + vectors[half]) / step - wanted).square().sum(1)
-            gap[[place for place, one in enumerate(half.tolist()) if one in chosen]] = torch.inf
-            chosen.append(int(half[gap.argmin()]))
-            total = total + vectors[chosen[-1]]
-        found = own[chosen].to(decoded.device)
-        return (found - found.mean(0, keepdim=True) + decoded).clamp(0, 1)
+    def _worth(self, problem: AttackProblem, client: int, denoiser: Denoiser) -> float:
+        """Return how far to go from decoded to fitted images, as learned once on images held out of the decoder."""
+        own, extractor = problem.knowledge.public_images, problem.knowledge.extractors[client]
+        assert own is not None  # the denoiser was trained on them
 
-    def _own(self, problem: AttackProblem, client: int) -> tuple[Tensor, Tensor]:
-        """Return the attacker's own images and their representations by a client's extractor, computed once."""
-        knowledge = problem.knowledge
-        own = knowledge.public_images
-        assert own is not None
-        key = ("own representations", Same(knowledge.extractors[client]), Same(own), problem.device)
-        return own, problem.trained.get(key, lambda: represent(knowledge, client, own.to(problem.device)))
+        def learn() -> float:
+            known = (
+                divided(Pairs([], own), derive_seed(problem.seed, "decoder", 0))[1].images[:_TRIED].to(problem.device)
+            )
+            with torch.no_grad():
+                upload = Representations(extractor(known).cpu(), torch.zeros(len(known), dtype=torch.long))
+            seen = (Observation(0, client, (upload,), ()),)
+            trial = replace(problem, observations=seen, targets=list_targets(seen, upload.kind), progress=None)
+            decoded = self._decoded(trial)
+            fitted = self._solve(trial, decoded, denoiser).images
+            return worth(decoded, fitted, known[:, None])
+
+        return problem.trained.get(("learned worth", self, problem.seed, Same(extractor), Same(own)), learn)
+
+
+def _between(problem: AttackProblem, begin: Tensor, solved: Reconstruction, shares: Tensor) -> Reconstruction:
+    """Return images so far between the first and the fitted ones, ``(T,)`` shares of the way, and their distances."""
+    if bool((shares == 1).all()):
+        return solved
+    images = torch.lerp(begin, solved.images, shares.view(-1, 1, 1, 1, 1))
+    with torch.no_grad():
+        apart = vector_distance(problem)(images, torch.arange(len(images)))
+    return replace(solved, images=images, objective=apart[:, None])
+
+
+def _some(problem: AttackProblem, places: Sequence[int]) -> AttackProblem:
+    return replace(problem, targets=tuple(problem.targets[place] for place in places))
+
+
+def _first(images: Tensor) -> Tensor:
+    """Return the images ``(M, c, h, w)`` that are shown before they are repeated in turn."""
+    again = next((place for place in range(1, len(images)) if torch.equal(images[place], images[0])), len(images))
+    return images[:again]

@@ -1,7 +1,7 @@
 """A small network that takes noise off images, trained on the attacker's own: what it changes of an image is no image's.
 
-Three resolutions, joined by sums: convolutions of 3 x 3, halved by stride and doubled by repeating. It gives the noise, which
-is taken from the image, in units of its standard deviation: there is one level of noise, so that it needs no sign of which.
+Three resolutions, joined by sums: convolutions of 3 x 3, halved by stride and doubled by repeating. It gives the noise,
+which is taken from the image, in units of its standard deviation. There is one level of noise, so it need not be told.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pixels that a learned denoiser holds back: what it would take off an image as noise is penalised.
 
-``weight * ||x - D(x)||^2 / s^2`` is added, per pixel, with D a denoiser of noise s that learned on the attacker's own images,
-and its derivative taken as if D(x) stood still: each step moves the image towards what D makes of it (Romano, Elad and
-Milanfar, "The little engine that could: regularization by denoising", SIAM J. Imaging Sci. 2017). Of 1,000 images a network
-learns what small neighbourhoods look like, which is what total variation only guesses; whole images are too few to learn from.
+``weight * ||x - D(x)||^2 / s^2`` is added, per pixel, with D a denoiser of noise s that learned on the attacker's own
+images, and its derivative taken as if D(x) stood still: each step moves the image towards what D makes of it (Romano, Elad
+and Milanfar, "The little engine that could: regularization by denoising", SIAM J. Imaging Sci. 2017). Of 1,000 images a
+network learns what small neighbourhoods look like, at which total variation only guesses.
 """
 
 from __future__ import annotations

@@ -1,0 +1,196 @@
+"""A denoiser of the attacker's own: trained once, holds pixels back, and leads to images only where the upload does."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from compare import expect_close, expect_same
+from gradient_cases import SHAPE, clients, images_and_labels, knowledge_of, sigmoid_net
+
+from fedpriv.attacks.gradients.gradient_learned import LearnedGradients
+from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.invert.joint import JointInversion
+from fedpriv.attacks.invert.learned import LearnedInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.priors.denoiser import DenoiserTraining, train_denoiser
+from fedpriv.attacks.priors.learned import LearnedImages, LearnedSettings, strangeness
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.attacks.trained import Trained
+from fedpriv.datasets import load_dataset
+from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets.types import as_unit
+from fedpriv.scoring.definitions import assign, squared_errors
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Prototypes, Representations
+
+CPU = torch.device("cpu")
+CARD = KnowledgeCard(attacker_data="same_domain")
+QUICK = DenoiserTraining(iterations=40, width=8)
+FAST = LearnedInversion(iterations=120, denoiser=QUICK)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
+    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
+    return as_unit(samples.images)[order], samples.labels[order]
+
+
+@pytest.fixture(scope="module")
+def extractor():
+    """Fewer outputs than pixels, half of them zero: what is left open is up to the prior."""
+    matrix = torch.randn(64, 56, generator=generator(0, "extractor")) / 8
+    return lambda images: torch.relu((images.flatten(1) - 0.3) @ matrix)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    matrix = torch.randn(64, 512, generator=generator(0, "extractor")) / 8
+    return lambda images: torch.relu((images.flatten(1) - 0.3) @ matrix)
+
+
+class Counted(Trained):
+    """Counts what is trained."""
+
+    number = 0
+
+    def get(self, key, train):
+        def counted():
+            self.number += 1
+            return train()
+
+        return super().get(key, counted)
+
+
+def granted(extractor, digits):
+    return Knowledge(CARD, (1, 8, 8), 10, extractors={0: extractor}, public_images=digits[0][:400])
+
+
+def raw(features, labels):
+    return (Observation(1, 0, (Representations(features, labels),), ()),)
+
+
+def invert(attack, seen, known, kind="representation", **how):
+    return attack(seen, known, list_targets(seen, kind), seed=0, device=CPU, **how)
+
+
+def psnr(found, images):
+    return -10 * (found - images).square().flatten(1).mean(1).log10()
+
+
+def test_a_denoiser_takes_noise_off_images_it_has_not_seen(digits):
+    images = digits[0]
+    denoiser = train_denoiser(images[:400], DenoiserTraining(noise=0.1, iterations=100, width=8), seed=0)
+    noisy = images[1000:1100] + 0.1 * torch.randn(100, *SHAPE, generator=generator(0, "noise"))
+    assert psnr(denoiser(noisy), images[1000:1100]).mean() > psnr(noisy, images[1000:1100]).mean() + 2
+    assert strangeness(images[1000:1100], denoiser, 0.1).mean() < 0.5 * strangeness(noisy, denoiser, 0.1).mean()
+
+
+def test_images_of_other_sizes_keep_theirs():
+    images = torch.rand(20, 3, 7, 10, generator=generator(0, "images"))
+    assert train_denoiser(images, DenoiserTraining(iterations=2), seed=0)(images).shape == images.shape
+
+
+def test_the_penalty_is_the_mean_of_its_images_and_leads_to_what_the_denoiser_makes():
+    start = torch.rand(2, 3, 1, 4, 4, generator=generator(0, "start"))
+    prior = LearnedImages(start, lambda images: 0.5 * images, 0.1, LearnedSettings(weight=2.0, total_variation=0.0))
+    (pictures,) = prior.parameters
+    found = prior.penalty(pictures)
+    expect_close(found.detach(), 2.0 * (0.5 * start).square().flatten(1).mean(1) / 0.1**2, rtol=1e-5)
+    (slope,) = torch.autograd.grad(found.sum(), pictures)
+    expect_close(slope, 2 * 2.0 * 0.5 * pictures.detach() / 0.1**2 / 48, rtol=1e-5)
+
+
+def test_private_images_come_back_better_than_decoded_and_those_of_a_strange_upload_do_not(digits, extractor):
+    images, labels = digits[0][1000:1012], digits[1][1000:1012]
+    known, trained = granted(extractor, digits), Trained()
+    found = invert(FAST, raw(extractor(images), labels), known, trained=trained)
+    decoded = invert(DecoderInversion(refine=0), raw(extractor(images), labels), known, trained=trained)
+    assert psnr(found.images[:, 0], images).mean() > psnr(decoded.images[:, 0], images).mean() + 1
+    floor = psnr(digits[0][:400].mean(0).expand_as(images), images)
+    strange = invert(FAST, raw(extractor(images.roll(5, 0)), labels), known, trained=trained)
+    assert psnr(strange.images[:, 0], images).mean() < floor.mean()
+
+
+def test_it_goes_no_way_towards_images_that_are_worth_nothing(digits):
+    """Of an extractor that sees the mean grey alone, a fit knows no more than the decoder does."""
+    images, labels = digits[0][1000:1004], digits[1][1000:1004]
+
+    def grey(shown):
+        return shown.flatten(1).mean(1, keepdim=True).expand(-1, 3) * torch.tensor([1.0, 2.0, 3.0])
+
+    known, trained = granted(grey, digits), Trained()
+    attack = LearnedInversion(denoiser=QUICK, prior=LearnedSettings(weight=0.0, total_variation=0.0))
+    found = invert(attack, raw(grey(images), labels), known, trained=trained)
+    decoded = invert(DecoderInversion(refine=0), raw(grey(images), labels), known, trained=trained)
+    assert psnr(found.images[:, 0], images).mean() > psnr(decoded.images[:, 0], images).mean() - 0.2
+
+
+@pytest.mark.slow
+def test_both_images_of_a_mean_come_back_better_than_from_untrained_networks(digits, wide):
+    images, labels = digits
+    groups = [images[1000:][labels[1000:] == digit][:2] for digit in range(1, 4)]
+    features = torch.stack([wide(group).mean(0) for group in groups])
+    seen = (Observation(1, 0, (Prototypes(features, torch.arange(1, 4), torch.full((3,), 2)),), ()),)
+    known = granted(wide, digits)
+
+    def scores(attack):
+        found = invert(attack, seen, known, "prototype")
+        errors = [squared_errors(own, group) for own, group in zip(found.images, groups, strict=True)]
+        return torch.cat([-10 * one[assign(one), torch.arange(2)].log10() for one in errors])
+
+    assert scores(LearnedInversion(most=2)).mean() > scores(JointInversion(most=2, iterations=900)).mean() + 1
+
+
+def test_every_class_mean_gets_as_many_images_and_single_ones_repeat_theirs(digits, wide):
+    images = digits[0][1000:1004]
+    features = torch.stack([wide(images[:1])[0], wide(images[1:3]).mean(0), wide(images[3:])[0]])
+    seen = (Observation(1, 0, (Prototypes(features, torch.arange(3), torch.tensor([1, 2, 1])),), ()),)
+    attack = LearnedInversion(most=2, together=3, iterations=3, denoiser=QUICK)
+    found = invert(attack, seen, granted(wide, digits), "prototype")
+    assert found.images.shape == (3, 2, 1, 8, 8)
+    same = [torch.equal(first, second) for first, second in found.images]
+    assert same == [True, False, True]
+    alone = (Observation(1, 0, (Prototypes(features[2:], torch.arange(2, 3), torch.tensor([1])),), ()),)
+    by_itself = invert(attack, alone, granted(wide, digits), "prototype")
+    expect_close(by_itself.images[0], found.images[2], atol=1e-4)
+
+
+def test_it_is_trained_once_for_a_run_and_needs_images(digits, extractor):
+    images, labels = digits[0][1000:1002], digits[1][1000:1002]
+    known, trained = granted(extractor, digits), Counted()
+    attack = LearnedInversion(iterations=2, denoiser=QUICK)
+    first = invert(attack, raw(extractor(images), labels), known, trained=trained)
+    assert trained.number == 3  # denoiser, decoder, and what a fit is worth
+    again = invert(attack, raw(extractor(images), labels), known, trained=trained)
+    expect_same(first.images, again.images)
+    assert trained.number == 3
+    with pytest.raises(UserError, match="got 3 images to train on; expected at least 16"):
+        invert(attack, raw(extractor(images), labels), replace(known, public_images=images.repeat(2, 1, 1, 1)[:3]))
+
+
+def gradients(images, labels, observations=None):
+    model = sigmoid_net()
+    known = knowledge_of(model, labels)
+    own, _ = images_and_labels(104)
+    known = replace(known, card=replace(known.card, attacker_data="same_domain"), public_images=own[4:])
+    seen = clients(model, images, labels) if observations is None else observations
+    attack = LearnedGradients(iterations=200, denoiser=QUICK, total_variation=0.002, signed=False)
+    return attack(seen, known, list_targets(seen, "model"), seed=0, device=CPU)
+
+
+def test_images_behind_gradients_come_back():
+    images, labels = images_and_labels(4)
+    found = gradients(images, labels)
+    assert found.images.shape == (4, 1, *SHAPE)
+    assert (psnr(found.images[:, 0], images) > 25).all()
+
+
+def test_another_clients_gradient_gives_the_floor():
+    images, labels = images_and_labels(4)
+    seen = clients(sigmoid_net(), images, labels)
+    permuted = tuple(replace(own, upload=other.upload) for own, other in zip(seen, seen[1:] + seen[:1], strict=True))
+    found = gradients(images, labels, permuted)
+    floor = psnr(images.mean(0, keepdim=True).expand_as(images), images)
+    assert (psnr(found.images[:, 0], images) < floor + 2).all()
