@@ -79,12 +79,12 @@ def test_values_that_make_no_sense_are_refused(name, options, complaint):
 VECTORS = ("representation", "prototype", "entangled")
 NETWORKS = ("extractor", "model", "small-model", "low-rank-model")
 FITS = {
-    **dict.fromkeys(("dip", "pixels"), VECTORS),
+    **dict.fromkeys(("dip", "pixels", "generator"), VECTORS),
     "joint": ("prototype",),
-    **dict.fromkeys(("decoder", "average"), ("representation", "prototype")),
+    **dict.fromkeys(("decoder", "learned", "average"), ("representation", "prototype")),
     **dict.fromkeys(("unmix", "unmix-prior", "unmix-label"), ("entangled",)),
     "difference": ("prototype", "entangled"),
-    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip"), NETWORKS),
+    **dict.fromkeys(("linear-layer", "dlg", "inverting-gradients", "gradient-dip", "gradient-learned"), NETWORKS),
     "untransform": NETWORKS,
     "disaggregate": ("extractor", "model", "small-model"),
     "disaggregate-layer": ("classifier", "angle-matrix"),

@@ -53,7 +53,7 @@ class LearnedGradients(InvertingGradients):
         return tuple(replace(way, variation=_VARIATION * way.variation) for way in known)
 
     def beside(self, problem: AttackProblem) -> Callable[[Tensor], Tensor]:
-        """Return what the denoiser changes of images."""
+        """Return the strangeness of images to the denoiser, weighted."""
         denoiser = own_denoiser(self.name, problem, self.denoiser)
 
         def penalty(images: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ class InvertingGradients(DirectionMatching):
         return known
 
     def beside(self, problem: AttackProblem) -> Callable[[Tensor], Tensor] | None:
-        """Return what is added to the variation ``(N,)`` of images ``(N, M, c, h, w)`` before it is weighted; or None."""
+        """Return a summand of the variation ``(N,)`` of images ``(N, M, c, h, w)``, weighted as that is; or None."""
         return None
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:

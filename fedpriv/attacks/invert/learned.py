@@ -174,7 +174,7 @@ class LearnedInversion(Fitting, Attack):
         return DecoderInversion(refine=0, restarts=self.restarts).run(problem).images
 
     def _worth(self, problem: AttackProblem, client: int, denoiser: Denoiser) -> float:
-        """Return how far to go from decoded to fitted images, as learned once on images held out of the decoder."""
+        """Return the share of the way from decoded to fitted images, learned once on images held out of the decoder."""
         own, extractor = problem.knowledge.public_images, problem.knowledge.extractors[client]
         assert own is not None  # the denoiser was trained on them
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,11 +31,11 @@ class DenoiserTraining:
         learning_rate: first step size, which falls to zero along half a cosine.
     """
 
-    noise: float = 0.03
-    iterations: int = 200
-    width: int = 24
-    batch_size: int = 16
-    learning_rate: float = 2e-3
+    noise: Annotated[float, Gt(0)] = 0.03
+    iterations: Annotated[int, Ge(1)] = 200
+    width: Annotated[int, Ge(1)] = 24
+    batch_size: Annotated[int, Ge(2)] = 16
+    learning_rate: Annotated[float, Gt(0)] = 2e-3
 
 
 class Denoiser(nn.Module):

@@ -57,7 +57,7 @@ def strangeness(images: Tensor, denoiser: Callable[[Tensor], Tensor], noise: flo
 
 @dataclass(frozen=True)
 class LearnedSettings:
-    """What holds pixels back.
+    """Weights of the penalties that hold pixels back.
 
     Attributes:
         weight: of what the denoiser changes, squared, in units of its noise.
