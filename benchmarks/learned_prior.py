@@ -111,7 +111,7 @@ def _single(world: World, model: SplitModel, options: argparse.Namespace) -> Non
     truth = world.images[places]
     seen = (Observation(0, 0, (Representations(model.represent(truth), world.labels[places]),), ()),)
     print(f"mean image {psnr(world.mean.expand_as(truth), truth).mean():.1f} dB over {len(truth)} images")
-    attacks = DecoderInversion(), LearnedInversion(), PixelInversion(iterations=800), DipInversion()
+    attacks = DecoderInversion(), LearnedInversion(), PixelInversion(), DipInversion()
     measure(attacks, seen, world.knowledge(model), "representation", truth.split(1))
 
 

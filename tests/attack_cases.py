@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.defenses import parse_choice
 from fedpriv.federation.method import LocalTraining
 
@@ -35,6 +36,8 @@ SUMMED: dict[str, Any] = {"defenses": (parse_choice("secure-aggregation"),)}
 CHANGING = SUMMED | {"participation": 0.67, "rounds": 4, "keep": (1, 2, 3, 4)}
 TWO_IMAGES = LocalTraining(learning_rate=0.1, batch_size=2, max_steps=1)
 
+BRIEF = DenoiserTraining(iterations=3, width=4)
+
 MATCHED = "test_inverting_gradients::test_negative_control_another_clients_upload_gives_the_floor"
 
 CASES = {
@@ -58,7 +61,7 @@ CASES = {
         "fedproto",
         "prototype",
         *["test_learned::test_private_images_come_back_better_than_decoded_and_those_of_a_strange_upload_do_not"] * 2,
-        {"most": 2, "together": 2},
+        {"most": 2, "together": 2, "denoiser": BRIEF},
         {"attacker_data": "same_domain"},
     ),
     "generator": Case(
@@ -115,6 +118,7 @@ CASES = {
         "model",
         "test_learned::test_images_behind_gradients_come_back",
         "test_learned::test_another_clients_gradient_gives_the_floor",
+        {"denoiser": BRIEF},
         card={"attacker_data": "same_domain"},
     ),
     "untransform": Case(

@@ -16,7 +16,7 @@ from fedpriv.attacks.observation import Needs
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.attacks.priors.learned import own_denoiser, strangeness
 
-_VARIATION = 0.3
+_VARIATION = 0.6
 """Share of the weight of total variation that is left beside a learned prior."""
 
 
@@ -30,7 +30,7 @@ class LearnedGradients(InvertingGradients):
         denoiser: how the denoiser is trained, once for a run.
     """
 
-    prior_weight: Annotated[float, Ge(0)] = 0.2
+    prior_weight: Annotated[float, Ge(0)] = 0.1
     denoiser: DenoiserTraining = DenoiserTraining()
 
     name = "gradient-learned"
