@@ -69,7 +69,7 @@ CASES = {
         "prototype",
         "test_generated::test_images_that_it_can_draw_come_back",
         "test_generated::test_other_peoples_uploads_give_nothing_away",
-        {"generator": "generator_cases:tiny", "code": 4, "restarts": 2},
+        {"source": "generator_cases:tiny", "code": 4, "restarts": 2},
     ),
     "unmix": Case(
         "fedre",

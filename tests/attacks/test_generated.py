@@ -15,7 +15,7 @@ from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Representations
 
 CPU = torch.device("cpu")
-ATTACK = GeneratorInversion(generator="generator_cases:NETWORK", code=CODE, restarts=3)
+ATTACK = GeneratorInversion(source="generator_cases:NETWORK", code=CODE, restarts=3)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_the_users_own_network_is_left_alone(extractor, drawn):
 @pytest.mark.parametrize(
     ("source", "code", "told"),
     [
-        ("", CODE, "needs generator=FILE"),
+        ("", CODE, "needs source=FILE"),
         ("generator_cases:missing", CODE, "has no 'missing'"),
         ("nowhere.at:all", CODE, "cannot be imported"),
         ("generator_cases:NUMBER", CODE, "expected a torch.nn.Module"),
@@ -85,7 +85,7 @@ def test_the_users_own_network_is_left_alone(extractor, drawn):
 )
 def test_bad_generators_give_one_line(extractor, drawn, source, code, told):
     with pytest.raises(UserError, match=told) as refused:
-        invert(GeneratorInversion(generator=source, code=code), extractor, extractor(drawn))
+        invert(GeneratorInversion(source=source, code=code), extractor, extractor(drawn))
     assert "\n" not in str(refused.value)
 
 

@@ -23,9 +23,9 @@ class GeneratorInversion(VectorInversion):
     """Inversion over the codes of a pretrained generator.
 
     Attributes:
-        generator: where it is: ``package.module:NAME`` of a ``torch.nn.Module`` or of a function that returns one, the name
-            of an entry point under ``fedpriv.generators``, or the path of a TorchScript file. From codes ``(n, k)`` to
-            images in [0, 1].
+        source: where the generator is: ``package.module:NAME`` of a ``torch.nn.Module`` or of a function that returns one,
+            the name of an entry point under ``fedpriv.generators``, or the path of a TorchScript file. From codes ``(n, k)``
+            to images in [0, 1].
         code: numbers k in a code, drawn from N(0, 1) to begin with.
         decay: share by which codes shrink in each step.
         learning_rate: Adam's first step size; it falls to zero along half a cosine.
@@ -35,7 +35,7 @@ class GeneratorInversion(VectorInversion):
     restarts: Annotated[int, Ge(1)] = 5
     learning_rate: Annotated[float, Gt(0)] = 0.1
     fits: Annotated[float, Ge(0)] = FITS
-    generator: str = ""
+    source: str = ""
     code: Annotated[int, Ge(1)] = 128
     decay: Annotated[float, Ge(0), Lt(1)] = 1e-3
 
@@ -54,13 +54,13 @@ class GeneratorInversion(VectorInversion):
         Raises:
             UserError: where there is no generator, or one of other images.
         """
-        if not self.generator:
-            raise UserError(f"attack {self.name!r} needs generator=FILE or generator=PACKAGE.MODULE:NAME, and code=K")
+        if not self.source:
+            raise UserError(f"attack {self.name!r} needs source=FILE or source=PACKAGE.MODULE:NAME, and code=K")
         return super().run(problem)
 
     def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
         """Return codes that the network makes images of."""
-        network = load_generator(self.generator, self.code, image_shape, device)
+        network = load_generator(self.source, self.code, image_shape, device)
         return GeneratedImages(generators, network, self.code, self.decay, device)
 
     def bytes_per_image(self, image_shape: ImageShape) -> int:
