@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.ways import Way
+from fedpriv.attacks.gradients.ways import NetworkKind, Way
 from fedpriv.attacks.observation import Needs
 from fedpriv.attacks.priors.denoiser import DenoiserTraining
 from fedpriv.attacks.priors.learned import own_denoiser, strangeness
@@ -45,9 +45,9 @@ class LearnedGradients(InvertingGradients):
     )
     only_by_name = True
 
-    def ways(self, kinked: bool, count: int) -> tuple[Way, ...]:
+    def ways(self, network: NetworkKind, count: int) -> tuple[Way, ...]:
         """Return the ways of inverting gradients with less total variation, where nobody says how much."""
-        known = super().ways(kinked, count)
+        known = super().ways(network, count)
         if self.total_variation != "auto":
             return known
         return tuple(replace(way, variation=_VARIATION * way.variation) for way in known)
