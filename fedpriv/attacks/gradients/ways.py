@@ -61,7 +61,7 @@ class Way:
 
 @dataclass(frozen=True)
 class NetworkKind:
-    """What of a network decides which ways can win.
+    """Traits of a network, by which it is decided which ways can win.
 
     Attributes:
         kinked: as of :func:`has_kinks`.
