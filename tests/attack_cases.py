@@ -64,7 +64,7 @@ CASES = {
         {"most": 2, "together": 2, "denoiser": BRIEF},
         {"attacker_data": "same_domain"},
     ),
-    "generator": Case(
+    "pretrained": Case(
         "fedproto",
         "prototype",
         "test_generated::test_images_that_it_can_draw_come_back",

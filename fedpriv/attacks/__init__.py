@@ -11,7 +11,7 @@ ATTACKS = Registry(
         "joint": "fedpriv.attacks.invert.joint:JointInversion",
         "decoder": "fedpriv.attacks.invert.decoder:DecoderInversion",
         "learned": "fedpriv.attacks.invert.learned:LearnedInversion",
-        "generator": "fedpriv.attacks.invert.generated:GeneratorInversion",
+        "pretrained": "fedpriv.attacks.invert.generated:GeneratorInversion",
         "pixels": "fedpriv.attacks.invert.inversion:PixelInversion",
         "unmix": "fedpriv.attacks.recover.unmixing:UnmixedInversion",
         "unmix-prior": "fedpriv.attacks.recover.unmixing_once:PriorUnmixing",

@@ -39,7 +39,7 @@ class GeneratorInversion(VectorInversion):
     code: Annotated[int, Ge(1)] = 128
     decay: Annotated[float, Ge(0), Lt(1)] = 1e-3
 
-    name = "generator"
+    name = "pretrained"
     summary = "an image of the uploaded vector, drawn by a pretrained generator that the user hands over"
     only_by_name = True
 
