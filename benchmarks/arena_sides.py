@@ -133,7 +133,8 @@ def ordinary_hourglass(task: Task, evaluations: int) -> Found:
     model, vectors = _vectors(task.problem)
     torch.manual_seed(task.seed)
     clock = Clock()
-    images = torch.stack([invert(model, wanted, evaluations) for wanted in vectors])
+    size = int(task.problem.images.shape[-1])
+    images = torch.stack([invert(model, wanted, evaluations, size) for wanted in vectors])
     return Found(images, evaluations, clock.seconds())
 
 

@@ -15,6 +15,10 @@ def block(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.LeakyReLU(0.2))
 
 
+_HALVED = 16
+"""Pixels of a side that the four levels make one of."""
+
+
 class Level(nn.Module):
     """One level of the hourglass, with all below it."""
 
@@ -34,18 +38,19 @@ class Level(nn.Module):
         return result
 
 
-def invert(model: SplitModel, wanted: Tensor, iterations: int) -> Tensor:
-    """Return an image ``(1, 3, 32, 32)`` whose representation comes near ``wanted`` ``(d,)``."""
+def invert(model: SplitModel, wanted: Tensor, iterations: int, size: int = 32) -> Tensor:
+    """Return an image ``(1, 3, size, size)`` whose representation comes near ``wanted`` ``(d,)``."""
     device = wanted.device
     network = nn.Sequential(Level(32, (16, 32, 64, 128)), nn.Conv2d(16, 3, 1), nn.Sigmoid()).to(device)
     optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
-    start = torch.rand(1, 32, 32, 32, device=device) * 0.1
-    mean = torch.zeros(1, 3, 32, 32, device=device)
+    side = -(-size // _HALVED) * _HALVED
+    start = torch.rand(1, 32, side, side, device=device) * 0.1
+    mean = torch.zeros(1, 3, size, size, device=device)
     for _ in range(iterations):
-        image = network(start + 0.03 * torch.randn_like(start))
+        image = network(start + 0.03 * torch.randn_like(start))[..., :size, :size]
         loss = (model.represent(image) - wanted).square().sum() / wanted.square().sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         mean.mul_(0.99).add_(image.detach(), alpha=0.01)
-    return mean
+    return mean / (1 - 0.99**iterations)  # which began at zero
