@@ -132,6 +132,31 @@ def test_the_same_clients_in_every_round_are_one_equation():
         taken_apart(seen, [0])
 
 
+def test_rounds_that_hold_nothing_of_a_client_tell_nothing_of_it():
+    changes = changes_of(3)
+    groups = [(0, 1), (1, 2), (0, 2), (0, 1, 2)]
+    seen, sent = heads(changes, groups)
+    alone = {number: [k for k in group if k != 0] for number, group in enumerate(groups, start=1)}
+    others = tuple(
+        replace(
+            one,
+            upload=mean_upload(
+                [
+                    (
+                        Classifier(
+                            {"weight": sent.state["weight"] + changes[k], "bias": sent.state["bias"] + changes[k][:, 0]}
+                        ),
+                    )
+                    for k in alone[one.round]
+                ]
+            ),
+        )
+        for one in seen
+    )
+    assert error(taken_apart(seen, [0]), sent, changes, 0) < 1e-4
+    assert error(taken_apart(others, [0]), sent, changes, 0) > 0.7
+
+
 def test_the_mean_of_all_is_kept_where_nothing_better_predicts():
     rng = torch.Generator().manual_seed(0)
     noise = torch.randn(6, 40, generator=rng, dtype=torch.float64)

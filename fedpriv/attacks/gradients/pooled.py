@@ -18,17 +18,12 @@ import torch
 from annotated_types import Ge
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import GradientDip, InvertingGradients
-from fedpriv.attacks.gradients.step_problems import GradientMatching
+from fedpriv.attacks.gradients.inner_search import inner_search
 from fedpriv.attacks.observation import BatchFacts, Knowledge, Needs, Observation, Reconstruction, TargetId
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import require_facts
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import UPDATES, WHOLE, Kinds
-
-_CALLS = 20
-"""Steps in a call of L-BFGS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +66,7 @@ class PooledBatch(Attack):
                 inner = replace(
                     problem, observations=(own.seen,), knowledge=own.knowledge, targets=(own.target,), progress=None
                 )
-                known = own, self._searching().run(inner)
+                known = own, inner_search(self.search, self.iterations, self.restarts).run(inner)
                 found.append(known)
             parts.append(known)
         most = max(own.counts[target.client] for target, (own, _) in zip(problem.targets, parts, strict=True))
@@ -85,13 +80,6 @@ class PooledBatch(Attack):
             cost=replace(found[0][1].cost, rows=sum(one.cost.rows for _, one in found)),
             converged=torch.cat([one.converged for _, one in parts]),
         )
-
-    def _searching(self) -> GradientMatching:
-        if self.search == "dlg":
-            return DeepLeakage(outer_steps=-(-self.iterations // _CALLS), restarts=self.restarts)
-        if self.search == "gradient-dip":
-            return GradientDip(iterations=self.iterations, restarts=self.restarts)
-        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
 
 
 @dataclass(frozen=True)

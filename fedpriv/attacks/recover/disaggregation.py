@@ -26,9 +26,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.linear_layer import LinearLayer
+from fedpriv.attacks.gradients.inner_search import inner_search
 from fedpriv.attacks.gradients.pooled import refuse_separate
 from fedpriv.attacks.observation import Needs, Observation, Reconstruction, RequirementsByKind, TargetId
 from fedpriv.attacks.read.target_features import upload_holds
@@ -38,9 +36,6 @@ from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import EXTRACTORS, LAYERS, MAPPINGS, NETWORKS, UPDATES, Kinds
 from fedpriv.wire.payloads import Message, Payload
-
-_CALLS = 20
-"""Steps in a call of L-BFGS."""
 
 _RIDGES = (*(10.0**power for power in range(-6, 3)), math.inf)
 
@@ -80,16 +75,11 @@ class Disaggregation(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Take the means apart, then attack each client's part as its upload."""
         means = taken_apart(problem.observations, problem.clients)
-        found = self._searching().run(replace(problem, observations=means.observations))
+        found = inner_search(self.search, self.iterations, self.restarts).run(
+            replace(problem, observations=means.observations)
+        )
         told = torch.tensor([target.client in means.told for target in problem.targets])
         return replace(found, converged=found.converged & told.to(found.converged.device))
-
-    def _searching(self) -> Attack:
-        if self.search == "dlg":
-            return DeepLeakage(outer_steps=-(-self.iterations // _CALLS), restarts=self.restarts)
-        if self.search == "linear-layer":
-            return LinearLayer(iterations=self.iterations, restarts=self.restarts)
-        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,14 +26,11 @@ from torch.nn.functional import pad
 
 from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signed, undone
 from fedpriv.attacks.contract import Attack, AttackProblem
-from fedpriv.attacks.gradients.dlg import DeepLeakage
-from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
+from fedpriv.attacks.gradients.inner_search import inner_search
 from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 
 _OWN_IMAGES: tuple[DataAccess, ...] = ("same_domain", "other_domain")
-_CALLS = 20
-"""Steps in a call of L-BFGS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +69,7 @@ class TransformationSearch(Attack):
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Search for what was trained on, and undo what was done to it."""
-        found = self._searching().run(problem)
+        found = inner_search(self.search, self.iterations, self.restarts).run(problem)
         knowledge = problem.knowledge
         assert knowledge.public_images is not None
         own, classes = knowledge.public_images.cpu(), knowledge.public_labels
@@ -107,11 +104,6 @@ class TransformationSearch(Attack):
                 yield uncropped(now, known, contradiction)
             else:
                 yield now[None], known[None], torch.tensor([contradiction])
-
-    def _searching(self) -> Attack:
-        if self.search == "dlg":
-            return DeepLeakage(outer_steps=-(-self.iterations // _CALLS), restarts=self.restarts)
-        return InvertingGradients(iterations=self.iterations, restarts=self.restarts)
 
 
 def uncropped(image: Tensor, known: Tensor, contradiction: float) -> tuple[Tensor, Tensor, Tensor]:
