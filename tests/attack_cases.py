@@ -57,6 +57,14 @@ CASES = {
         {"width": 16},
         {"attacker_data": "same_domain"},
     ),
+    "simulator": Case(
+        "fedallrep",
+        "representation",
+        *["test_simulator::test_private_images_come_back_without_their_extractor_and_those_of_a_strange_upload_do_not"]
+        * 2,
+        {"iterations": 3, "simulators": 2},
+        {"extractor": "none", "attacker_data": "same_domain"},
+    ),
     "learned": Case(
         "fedproto",
         "prototype",

@@ -13,6 +13,7 @@ ATTACKS = Registry(
         "learned": "fedpriv.attacks.invert.learned:LearnedInversion",
         "pretrained": "fedpriv.attacks.invert.generated:GeneratorInversion",
         "pixels": "fedpriv.attacks.invert.inversion:PixelInversion",
+        "simulator": "fedpriv.attacks.invert.simulated:SimulatedInversion",
         "unmix": "fedpriv.attacks.recover.unmixing:UnmixedInversion",
         "unmix-prior": "fedpriv.attacks.recover.unmixing_once:PriorUnmixing",
         "unmix-label": "fedpriv.attacks.recover.unmixing_once:LabelUnmixing",
