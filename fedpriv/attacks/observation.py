@@ -158,6 +158,10 @@ class Needs:
             min_rounds=max(self.min_rounds, other.min_rounds),
         )
 
+    def without_what_is_granted(self, card: KnowledgeCard) -> bool:
+        """True where the card grants an extractor, and the attack is there for who has none: nobody misses it."""
+        return self.extractor == ("none",) and card.extractor != "none"
+
     def refuse(self, attack: str, card: KnowledgeCard) -> None:
         """Check a card.
 

@@ -219,26 +219,29 @@ def build_attacks(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]
 def granted(
     chosen: Mapping[str, Any], named: Sequence[str], target: str, card: KnowledgeCard, rounds_seen: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the attacks whose needs the card meets, and a line for each that it leaves out.
+    """Return the attacks whose needs the card meets, and a line for each that is missed.
 
     Raises:
         UserError: when an attack that was named needs more, or every attack does.
     """
     kept: dict[str, Any] = {}
     refusals: list[UserError] = []
+    left_out: list[str] = []
     for name, made in chosen.items():
+        needs = made.requirements_for(target)
         try:
-            needs = made.requirements_for(target)
             needs.refuse(name, replace(card, rounds_seen=rounds_seen or needs.min_rounds))
         except UserError as error:
             if name in named:
                 raise
             refusals.append(error)
+            if not needs.without_what_is_granted(card):
+                left_out.append(str(error))
         else:
             kept[name] = made
     if not kept:
         raise refusals[0]
-    return kept, [str(refusal) for refusal in refusals]
+    return kept, left_out
 
 
 def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, rounds_seen: int | None) -> None:

@@ -93,6 +93,7 @@ FITS = {
     "head-update": ("classifier",),
     "angle-update": ("angle-matrix",),
     "class-inversion": ("logits",),
+    "simulator": ("representation",),
     "paired-logits": ("public-logits",),
     "membership": (*VECTORS, "logits", "kernel", "public-logits", *NETWORKS, "classifier", "angle-matrix"),
     "likelihood-ratio": (*NETWORKS, "classifier", "angle-matrix"),

@@ -208,3 +208,18 @@ def test_an_extractor_without_its_head_leaves_only_attacks_that_do_without():
     assert set(matching) < set(granted(chosen, (), "extractor", KnowledgeCard(), None)[0])
     whole = build_attacks(attack_names("model", ()), {})
     assert set(granted(whole, (), "model", KnowledgeCard(extractor="none"), None)[0]) == set(whole)
+
+
+def test_an_attack_for_who_has_no_extractor_runs_there_and_is_not_missed_elsewhere():
+    suite = build_attacks(attack_names("representation", ()), {})
+    with_extractor = KnowledgeCard(attacker_data="same_domain")
+    without = KnowledgeCard(extractor="none", attacker_data="same_domain")
+    kept, left_out = granted(suite, (), "representation", with_extractor, None)
+    assert "decoder" in kept
+    assert "simulator" not in kept
+    assert not [line for line in left_out if "simulator" in line]
+    kept, left_out = granted(suite, (), "representation", without, None)
+    assert "simulator" in kept
+    assert [line for line in left_out if "decoder" in line]
+    with pytest.raises(UserError, match="'simulator' needs extractor=none"):
+        granted(suite, ("simulator",), "representation", with_extractor, None)

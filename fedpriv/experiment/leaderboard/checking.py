@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedpriv.attacks import ATTACKS, attacks_for, target_names
+from fedpriv.attacks.observation import Needs
 from fedpriv.methods import METHODS
 from fedpriv.scoring.judgement import FALSE_CLAIMS, MAKES
 from fedpriv.scoring.reasons import FEW_CLIENTS
@@ -187,10 +189,18 @@ def _kind(verdict: Verdict) -> str:
     )
 
 
+def _is_missed(attack: Any, entry: LeaderboardEntry) -> bool:
+    """True for an attack of the default suite that the entry's knowledge leaves a use for."""
+    if getattr(attack, "only_by_name", False):
+        return False
+    needs: Needs = attack.needs
+    return not any(needs.without_what_is_granted(one.knowledge) for one in entry.attacks)
+
+
 def _remarks(entry: LeaderboardEntry) -> Iterator[str]:
     run = {one.name for one in entry.attacks}
     usual = attacks_for(entry.target) if entry.target in target_names() else ()
-    missing = [one for one in usual if one not in run and not getattr(ATTACKS.load(one), "only_by_name", False)]
+    missing = [one for one in usual if one not in run and _is_missed(ATTACKS.load(one), entry)]
     if missing:
         yield f"not attacked by {', '.join(missing)}, which the default suite on {entry.target} uploads holds"
     for one in entry.attacks:
