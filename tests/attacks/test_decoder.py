@@ -208,3 +208,21 @@ def test_what_is_missing_is_refused(digits, extractor, known):
         invert(FAST, seen, dataclasses.replace(known, public_images=digits[0][:3]))
     with pytest.raises(UserError, match="no extractor of client 0"):
         invert(FAST, seen, dataclasses.replace(known, extractors={}))
+
+
+def test_a_gram_matrix_that_single_precision_cannot_take_apart_is_taken_apart_in_double(monkeypatch):
+    known, wanted = torch.randn(30, 4, generator=generator(0, "z")), torch.randn(30, 2, generator=generator(1, "x"))
+    inside, outside = Pairs([known], wanted.view(30, 2, 1, 1)), Pairs([known[:5]], wanted[:5].view(5, 2, 1, 1))
+    training = DecoderTraining(1, 1e-3, 4, 16)
+    usual = train_decoder(inside, outside, training, 0).readout
+    single = torch.linalg.eigh
+
+    def only_double(matrix):
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError
+        return single(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", only_double)
+    expect_close(train_decoder(inside, outside, training, 0).readout, usual)
+    with pytest.raises(UserError, match="not finite"):
+        train_decoder(Pairs([known.log()], inside.images), outside, training, 0)

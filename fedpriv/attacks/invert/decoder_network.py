@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
 _CHECK_EVERY = 20
@@ -185,13 +186,30 @@ def _fit(
 
 def _ridge(known: Tensor, wanted: Tensor, held: Tensor, unseen: Tensor) -> Tensor:
     """Return the readout ``(d, pixels)`` of the penalty that does best on the held-out pairs."""
-    values, vectors = torch.linalg.eigh(known.T @ known)
+    values, vectors = _eigenvectors(known.T @ known)
     values, moments = values.clamp_min(0)[:, None], vectors.T @ (known.T @ wanted)
     scale = values.mean().clamp_min(1e-12)
     found = [vectors @ (moments / (values + penalty * scale)) for penalty in _PENALTIES]
     errors = [float((held @ one - unseen).square().mean()) for one in found]
     best: Tensor = found[errors.index(min(errors))]
     return best
+
+
+def _eigenvectors(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues and eigenvectors, in double precision where equal ones do not come out in single.
+
+    Raises:
+        UserError: when the representations are not finite.
+    """
+    if not bool(gram.isfinite().all()):
+        raise UserError(
+            "a decoder got representations of the attacker's own images that are not finite; expected numbers"
+        )
+    try:
+        values, vectors = torch.linalg.eigh(gram)
+    except RuntimeError:  # of which its LinAlgError is one
+        values, vectors = (part.to(gram.dtype) for part in torch.linalg.eigh(gram.double()))
+    return values, vectors
 
 
 def _filled(features: Tensor, width: int) -> Tensor:

@@ -41,8 +41,8 @@ from fedpriv.wire.payloads import Classifier, Representations, find_payload
 Tick = Callable[[int], None]
 Head = Callable[[Tensor], Tensor]
 
-_BODY = DecoderTraining(400, 2e-3, 32, 256)
-"""The training of the decoder, as the attack ``decoder`` has it."""
+_BODY = DecoderTraining(2000, 2e-3, 32, 256)
+"""The training of the decoder, as the attack ``decoder`` has it, with steps enough to end by its own rule."""
 
 
 @dataclass(frozen=True)
