@@ -42,7 +42,7 @@ _REACH = 3.0
 
 @dataclass(frozen=True)
 class Answers:
-    """What was seen of a private extractor.
+    """Uploads by a private extractor, and the head that classifies them.
 
     Attributes:
         features: ``(n, d)``, or maps ``(n, c, h, w)``, of n private images.
