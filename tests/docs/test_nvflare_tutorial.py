@@ -47,7 +47,6 @@ def test_the_commands_of_the_page_find_what_it_says(tmp_path):
     told = {int(one): float(gain) for one, gain in re.findall(r"^\| (\d) \|.*\| \+([\d.]+) \[", PAGE, re.M)}
     assert rows.keys() == told.keys()
     for number, row in rows.items():
-        # Exact inverses move by tens of dB from processor to processor, and on one with the order in which sites answer
-        # (9.7 to 30.1 seen); so does an interval over few sites.
-        assert min(float(row["advantage_db"]), told[number]) > 5
+        # Exact inverses move with the processor and the order in which sites answer, and so does an interval over few sites.
+        assert min(float(row["advantage_db"]), told[number]) > 10
         assert row["method"].startswith("recorded (nvflare ")

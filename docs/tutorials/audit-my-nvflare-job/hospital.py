@@ -12,8 +12,10 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hidden = nn.Linear(64, 96)
-        self.head = nn.Linear(96, 10)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # here, as NVFlare makes the first model anew in the server's process
+            self.hidden = nn.Linear(64, 96)
+            self.head = nn.Linear(96, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of images."""

@@ -2,7 +2,6 @@
 
 import os
 
-import torch
 from hospital import Net
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import SimEnv
@@ -10,7 +9,6 @@ from nvflare.recipe import SimEnv
 import fedpriv.nvflare
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
     recipe = FedAvgRecipe(
         name="hospitals",
         model=Net(),
