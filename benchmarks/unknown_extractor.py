@@ -147,7 +147,7 @@ def main() -> None:
         )
         decoded = trained_decoder(in_parts(simulator, own.images), own.images, spread, asked.passes, asked.seed)
         found.append(decoded(sent))
-        told(f"{number + 1} simulators", torch.stack(found).mean(0))
+        told(f"simulators: {number + 1}", torch.stack(found).mean(0))
     told(
         "the client's own network",
         trained_decoder(in_parts(client, own.images), own.images, spread, asked.passes, 0)(sent),

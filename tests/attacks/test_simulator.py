@@ -131,6 +131,23 @@ def test_a_simulator_comes_to_answer_as_the_private_extractor_does(halves, uploa
     assert (answered == halves[0].labels).float().mean() > 0.7
 
 
+def test_without_classes_the_vectors_alone_are_matched(halves, upload):
+    answers = Answers(upload[0].features)
+    network = simulator_network(answers, halves[1], 0, 1)
+    before = network(halves[1].images).detach()
+    train_simulator(network, answers, halves[1], SimulatorTraining(steps=120), 0)
+    apart = [discrepancy(one, answers.features, None, None) for one in (before, network(halves[1].images))]
+    assert apart[1] < 0.2 * apart[0]
+
+
+def test_a_head_that_takes_other_vectors_is_left_aside(upload, known):
+    attack, rows = SimulatedInversion(iterations=3, simulators=2), upload[0]
+    targets = list_targets(seen(rows), "representation")[:2]
+    other = Classifier({"weight": torch.ones(10, WIDTH + 1), "bias": torch.zeros(10)})
+    without, beside = (attack(seen(rows, head), known, targets, seed=0).images for head in (None, other))
+    expect_same(without, beside)
+
+
 def test_images_are_drawn_as_often_of_each_class_as_the_client_has_it(halves):
     drawn = []
 
@@ -185,8 +202,10 @@ def test_what_is_missing_is_said(halves, upload, known):
             attack(own, knowledge, targets, seed=0)
         return str(caught.value)
 
-    few = Representations(rows.features[:5], rows.labels[:5])
-    assert "got 5 uploaded representations" in refused(few, known)
+    for few in (1, 5):
+        assert f"got {few} uploaded representations" in refused(
+            Representations(rows.features[:few], rows.labels[:few]), known
+        )
     images = Knowledge(CARD, (1, 8, 8), 10, public_images=halves[1].images[:3], public_labels=halves[1].labels[:3])
     assert "images of a client's classes; expected at least 16" in refused(rows, images)
     assert "needs labelled images" in refused(rows, Knowledge(CARD, (1, 8, 8), 10, public_images=halves[1].images))

@@ -178,7 +178,9 @@ class SimulatedInversion(Attack):
             seen = observation_of(problem.observations, target)
             head = find_payload(seen.upload, Classifier) or find_payload(seen.broadcast, Classifier)
             answers = Answers(
-                sent.features.to(problem.device), sent.labels.to(problem.device), _linear(head, problem.device)
+                sent.features.to(problem.device),
+                sent.labels.to(problem.device),
+                _linear(head, sent.features.shape[1], problem.device),
             )
             return self._train(answers, own, knowledge.n_classes, training, seed, tick)
 
@@ -242,8 +244,9 @@ def _decoded(decoder: Decoder, vectors: Tensor, extractors: Sequence[int]) -> Te
     return torch.stack([decoder(vectors, number) for number in extractors]).mean(0)
 
 
-def _linear(head: Classifier | None, device: torch.device) -> Head | None:
-    if head is None:
+def _linear(head: Classifier | None, width: int, device: torch.device) -> Head | None:
+    """Return what a head makes of representations; None for one that takes others, of a small model beside the client's."""
+    if head is None or head.state["weight"].shape[1] != width:
         return None
     weight, bias = head.state["weight"].to(device), head.state["bias"].to(device)
     return lambda features: functional.linear(features, weight, bias)

@@ -119,8 +119,31 @@ class SimulatorNetwork(nn.Module):
         return found.relu() if self.rectified else found
 
 
+def known_rows(answers: Answers, own: Samples) -> Tensor:
+    """Return the positions of uploaded rows that can be matched: of classes that the attacker has images of.
+
+    Raises:
+        UserError: when there are fewer than eight.
+    """
+    device = own.images.device
+    known = torch.arange(len(answers.features), device=device)
+    if answers.labels is not None:
+        known = known[torch.isin(answers.labels.to(device), own.labels.to(device))]
+    if len(known) < LEAST_ROWS:
+        raise UserError(
+            f"a simulator of an extractor got {len(known)} uploaded representations of classes that the attacker has images "
+            f"of; expected at least {LEAST_ROWS}"
+        )
+    return known
+
+
 def simulator_network(answers: Answers, own: Samples, seed: int, number: int) -> SimulatorNetwork:
-    """Return the untrained simulator of a number, on the device of the attacker's images; pooled where it is odd."""
+    """Return the untrained simulator of a number, on the device of the attacker's images; pooled where it is odd.
+
+    Raises:
+        UserError: as :func:`known_rows`.
+    """
+    known_rows(answers, own)
     channels, height, side = (int(size) for size in own.images.shape[1:])
     with global_seed(derive_seed(seed, "simulator", number)):
         network = SimulatorNetwork((channels, height, side), answers.features.cpu(), pooled=number % 2 == 1)
@@ -154,15 +177,10 @@ def train_simulator(
     device = own.images.device
     rows = answers.features.to(device)
     labels = None if answers.labels is None else answers.labels.to(device)
-    known = torch.arange(len(rows), device=device)
-    if labels is not None:
-        known = torch.isin(labels, own.labels.to(device)).nonzero().flatten()
-    if len(known) < LEAST_ROWS:
-        raise UserError(
-            f"a simulator of an extractor got {len(known)} uploaded representations of classes that the attacker has images "
-            f"of; expected at least {LEAST_ROWS}"
-        )
-    draw = _Draws(own.labels.to(device), None if labels is None else labels[known], training.batch_size, seed)
+    known = known_rows(answers, own)
+    draw = _Draws(
+        len(known), own.labels.to(device), None if labels is None else labels[known], training.batch_size, seed
+    )
     flat = rows[known].flatten(1)
     centre, spread = flat.mean(0), flat.std(0)
     spread = spread.clamp_min(0.05 * float(flat.std().clamp_min(1e-12)))
@@ -189,9 +207,9 @@ def train_simulator(
 class _Draws:
     """Draws of uploaded rows and of the attacker's images, in equal proportions of classes where those are known."""
 
-    def __init__(self, own: Tensor, labels: Tensor | None, batch_size: int, seed: int) -> None:
+    def __init__(self, number: int, own: Tensor, labels: Tensor | None, batch_size: int, seed: int) -> None:
         self._rng = generator(seed, "simulator draws")
-        self._number = len(own) if labels is None else len(labels)
+        self._number = number
         self._batch_size, self._labels, self._own = batch_size, labels, own
         self._places = {} if labels is None else {int(c): (own == c).nonzero().flatten() for c in labels.unique()}
 
