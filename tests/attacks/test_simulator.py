@@ -135,7 +135,7 @@ def test_without_classes_the_vectors_alone_are_matched(halves, upload):
     answers = Answers(upload[0].features)
     network = simulator_network(answers, halves[1], 0, 1)
     before = network(halves[1].images).detach()
-    train_simulator(network, answers, halves[1], SimulatorTraining(steps=120), 0)
+    train_simulator(network, answers, halves[1], SimulatorTraining(steps=250), 0)
     apart = [discrepancy(one, answers.features, None, None) for one in (before, network(halves[1].images))]
     assert apart[1] < 0.2 * apart[0]
 
