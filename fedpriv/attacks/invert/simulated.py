@@ -245,7 +245,7 @@ def _decoded(decoder: Decoder, vectors: Tensor, extractors: Sequence[int]) -> Te
 
 
 def _linear(head: Classifier | None, width: int, device: torch.device) -> Head | None:
-    """Return what a head makes of representations; None for one that takes others, of a small model beside the client's."""
+    """Return a head as a function of representations; None for one of another width (that of a small model)."""
     if head is None or head.state["weight"].shape[1] != width:
         return None
     weight, bias = head.state["weight"].to(device), head.state["bias"].to(device)
