@@ -18,6 +18,7 @@ ATTACKS = Registry(
         "unmix-prior": "fedpriv.attacks.recover.unmixing_once:PriorUnmixing",
         "unmix-label": "fedpriv.attacks.recover.unmixing_once:LabelUnmixing",
         "average": "fedpriv.attacks.recover.averaging:AveragedInversion",
+        "all-rounds": "fedpriv.attacks.recover.all_rounds:AllRoundsInversion",
         "difference": "fedpriv.attacks.recover.differencing:Differencing",
         "linear-layer": "fedpriv.attacks.gradients.linear_layer:LinearLayer",
         "dlg": "fedpriv.attacks.gradients.dlg:DeepLeakage",

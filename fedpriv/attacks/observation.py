@@ -88,6 +88,10 @@ Statistics = Mapping[str, tuple[Tensor, Tensor]]
 """Name of a batch norm -> mean ``(C,)`` and biased variance ``(C,)`` of what goes into it."""
 
 
+Rehearsal = Callable[[Tensor, int], Tensor]
+"""(rows ``(n, d)`` that an extractor gives, a seed) -> ``(n, d)`` that a client would have uploaded in their place."""
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """A knowledge card together with the things it grants.
@@ -98,6 +102,7 @@ class Knowledge:
         n_classes: number of classes C; public.
         extractors: client -> differentiable map from images ``(n, c, h, w)`` in [0, 1] to representations ``(n, d)``,
             in evaluation mode; empty unless the card grants white-box access.
+        earlier: (round, client) -> its extractor as it was behind an earlier upload, for attacks that read several rounds.
         heads: client -> weight ``(C, d)`` and bias ``(C,)`` of its private head, of the same moment as its extractor, where
             the card grants white-box access and the attack is on an upload that a private head had a part in.
         model: the shared architecture for gradient matching (weights are loaded from a broadcast); None where clients
@@ -105,6 +110,8 @@ class Knowledge:
         batch: what the protocol says of local steps: of clients that differ, the most steps and images; or None.
         batches: client -> facts of its own local steps, where the card gives them; see :meth:`facts_of`.
         loss: what the protocol tells of the loss behind uploaded weights in the attacked round; public, and no grant.
+        defended: (round, client) -> what its defenses of the upload make of rows in the place of those that it uploaded;
+            public, and no grant. Nothing for uploads that no defense changed, or not row by row.
         statistics: (round, client) -> statistics before every batch norm of the uploaded network, where the card grants
             them and there are any: of the batch of the one step, or the client's running ones after the round.
         labels: (round, client) -> labels of the batch ``(n,)``, where the card gives them.
@@ -116,11 +123,13 @@ class Knowledge:
     image_shape: tuple[int, int, int]
     n_classes: int
     extractors: Mapping[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    earlier: Mapping[tuple[int, int], Callable[[Tensor], Tensor]] = field(default_factory=dict)
     heads: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     model: nn.Module | None = None
     batch: BatchFacts | None = None
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     loss: PublicLoss = PublicLoss()
+    defended: Mapping[tuple[int, int], Rehearsal] = field(default_factory=dict)
     statistics: Mapping[tuple[int, int], Statistics] = field(default_factory=dict)
     labels: Mapping[tuple[int, int], Tensor] = field(default_factory=dict)
     public_images: Tensor | None = None
@@ -135,7 +144,8 @@ class Knowledge:
 class Needs:
     """Grants that an attack cannot do without. Each entry lists the values of the card that satisfy it; empty means any.
 
-    ``min_rounds`` is how many rounds of uploads it takes; an attack that uses one round has 1.
+    ``min_rounds`` is how many rounds of uploads it takes; an attack that uses one round has 1. ``every_extractor`` says that
+    it takes the extractor behind each of these uploads, not behind the last alone.
     """
 
     extractor: tuple[ExtractorAccess, ...] = ()
@@ -143,6 +153,7 @@ class Needs:
     batch: bool = False
     attacker_data: tuple[DataAccess, ...] = ()
     min_rounds: int = 1
+    every_extractor: bool = False
 
     def together(self, other: Needs) -> Needs:
         """Return the needs of an attack of two parts."""
@@ -156,6 +167,7 @@ class Needs:
             batch=self.batch or other.batch,
             attacker_data=both(self.attacker_data, other.attacker_data),
             min_rounds=max(self.min_rounds, other.min_rounds),
+            every_extractor=self.every_extractor or other.every_extractor,
         )
 
     def without_what_is_granted(self, card: KnowledgeCard) -> bool:

@@ -57,6 +57,7 @@ def gather(
     unit: Unit = "upload",
     select: Callable[[Sequence[Observation], Sequence[TargetId]], Sequence[TargetId]] | None = None,
     trained: Trained | None = None,
+    every_extractor: bool = False,
 ) -> Evidence:
     """Collect what a semi-honest server holds after a complete run, and draw targets.
 
@@ -72,6 +73,7 @@ def gather(
             whole clients, so that each recovered class can be told apart from the client's others.
         select: of an attack that not every upload holds something for: the targets that do, by what the server saw.
         trained: what attackers on this run have trained and loaded so far; None begins anew.
+        every_extractor: whether extractors behind the earlier uploads that are seen are handed over too.
     """
     if kind not in federation.uploads:
         sent = ", ".join(federation.uploads) or "nothing"
@@ -105,7 +107,9 @@ def gather(
         among = None if select is None else partial(select, observations)
         targets = choose_targets(newest, kind, n_targets, seed, among)
     clients = {target.client for target in targets}
-    knowledge = build_knowledge(run, federation, kind, card, last, clients, observations, seed, trained or Trained())
+    knowledge = build_knowledge(
+        run, federation, kind, card, last, clients, observations, seed, trained or Trained(), every_extractor
+    )
     return Evidence(observations, permuted, knowledge, targets)
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from fedpriv.attacks.invert.shadow import ShadowModel, ShadowTraining, shadow_extractor, shadow_model
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Rehearsal
 from fedpriv.attacks.trained import Same, Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.client_states import state_behind, step_sizes
 from fedpriv.evidence.foreign import foreign_images, refuse_foreign
 from fedpriv.evidence.norm_statistics import batch_norms, running_statistics
+from fedpriv.evidence.rehearsal import changes_rows, rehearsed
 from fedpriv.evidence.traces import Granted, granted
 from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation
@@ -41,8 +43,12 @@ def build_knowledge(
     observations: Sequence[Observation] = (),
     seed: int = 0,
     trained: Trained | None = None,
+    every_extractor: bool = False,
 ) -> Knowledge:
-    """Hand over what a card grants about the attacked clients and round, and nothing else."""
+    """Hand over what a card grants about the attacked clients and round, and nothing else.
+
+    With ``every_extractor``, extractors behind the earlier uploads among the observations too, as far as the run keeps them.
+    """
     if card.attacker_data == "other_domain":
         refuse_foreign(card, run.config)
     if card.attacker_data == "same_domain" and federation.attacker is None:
@@ -64,11 +70,13 @@ def build_knowledge(
         image_shape=first.blueprint.image_shape,
         n_classes=first.n_classes,
         extractors={k: asked.extractor(k) for k in sorted(clients)} if card.extractor != "none" and not weighty else {},
+        earlier=asked.earlier_extractors(clients) if every_extractor else {},
         heads={k: asked.head(k) for k in sorted(clients)} if card.extractor == "white_box" and private else {},
         model=model,
         batch=_protocol(federation) if card.batch else None,
         batches=own.batches,
         loss=_public_loss(federation, round_),
+        defended=asked.defended(),
         statistics={(round_, k): running_statistics(run, model, kind, k, round_) for k in sorted(clients)}
         if model is not None and card.batch_norm == "running" and batch_norms(model)
         else own.statistics,
@@ -112,6 +120,40 @@ class _Grants:
             return self._fitted("shadow extractor", shadow_extractor, client)
         key = ("extractor", self.kind, self.round, client, self.card.extractor, self.card.batch_norm)
         return self.kept.get(key, lambda: self._load(client))
+
+    def earlier_extractors(self, clients: set[int]) -> dict[tuple[int, int], Callable[[Tensor], Tensor]]:
+        """Return (round, client) -> extractor behind an upload before the attacked one, of the rounds that the run keeps.
+
+        Raises:
+            UserError: when it keeps none of the rounds seen before.
+        """
+        seen = sorted({(one.round, one.client) for one in self.observations if one.round < self.round})
+        kept = self.run.checkpointed_rounds()
+        if not any(round_ in kept for round_, _ in seen):
+            rounds = sorted({round_ for round_, _ in seen}) or [max(self.round - 1, 1)]
+            raise UserError(
+                f"{self.run.path}: an attack on all rounds together needs the extractors behind earlier uploads, and the "
+                f"run keeps none; train with {argument('keep', rounds[-1])}, once for each round that is to count"
+            )
+        return {
+            (round_, k): replace(self, round=round_).extractor(k)
+            for round_, k in seen
+            if round_ in kept and k in clients
+        }
+
+    def defended(self) -> dict[tuple[int, int], Rehearsal]:
+        """Return (round, client) -> the defenses of an upload, for rows of the attacker's own."""
+        pipeline, n_classes = self.federation.pipeline, self.federation.clients[0].n_classes
+        if not changes_rows(pipeline, self.kind):
+            return {}
+        found: dict[tuple[int, int], Rehearsal] = {}
+        for seen in self.observations:
+            where = (seen.round, seen.client)
+            make = partial(rehearsed, pipeline, seen, self.kind, n_classes, self.run.config.rounds)
+            one = self.kept.get(("rehearsed", self.kind, *where), make)
+            if one is not None:
+                found[where] = one
+        return found
 
     def head(self, client: int) -> tuple[Tensor, Tensor]:
         """Return weight ``(C, d)`` and bias ``(C,)`` of a client's own head."""

@@ -71,6 +71,7 @@ class AttackContext:
                 unit=job.attack.unit,
                 select=job.attack.select,
                 trained=self.trained,
+                every_extractor=job.attack.needs.every_extractor,
             )
         return self.evidence[key]
 

@@ -5,6 +5,9 @@ min sum_k ||D_k(g_k(a)) - a||^2, where the D_k share all but their input layers.
 answers to queries are enough. A mean of several images' representations asks for their mean image, which the linear part
 of D_k gives.
 
+Where clients defend what they upload, D_k learns from g_k(a) as the same defenses would have sent it, drawn anew: so it
+learns how much of an image is left behind noise, and takes none of the noise for an image.
+
 Source: Dosovitskiy and Brox, "Inverting visual representations with convolutional networks" (CVPR 2016).
 """
 
@@ -22,7 +25,7 @@ from fedpriv.attacks.contract import Attack, AttackProblem, Objective
 from fedpriv.attacks.invert.decoder_network import Decoder, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, refined, worth
 from fedpriv.attacks.invert.vector_distance import vector_distance
-from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction
+from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction, Rehearsal
 from fedpriv.attacks.optim.fitting import Fitted
 from fedpriv.attacks.read.extractors import require_extractors
 from fedpriv.attacks.read.target_features import target_feature
@@ -47,6 +50,9 @@ _WORTHLESS = 0.05
 _HELD_OUT = 10
 """Every so manieth image is held out of the training."""
 
+_TIMES, _DRAWN_ROWS = 8, 4000
+"""Times that an image is shown behind a defense that draws, at most, and rows of a client from which there are fewer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderInversion(Attack):
@@ -56,10 +62,11 @@ class DecoderInversion(Attack):
 
     Attributes:
         refine: steps of fitting the decoded pixels to the vector afterwards, which needs gradients through the extractor.
-            ``auto``: 300 where the client's own extractor is granted and the upload says that the vector is of one image,
-            else none: a mean of several is decoded into their mean image, from which a fit to one image leads away. What a
-            fit is worth depends on the extractor: how far to go towards the fitted image is learned on held-out images of
-            the attacker's own, for each client.
+            ``auto``: ``refine_steps`` where the client's own extractor is granted and the upload says that the vector is of
+            one image, else none: a mean of several is decoded into their mean image, from which a fit to one image leads
+            away. What a fit is worth depends on the extractor: how far to go towards the fitted image is learned on held-out
+            images of the attacker's own, for each client.
+        refine_steps: of ``auto``.
         restarts: decoders; of each target the image whose representation is nearest to the upload is kept.
         iterations: most training steps of a decoder.
         learning_rate: Adam's step size.
@@ -68,9 +75,12 @@ class DecoderInversion(Attack):
         refine_over: what is moved in fitting: ``pixels``, or a copy of the decoder's ``weights`` with its code for each
             target.
         refine_rate: Adam's first step size in fitting; None for 0.02 over pixels and 2e-3 over weights.
+        defenses: of the upload: ``learned`` with, where the protocol says them; or ``ignored``, as by an attacker who does
+            not know of them.
     """
 
     refine: Literal["auto"] | Annotated[int, Ge(0)] = "auto"
+    refine_steps: Annotated[int, Ge(1)] = REFINED
     restarts: Annotated[int, Ge(1)] = 1
     iterations: Annotated[int, Ge(1)] = 400
     learning_rate: Annotated[float, Gt(0)] = 2e-3
@@ -78,10 +88,11 @@ class DecoderInversion(Attack):
     width: Annotated[int, Ge(16)] = 256
     refine_over: Over = "pixels"
     refine_rate: Annotated[float, Gt(0)] | None = None
+    defenses: Literal["learned", "ignored"] = "learned"
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
-    version = 3
+    version = 4
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"
@@ -150,7 +161,9 @@ class DecoderInversion(Attack):
         extractors = problem.knowledge.extractors
         clients, seed = tuple(sorted(extractors)), derive_seed(problem.seed, "decoder", again)
         training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.width)
+        defended = self._defended(problem, clients)
         key = ("decoder", training, seed, clients, *(Same(extractors[k]) for k in clients), Same(own), problem.device)
+        key = (*key, *(Same(one) for one in defended))
 
         def tick(done: int) -> None:
             if problem.progress is not None:
@@ -158,9 +171,15 @@ class DecoderInversion(Attack):
 
         def train() -> Decoder:
             inside, outside = pairs([extractors[k] for k in clients], own.to(problem.device), seed)
+            inside = through_defenses(inside, defended, derive_seed(seed, "defended"))
+            outside = through_defenses(outside, defended, derive_seed(seed, "defended, held out"))
             return train_decoder(inside, outside, training, seed, tick)
 
         return clients, problem.trained.get(key, train)
+
+    def _defended(self, problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
+        """Return the defenses of each client's upload, None for those without any, or to be ignored."""
+        return [None] * len(clients) if self.defenses == "ignored" else defenses_of(problem, clients)
 
     def _shares(self, problem: AttackProblem, own: Tensor, again: int) -> Tensor:
         """Return the share ``(T,)`` in [0, 1] of the way from each target's decoded image to the fitted one; 0 fits none."""
@@ -178,18 +197,21 @@ class DecoderInversion(Attack):
         clients, decoder = self._trained(problem, own, again)
         extractor, place = problem.knowledge.extractors[client], clients.index(client)
         seed = derive_seed(problem.seed, "decoder", again)
+        defended = self._defended(problem, [client])[0]
 
         def learn() -> float:
             known = divided(Pairs([], own.to(problem.device)), seed)[1].images[:_TRIED]
             with torch.no_grad():
                 vectors = extractor(known)
+                vectors = vectors if defended is None else defended(vectors, derive_seed(seed, "worth"))
             start = Start(decoder(vectors, place), decoder, [place] * len(known))
             aims = Aims(problem.knowledge, vectors, torch.full((len(known),), client))
-            fitted = refined(start, aims, REFINED, self.refine_over, self.refine_rate).images
+            fitted = refined(start, aims, self.refine_steps, self.refine_over, self.refine_rate).images
             found = worth(start.images, fitted, known)
             return found if found >= _WORTHLESS else 0.0
 
-        key = ("worth", self.refine_over, self.refine_rate, seed, Same(decoder), Same(extractor), Same(own))
+        fitting = (self.refine_steps, self.refine_over, self.refine_rate)
+        key = ("worth", *fitting, seed, Same(decoder), Same(extractor), Same(own), Same(defended))
         return problem.trained.get(key, learn)
 
     def _finish(self, start: Start, aims: Aims, shares: Tensor) -> Fitted:
@@ -202,12 +224,19 @@ class DecoderInversion(Attack):
         places = shares.nonzero().flatten()
         if not len(places):
             return Fitted(images, objective, settled, 0)
-        steps, there = REFINED if self.refine == "auto" else self.refine, places.to(images.device)
+        steps, there = self.refine_steps if self.refine == "auto" else self.refine, places.to(images.device)
         found = refined(start.of(places), aims.of(places), steps, self.refine_over, self.refine_rate)
         weights = shares[places].to(images.device).view(-1, 1, 1, 1)
         images = images.index_copy(0, there, torch.lerp(images[there], found.images, weights))
         settled = settled.index_copy(0, there, settled[there] | found.converged)
         return Fitted(images, aims.distances(images), settled, found.iterations)
+
+
+def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
+    """Return what clients' defenses make of rows in the attacked round, None for clients of whom nothing is known."""
+    rounds = {target.client: target.round for target in problem.targets}
+    last = max(rounds.values())
+    return [problem.knowledge.defended.get((rounds.get(client, last), client)) for client in clients]
 
 
 def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int) -> tuple[Pairs, Pairs]:
@@ -221,6 +250,26 @@ def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed
     with torch.no_grad():
         features = [torch.cat([extractor(batch) for batch in images.split(256)]) for extractor in extractors]
     return divided(Pairs(features, images), seed)
+
+
+def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: int) -> Pairs:
+    """Return pairs whose representations went through the clients' defenses, several times where these draw.
+
+    Args:
+        known: pairs of K extractors.
+        defended: K defenses, or None where an extractor's representations are sent as they are.
+        seed: of the draws.
+    """
+    if all(one is None for one in defended) or not len(known.images):
+        return known
+    times = max(1, min(_TIMES, _DRAWN_ROWS // len(known.images)))
+    drawn = []
+    for place, (rows, defend) in enumerate(zip(known.features, defended, strict=True)):
+        own = [derive_seed(seed, place, time) for time in range(times)]
+        drawn.append([rows] * times if defend is None else [defend(rows, one) for one in own])
+    if all(torch.equal(of_one[0], other) for of_one in drawn for other in of_one[1:]):
+        return Pairs([of_one[0] for of_one in drawn], known.images)
+    return Pairs([torch.cat(of_one) for of_one in drawn], torch.cat([known.images] * times))
 
 
 def divided(known: Pairs, seed: int) -> tuple[Pairs, Pairs]:

@@ -26,6 +26,9 @@ from fedpriv.util.seeds import derive_seed, generator, global_seed
 _CHECK_EVERY = 20
 """Steps between two looks at the held-out pairs."""
 
+_WIDEST, _ITERATIONS = 1024, 2
+"""Numbers of a representation that a decoder reads, and products by which the subspace of a wider one is found."""
+
 _PENALTIES = tuple(10.0**power for power in (-4, -3, -2, -1, 0, 1))
 """Ridge penalties that are tried, in units of the mean eigenvalue of the second moments."""
 
@@ -93,9 +96,10 @@ class Decoder:
 
     Attributes:
         network: entries and body.
-        readout: ``(K, d, pixels)``.
+        readout: ``(K, m, pixels)`` of codes.
         mean_image: ``(pixels,)``.
         mean, spread: ``(K, 1, d)`` of the training representations.
+        basis: ``(K, d, m)`` of the leading directions of wide representations; None where codes are all d numbers.
         image_shape: (channels, height, width).
         held_out_error: mean squared error on the held-out pairs, on [0, 1].
         settled: whether training ended by its own rule before the steps were used up.
@@ -107,16 +111,22 @@ class Decoder:
     mean_image: Tensor
     mean: Tensor
     spread: Tensor
+    basis: Tensor | None
     image_shape: tuple[int, int, int]
     held_out_error: float
     settled: bool
     steps: int
 
+    def code(self, features: Tensor, which: slice | Tensor) -> Tensor:
+        """Return codes ``(K, n, m)`` of representations ``(K, n, d_k)`` or ``(n, d_k)`` by the extractors ``which``."""
+        scaled = (_filled(features, self.mean.shape[2]) - self.mean[which]) / self.spread[which]
+        return scaled if self.basis is None else scaled @ self.basis[which]
+
     def __call__(self, features: Tensor, extractor: int) -> Tensor:
         """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d_k)`` by the k-th extractor."""
         which = slice(extractor, extractor + 1)
         with torch.no_grad():
-            scaled = (_filled(features, self.mean.shape[2])[None] - self.mean[which]) / self.spread[which]
+            scaled = self.code(features[None], which)
             flat = self.mean_image + scaled @ self.readout[which] + self.network(scaled, which)
         images: Tensor = flat[0].clamp(0, 1).reshape(-1, *self.image_shape)
         return images
@@ -140,6 +150,9 @@ def train_decoder(
     # A representation may be dead in some coordinates on all of the attacker's images, but alive on the target.
     spread = spread.clamp_min(0.1 * spread.mean(2, keepdim=True).clamp_min(1e-6))
     known, held = (known - mean) / spread, (held - mean) / spread
+    basis = _leading(known, generator(seed, "leading")) if width > _WIDEST else None
+    if basis is not None:
+        known, held, width = known @ basis, held @ basis, basis.shape[2]
     mean_image = inside.images.flatten(1).mean(0)
     wanted, unseen = (pairs.images.flatten(1) - mean_image for pairs in (inside, outside))
     readout = torch.stack([_ridge(z, wanted, h, unseen) for z, h in zip(known, held, strict=True)])
@@ -149,7 +162,22 @@ def train_decoder(
     lowest, settled, steps = _fit(network, known, left, held, left_unseen, training, generator(seed, "pairs"), tick)
     channels, height, width_ = inside.images.shape[1:]
     shape = (int(channels), int(height), int(width_))
-    return Decoder(network.requires_grad_(False), readout, mean_image, mean, spread, shape, lowest, settled, steps)
+    found = network.requires_grad_(False)
+    return Decoder(found, readout, mean_image, mean, spread, basis, shape, lowest, settled, steps)
+
+
+def _leading(known: Tensor, rng: torch.Generator) -> Tensor:
+    """Return orthogonal directions ``(K, d, m)`` in which representations ``(K, n, d)`` vary most, of one length.
+
+    By subspace iteration. Their length makes the mean variance along them one at most.
+    """
+    several, rows, width = known.shape
+    number = min(_WIDEST, rows)
+    found = torch.randn(several, width, number, generator=rng).to(known)
+    for _ in range(_ITERATIONS):
+        found = torch.linalg.qr(known.mT @ (known @ found)).Q
+    directions: Tensor = found * math.sqrt(number / width)
+    return directions
 
 
 def _fit(
@@ -213,4 +241,4 @@ def _eigenvectors(gram: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _filled(features: Tensor, width: int) -> Tensor:
-    return functional.pad(features, (0, width - features.shape[1]))
+    return functional.pad(features, (0, width - features.shape[-1]))

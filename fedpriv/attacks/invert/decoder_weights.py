@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedpriv.attacks.invert.decoder_network import Decoder
 from fedpriv.attacks.priors.variation import total_variation
@@ -30,8 +29,7 @@ class DecoderWeights:
 
     def __init__(self, decoder: Decoder, features: Tensor, extractors: Sequence[int]) -> None:
         which = torch.tensor(list(extractors), device=features.device)
-        wide = functional.pad(features, (0, decoder.mean.shape[2] - features.shape[1]))
-        code = ((wide[:, None] - decoder.mean[which]) / decoder.spread[which]).detach()
+        code = decoder.code(features[:, None], which).detach()
         first, last = decoder.network.layers
         rows = len(features)
 

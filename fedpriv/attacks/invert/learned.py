@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from fedpriv.attacks.contract import Attack, AttackProblem, Objective
-from fedpriv.attacks.invert.decoder import DecoderInversion, divided
+from fedpriv.attacks.invert.decoder import DecoderInversion, defenses_of, divided
 from fedpriv.attacks.invert.decoder_network import Pairs
 from fedpriv.attacks.invert.inversion import FITS, Fitting
 from fedpriv.attacks.invert.joint import JointInversion, uploaded_count
@@ -176,6 +176,7 @@ class LearnedInversion(Fitting, Attack):
     def _worth(self, problem: AttackProblem, client: int, denoiser: Denoiser) -> float:
         """Return the share of the way from decoded to fitted images, learned once on images held out of the decoder."""
         own, extractor = problem.knowledge.public_images, problem.knowledge.extractors[client]
+        defended = defenses_of(problem, [client])[0]
         assert own is not None  # the denoiser was trained on them
 
         def learn() -> float:
@@ -183,14 +184,18 @@ class LearnedInversion(Fitting, Attack):
                 divided(Pairs([], own), derive_seed(problem.seed, "decoder", 0))[1].images[:_TRIED].to(problem.device)
             )
             with torch.no_grad():
-                upload = Representations(extractor(known).cpu(), torch.zeros(len(known), dtype=torch.long))
-            seen = (Observation(0, client, (upload,), ()),)
+                vectors = extractor(known)
+                vectors = vectors if defended is None else defended(vectors, derive_seed(problem.seed, "learned worth"))
+            upload = Representations(vectors.cpu(), torch.zeros(len(known), dtype=torch.long))
+            seen = (Observation(problem.targets[0].round, client, (upload,), ()),)
             trial = replace(problem, observations=seen, targets=list_targets(seen, upload.kind), progress=None)
             decoded = self._decoded(trial)
             fitted = self._solve(trial, decoded, denoiser).images
             return worth(decoded, fitted, known[:, None])
 
-        return problem.trained.get(("learned worth", self, problem.seed, Same(extractor), Same(own)), learn)
+        return problem.trained.get(
+            ("learned worth", self, problem.seed, Same(extractor), Same(own), Same(defended)), learn
+        )
 
 
 def _between(problem: AttackProblem, begin: Tensor, solved: Reconstruction, shares: Tensor) -> Reconstruction:

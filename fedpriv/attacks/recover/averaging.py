@@ -96,21 +96,22 @@ def average_rows(
     observations: Sequence[Observation], newest: Observation, family: Family = "auto", missing: bool = False
 ) -> Averaged:
     """Return the rows of the newest upload averaged over rounds; arguments as of :func:`averaged_upload`."""
-    held = _rows(newest)
+    held = uploaded_rows(newest, AveragedInversion.name)
     own = [seen for seen in rounds_of(observations, newest.client) if seen.round <= newest.round]
-    versions = [found for seen in own if (found := _same_rows(seen.upload, held)) is not None]
+    versions = [found for seen in own if (found := same_rows(seen.upload, held)) is not None]
     stacked = torch.stack(versions)
     return average(stacked, (stacked != 0).any(1) if missing else None, family)
 
 
-def _rows(seen: Observation) -> Rows:
+def uploaded_rows(seen: Observation, attack: str) -> Rows:
+    """Return the representations or prototypes that an upload holds, or refuse in the name of an attack."""
     found = find_payload(seen.upload, Representations) or find_payload(seen.upload, Prototypes)
     if found is not None:
         return found
-    raise UserError(f"attack 'average': {upload_holds(seen)}; expected representation or prototype")
+    raise UserError(f"attack {attack!r}: {upload_holds(seen)}; expected representation or prototype")
 
 
-def _same_rows(upload: Message, newest: Rows) -> Tensor | None:
+def same_rows(upload: Message, newest: Rows) -> Tensor | None:
     """Return another round's versions ``(n, d)`` of the newest rows, in their order; None where they are not all there."""
     if isinstance(newest, Representations):
         raw = find_payload(upload, Representations)

@@ -97,9 +97,7 @@ class RecoverThenInvert(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover and invert."""
         found = self.recover(problem)
-        inverted = self.inverter(problem.knowledge).run(
-            replace(problem, observations=found.uploads, targets=found.places)
-        )
+        inverted = self.inverter(problem.knowledge).run(_behind(problem, found))
         labels, converged = inverted.labels, inverted.converged
         if found.labels is not None:
             labels = found.labels.to(labels)[:, None].expand_as(labels)
@@ -118,9 +116,13 @@ class RecoverThenInvert(Attack):
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the inversion's, against the vectors recovered from the uploads."""
         found = self.recover(problem)
-        return self.inverter(problem.knowledge).objective(
-            replace(problem, observations=found.uploads, targets=found.places)
-        )
+        return self.inverter(problem.knowledge).objective(_behind(problem, found))
+
+
+def _behind(problem: AttackProblem, found: Recovered) -> AttackProblem:
+    """Return the problem of the inversion: the vectors that were found, which no defense has changed any more."""
+    knowledge = replace(problem.knowledge, defended={})
+    return replace(problem, knowledge=knowledge, observations=found.uploads, targets=found.places)
 
 
 def as_uploads(found: Sequence[Tensor], targets: Sequence[TargetId]) -> tuple[Observation, ...]:
