@@ -6,8 +6,8 @@ that has moved on. So one image has to answer T times:
     min_x sum_t ||g_t(x) - r_t||^2 / s_t^2,    s_t the length of representations by g_t,
 
 which is one inversion of the vector (r_1 / s_1, .., r_T / s_T) behind x -> (g_1(x) / s_1, .., g_T(x) / s_T). What one
-extractor has forgotten an earlier one may tell, noise that is drawn anew each round averages out, and blocks that are sent in
-turn complete each other, without any assumption on how extractors move. Every inversion of vectors is used as it is; a
+extractor has forgotten an earlier one may tell, noise that is drawn anew each round averages out, and blocks that are sent
+in turn complete each other, without any assumption on how extractors move. Every inversion of vectors is used as it is; a
 decoder learns through the defenses of every round.
 
 Derived here. Averaging rows first (:mod:`fedpriv.attacks.recover.averaging`) needs the last extractor alone, and pays for it
