@@ -10,6 +10,12 @@ import rich_click as click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _rounds(context: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the numbers of rounds, or ``all`` among them."""
+    return tuple(text if text == "all" else click.INT(text, param, context) for text in given)
+
+
 DATA_OPTIONS = (
     click.option("--dataset", default="fashion", show_default=True, help="A name of: fedpriv list datasets."),
     click.option("--data-dir", type=click.Path(path_type=Path), help="Folder that holds the data set."),
@@ -122,7 +128,11 @@ TRAINING_OPTIONS = (
         help="Every N rounds estimate smoothness, gradient variance and classifier divergence (default: never).",
     ),
     click.option(
-        "--keep", multiple=True, type=int, metavar="ROUND", help="Keep this round's checkpoint and uploads for good."
+        "--keep",
+        multiple=True,
+        callback=_rounds,
+        metavar="ROUND",
+        help="Keep this round's checkpoint and uploads for good; all keeps every round's.",
     ),
 )
 

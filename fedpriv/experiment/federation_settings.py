@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError, unknown_name
@@ -14,6 +14,10 @@ from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
     from fedpriv.federation.run_directory import EngineChoice, RunConfig
+
+
+EVERY_ROUND = "all"
+"""In the place of the rounds whose checkpoints are kept: every one."""
 
 
 class FederationSettings(TypedDict, total=False):
@@ -61,7 +65,7 @@ class FederationSettings(TypedDict, total=False):
         evaluate_every: rounds between evaluations of all clients (default 1); the last round and those of ``keep`` are
             evaluated too.
         convergence: estimate the constants of FedRE's convergence proof in every so many rounds (default 0: never).
-        keep: rounds whose checkpoints and uploads are kept for good.
+        keep: rounds whose checkpoints and uploads are kept for good; ``all`` keeps every round.
     """
 
     dataset: str
@@ -102,7 +106,7 @@ class FederationSettings(TypedDict, total=False):
     checkpoint_every: int
     evaluate_every: int
     convergence: int
-    keep: Sequence[int]
+    keep: Sequence[int] | Literal["all"]
 
 
 DIVISION_SETTINGS = (
@@ -175,8 +179,7 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
     if flags.get("data_dir") is not None:
         values["data_dir"] = os.path.realpath(os.path.expanduser(given_path(argument("data_dir"), flags["data_dir"])))
     values |= {name: flags[name] for name in ("checkpoint_every", "evaluate_every", "convergence") if name in flags}
-    keep = flags.get("keep", ())
-    values["keep"] = tuple(keep) if isinstance(keep, (list, tuple, set, frozenset, range)) else keep
+    values["keep"] = _kept(flags.get("keep", ()), values.get("rounds", RunConfig.rounds))
     values["defenses"] = tuple(plain(parse_choice(text)) for text in texts("defense", flags.get("defense", ())))
     partition = {"partition": "name"} | {name: name for name in DIVISION_SETTINGS}
     values["partition"] = {name: flags[flag] for flag, name in partition.items() if flag in flags}
@@ -195,6 +198,15 @@ def run_config(method: str, flags: Mapping[str, Any], seed: int) -> RunConfig:
             told = f"federation flags: keep: input should be a round from 1 to {config.rounds}, got {number}"
             raise UserError(told, keys=("keep",))
     return config
+
+
+def _kept(keep: Any, rounds: Any) -> Any:
+    """Return the rounds to keep as the configuration has them; every round for ``all``."""
+    several = (keep,) if isinstance(keep, str) else keep
+    if not isinstance(several, (list, tuple, set, frozenset, range)):
+        return keep
+    every = any(isinstance(one, str) and one == EVERY_ROUND for one in several)
+    return tuple(range(1, rounds + 1)) if every and isinstance(rounds, int) else tuple(several)
 
 
 def sets_images_aside(settings: Mapping[str, Any] | RunConfig) -> bool:

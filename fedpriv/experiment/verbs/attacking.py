@@ -17,6 +17,7 @@ from fedpriv.experiment.crew import crew
 from fedpriv.experiment.devices import read_devices
 from fedpriv.experiment.execution import AttackContext, attack_all, collected, open_ground, without_points
 from fedpriv.experiment.federation_settings import (
+    EVERY_ROUND,
     FLAG_NAMES,
     FederationSettings,
     named_config,
@@ -355,7 +356,10 @@ def _quick_config(asked: _Asked, settings: Mapping[str, Any]) -> RunConfig:
     if asked.stages or asked.by_round:
         number = values.get("rounds", 0)
         rounds = _planned(asked, number).values() if isinstance(number, int) and number > 0 else ()
-        values["keep"] = (*values.get("keep", ()), *rounds_to_keep(target, sorted(rounds)))
+        kept = values.get("keep", ())
+        values["keep"] = (*([kept] if isinstance(kept, str) else kept), *rounds_to_keep(target, sorted(rounds)))
+    if any(made.needs.every_extractor for made in asked.plan.attacks.values()):
+        values["keep"] = EVERY_ROUND
     # Every round's uploads are needed only by attacks across rounds, but they are small where such attacks exist.
     return named_config(method, values, asked.plan.seed)
 
