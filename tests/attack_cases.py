@@ -95,6 +95,14 @@ CASES = {
         "test_averaging::test_negative_control_noise_that_lasts_does_not_average_out",
         card={"rounds_seen": 2},
     ),
+    "all-rounds": Case(
+        "fedproto",
+        "prototype",
+        "test_all_rounds::test_positive_control_rounds_complete_each_other",
+        "test_all_rounds::test_negative_control_other_images_in_the_same_place_give_nothing",
+        card={"rounds_seen": 2},
+        config={"keep": (1, 2)},
+    ),
     "difference": Case(
         "fedproto",
         "prototype",

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LIKENESS, NETWORKS, VECTORS
+from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LEARNED, LIKENESS, NETWORKS, VECTORS
 from fedpriv.defenses.shared.signals import changed, norm, require, signal
 from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -44,6 +44,7 @@ class Clip(Defense):
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("dip", "pixels"), VECTORS, {"match": "direction"}, note=_EXACT),
         Answer(("joint",), ("prototype",), {"match": "direction"}, note=_EXACT),
+        *LEARNED,
         Answer(("inverting-gradients", "gradient-dip"), NETWORKS, note=_EXACT),
         LIKENESS,
         CLASS_IDS,

@@ -10,6 +10,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks, published_blocks
+from fedpriv.defenses.shared.adapted import LEARNED
 from fedpriv.defenses.shared.signals import changed, require
 from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -49,6 +50,7 @@ class Diagonal(Defense):
     guarantee: ClassVar[str] = "none"
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("angle-update",), ("angle-matrix",), note="compares what was sent"),
+        *LEARNED,
         Answer(
             ("average",),
             ("representation", "prototype"),

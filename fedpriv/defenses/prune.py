@@ -10,7 +10,7 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LIKENESS, NETWORKS, VECTORS
+from fedpriv.defenses.shared.adapted import CLASS_IDS, COMPARED, LEARNED, LIKENESS, NETWORKS, VECTORS
 from fedpriv.defenses.shared.signals import is_signal, require, transform
 from fedpriv.federation.answer import NO_OTHERS, Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -44,6 +44,7 @@ class Prune(Defense):
     answers: ClassVar[tuple[Answer, ...]] = (
         Answer(("dip", "pixels"), VECTORS, {"match": "pruned"}, note=_SENT),
         Answer(("joint",), ("prototype",), {"match": "pruned"}, note=_SENT),
+        *LEARNED,
         Answer(("dlg", "inverting-gradients", "gradient-dip"), NETWORKS, {"match": "sent"}, note=_SENT),
         LIKENESS,
         CLASS_IDS,

@@ -10,6 +10,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from fedpriv.defenses.shared.adapted import LEARNED
 from fedpriv.defenses.shared.signals import is_signal, require, transform
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, ProtectionPlan, UploadContext
@@ -39,6 +40,7 @@ class Quantise(Defense):
     encodes: ClassVar[bool] = True
     guarantee: ClassVar[str] = "none"
     answers: ClassVar[tuple[Answer, ...]] = (
+        *LEARNED,
         Answer(("average",), ("representation", "prototype"), note="means over rounds"),
         Answer(note="they match the rounded signal"),
     )

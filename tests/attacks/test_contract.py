@@ -67,6 +67,7 @@ def evidence_for(world, name, **options):
         seed=0,
         unit=attack.unit,
         select=select,
+        every_extractor=attack.needs.every_extractor,
     )
     return attack, seen
 

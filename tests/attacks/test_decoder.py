@@ -6,7 +6,7 @@ import pytest
 import torch
 from compare import expect_close, expect_same
 
-from fedpriv.attacks.invert.decoder import DecoderInversion, pairs
+from fedpriv.attacks.invert.decoder import DecoderInversion, pairs, through_defenses
 from fedpriv.attacks.invert.decoder_network import DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
@@ -226,3 +226,56 @@ def test_a_gram_matrix_that_single_precision_cannot_take_apart_is_taken_apart_in
     expect_close(train_decoder(inside, outside, training, 0).readout, usual)
     with pytest.raises(UserError, match="not finite"):
         train_decoder(Pairs([known.log()], inside.images), outside, training, 0)
+
+
+def test_behind_a_defense_that_draws_it_learns_how_little_is_left(digits, extractor, known):
+    """Who ignores the noise takes it for an image; who learns behind it beats the mean image all the same."""
+    images, labels = digits[0][1000:1048], digits[1][1000:1048]
+    rng = generator(0, "noise")
+
+    def noisy(rows, rng):
+        return rows + rows.square().mean().sqrt() * torch.randn(rows.shape, generator=rng)
+
+    seen = (raw(noisy(extractor(images), rng), labels),)
+    defended = {(1, 0): lambda rows, seed: noisy(rows, generator(seed, "attacker"))}
+    aware = dataclasses.replace(known, defended=defended)
+    learned = psnr(invert(FAST, seen, aware).images[:, 0], images).mean()
+    ignored = psnr(invert(dataclasses.replace(FAST, defenses="ignored"), seen, aware).images[:, 0], images).mean()
+    floor = psnr(digits[0][:400].mean(0).expand_as(images), images).mean()
+    assert learned > floor + 1
+    assert learned > ignored + 2
+    expect_same(
+        invert(dataclasses.replace(FAST, defenses="ignored"), seen, aware).images, invert(FAST, seen, known).images
+    )
+    # The control: the same noise on other people's rows.
+    strange = (raw(noisy(extractor(images.roll(5, 0)), generator(0, "noise")), labels),)
+    assert psnr(invert(FAST, strange, aware).images[:, 0], images).mean() < floor
+
+
+def test_pairs_behind_defenses_are_drawn_several_times_and_rules_once(extractor, digits):
+    inside, _ = pairs([extractor, extractor], digits[0][:100], 0)
+
+    def drawn(rows, seed):
+        return rows + torch.randn(rows.shape, generator=generator(seed, "x"))
+
+    both = through_defenses(inside, [drawn, None], 0)
+    assert len(both.images) == len(both.features[0]) == len(both.features[1]) == 8 * len(inside.images)
+    expect_same(both.features[1][: len(inside.images)], inside.features[1])
+    assert not torch.equal(
+        both.features[0][: len(inside.images)], both.features[0][len(inside.images) :][: len(inside.images)]
+    )
+    expect_same(both.images[-len(inside.images) :], inside.images)
+    once = through_defenses(inside, [lambda rows, seed: 2 * rows, None], 0)
+    expect_same(once.features[0], 2 * inside.features[0])
+    assert len(once.images) == len(inside.images)
+    assert through_defenses(inside, [None, None], 0) is inside
+
+
+def test_wide_representations_are_read_by_their_leading_directions(digits):
+    """Many extractors side by side: as good as one that says it all in few numbers, at a fraction of the numbers."""
+    images, own = digits[0][1000:1020], digits[0][:400]
+    matrix = torch.randn(64, 1500, generator=generator(0, "wide")) / 8
+    inside, outside = pairs([lambda shown: shown.flatten(1) @ matrix], own, 0)
+    decoder = train_decoder(inside, outside, DecoderTraining(60, 2e-3, 32, 64), 0)
+    assert decoder.readout.shape[1] == len(inside.images) < 1024
+    assert psnr(decoder(images.flatten(1) @ matrix, 0), images).mean() > 25

@@ -7,6 +7,9 @@ from fedpriv.federation.answer import Answer
 VECTORS = ("representation", "prototype", "entangled")
 """Kinds of upload that hold vectors of the representation's space."""
 
+SINGLE = ("representation", "prototype")
+"""Those of one image, or one class, each."""
+
 LAYERS = ("classifier", "angle-matrix")
 """Kinds of upload that hold the update of a single layer."""
 
@@ -36,9 +39,16 @@ COMPARED = Answer(
     note="as they are: compare clients with one another, by all entries together",
 )
 
+LEARNED = (
+    Answer(("decoder",), SINGLE, {"defenses": "learned"}, note="learns on images of its own behind the same defense"),
+    Answer(("all-rounds",), SINGLE, note="the same, from all rounds together"),
+)
+"""Decoders that are trained through the defense."""
+
 AVERAGED = (
     Answer(("unmix",), ("entangled",), note="least squares over rounds"),
-    Answer(("average",), ("representation", "prototype"), note="means over rounds"),
+    *LEARNED,
+    Answer(("average",), SINGLE, note="means over rounds"),
 )
 """Attacks that take noise away which is drawn anew every round."""
 

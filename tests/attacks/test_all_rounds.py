@@ -1,0 +1,209 @@
+"""All rounds together: extractors complete each other, noise averages out while they move, and strangers give nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from compare import expect_same
+from defense_cases import build
+from federations import CPU, small, train_small
+
+from fedpriv.attacks.invert.decoder import DecoderInversion
+from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.read.target_features import list_targets
+from fedpriv.attacks.recover.all_rounds import AllRoundsInversion
+from fedpriv.attacks.recover.averaging import AveragedInversion
+from fedpriv.attacks.trained import Trained
+from fedpriv.datasets import load_dataset
+from fedpriv.datasets.sources.options import SourceOptions
+from fedpriv.datasets.types import as_unit
+from fedpriv.evidence.gather import gather, truths
+from fedpriv.evidence.rehearsal import rehearsed
+from fedpriv.federation.defense import DefensePipeline, Sender
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.payloads import Prototypes, Representations
+
+ROUNDS = 6
+CARD = KnowledgeCard(attacker_data="same_domain", rounds_seen=ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    samples = load_dataset("digits", SourceOptions(None, False, None, None)).samples
+    order = torch.randperm(len(samples), generator=generator(0, "shuffle"))
+    return as_unit(samples.images)[order], samples.labels[order]
+
+
+def extractor(round_, width=24, client=0):
+    """A narrow extractor, another one each round: it forgets most of an image."""
+    matrix = torch.randn(64, width, generator=generator(0, "extractor", round_, client)) / 8
+    return lambda images: torch.relu((images.flatten(1) - 0.3) @ matrix + 0.5)
+
+
+def federation(images, labels, *texts, rounds=ROUNDS, kind="representation", own=None, client=0):
+    """What a server sees of one client, and what it knows of it."""
+    pipeline, seen, defended = DefensePipeline(build(*texts)), [], {}
+    extractors = {t: extractor(t, client=client) for t in range(1, rounds + 1)}
+    for t, one in extractors.items():
+        rows = one(images)
+        held = Representations(rows, labels) if kind == "representation" else Prototypes(rows, torch.arange(len(rows)))
+        upload = pipeline.upload((held,), Sender(t, 0, 10, labels, (), rounds), 0)
+        seen.append(Observation(t, 0, upload, ()))
+        if texts:
+            defended[t, 0] = rehearsed(pipeline, seen[-1], kind, 10, rounds)
+    known = Knowledge(
+        CARD if own is not None else replace(CARD, attacker_data="none"),
+        (1, 8, 8),
+        10,
+        extractors={0: extractors[rounds]},
+        earlier={(t, 0): one for t, one in extractors.items() if t < rounds},
+        defended=defended,
+        public_images=own,
+    )
+    return tuple(seen), known
+
+
+def psnr(found, images):
+    return -10 * (found.images[:, 0] - images).square().flatten(1).mean(1).log10()
+
+
+def targets_of(seen, kind="representation"):
+    return list_targets(seen[-1:], kind)
+
+
+def test_positive_control_rounds_complete_each_other(digits):
+    images, labels = digits[0][1000:1012], digits[1][1000:1012]
+    seen, known = federation(images, labels, own=digits[0][:400])
+    targets = targets_of(seen)
+    together = AllRoundsInversion()(seen, known, targets, seed=0, device=CPU)
+    newest = DecoderInversion()(seen, known, targets, seed=0, device=CPU)
+    assert psnr(together, images).mean() > psnr(newest, images).mean() + 4
+    expect_same(together.features, seen[-1].upload[0].features)
+    assert [one.index for one in together.targets] == list(range(12))
+
+
+def test_negative_control_other_images_in_the_same_place_give_nothing(digits):
+    images, labels = digits[0][1000:1012], digits[1][1000:1012]
+    seen, known = federation(images.roll(5, 0), labels, own=digits[0][:400])
+    found = AllRoundsInversion()(seen, known, targets_of(seen), seed=0, device=CPU)
+    floor = psnr(replace(found, images=digits[0][:400].mean(0).expand_as(found.images)), images)
+    assert psnr(found, images).mean() < floor.mean()
+    assert psnr(found, images.roll(5, 0)).mean() > floor.mean() + 4
+
+
+def test_noise_averages_out_though_extractors_have_nothing_in_common(digits):
+    """Means over rounds fail there: no two rounds hold the same vector."""
+    images, labels = digits[0][1000:1024], digits[1][1000:1024]
+    seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:400])
+    targets = targets_of(seen)
+    together = psnr(AllRoundsInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
+    newest = psnr(DecoderInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
+    mean = psnr(AveragedInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
+    floor = -10 * (digits[0][:400].mean(0) - images).square().flatten(1).mean(1).log10().mean()
+    assert together > newest + 0.7
+    assert together > mean + 3
+    assert together > floor + 0.7
+
+
+def test_blocks_that_are_sent_in_turn_complete_each_other(digits):
+    images, labels = digits[0][1000:1012], digits[1][1000:1012]
+    seen, known = federation(images, labels, "diagonal:blocks=4", own=digits[0][:400])
+    targets = targets_of(seen)
+    together = psnr(AllRoundsInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
+    newest = psnr(DecoderInversion()(seen, known, targets, seed=0, device=CPU), images).mean()
+    assert together > newest + 1
+
+
+@pytest.mark.parametrize("inversion", ["pixels", "dip", "joint", "learned"])
+def test_every_inversion_takes_all_rounds(digits, inversion):
+    images = digits[0][1000:1003]
+    own = digits[0][:100] if inversion == "learned" else None
+    seen, known = federation(images, torch.arange(3), kind="prototype", own=own)
+    attack = AllRoundsInversion(inversion=inversion, iterations=150)
+    targets = targets_of(seen, "prototype")
+    found = attack(seen, known, targets, seed=0, device=CPU)
+    assert psnr(found, images).mean() > 16
+    objective = attack.objective(_problem(seen, known, targets))
+    right, wrong = (objective(shown[:, None]) for shown in (images, images.roll(1, 0)))
+    assert (right < 1e-6).all()
+    assert (wrong > 0.05).all()
+
+
+def _problem(seen, known, targets):
+    from fedpriv.attacks.contract import AttackProblem
+
+    return AttackProblem(seen, known, targets)
+
+
+def test_rounds_are_spread_evenly_and_the_newest_is_among_them(digits):
+    images = digits[0][1000:1003]
+    seen, known = federation(images, torch.arange(3), own=digits[0][:100])
+    asked = []
+
+    def spy(where, one):
+        def called(shown):
+            asked.append(where)
+            return one(shown)
+
+        return called
+
+    known = replace(
+        known,
+        extractors={0: spy(ROUNDS, known.extractors[0])},
+        earlier={where: spy(where[0], one) for where, one in known.earlier.items()},
+    )
+    AllRoundsInversion(rounds=2, iterations=1)(seen, known, targets_of(seen), seed=0, device=CPU)
+    assert set(asked) == {1, ROUNDS}
+
+
+def test_the_control_shares_what_was_trained(digits):
+    images, labels = digits[0][1000:1012], digits[1][1000:1012]
+    seen, known = federation(images, labels, "noise:scale=1", own=digits[0][:200])
+    trained = Trained()
+    attack = AllRoundsInversion(iterations=5)
+    attack(seen, known, targets_of(seen), seed=0, device=CPU, trained=trained)
+    made = len(trained._kept)
+    assert made >= 2
+    other = tuple(replace(o, upload=(replace(o.upload[0], features=o.upload[0].features.flip(0)),)) for o in seen)
+    attack(other, known, targets_of(seen), seed=0, device=CPU, trained=trained)
+    assert len(trained._kept) == made
+
+
+def test_what_is_missing_is_said(digits):
+    images, labels = digits[0][1000:1003], digits[1][1000:1003]
+    seen, known = federation(images, labels, own=digits[0][:100])
+    targets = targets_of(seen)
+    with pytest.raises(UserError, match="of client 0 there is one round with the same rows and an extractor"):
+        AllRoundsInversion()(seen, replace(known, earlier={}), targets, seed=0, device=CPU)
+    with pytest.raises(UserError, match="at least 2 rounds"):
+        AllRoundsInversion()(seen, replace(known, card=replace(CARD, rounds_seen=1)), targets, seed=0, device=CPU)
+    blind = replace(known, card=replace(CARD, attacker_data="none"), public_images=None)
+    with pytest.raises(UserError, match="needs attacker_data"):
+        AllRoundsInversion(inversion="decoder")(seen, blind, targets, seed=0, device=CPU)
+    asking = replace(blind, card=replace(blind.card, extractor="query"))
+    with pytest.raises(UserError, match="needs extractor=white_box or shadow"):
+        AllRoundsInversion()(seen, asking, targets, seed=0, device=CPU)
+
+
+def test_on_a_run_that_kept_its_rounds_and_not_on_one_that_did_not(tmp_path):
+    config = small("fedallrep", per_class=20, clients=3, rounds=3, strangers=0.5, keep=(1, 2))
+    run, prepared = train_small(tmp_path / "run", config)
+    card = KnowledgeCard(attacker_data="same_domain", rounds_seen=3)
+    asked = {"n_targets": 6, "seed": 0, "every_extractor": True}
+    evidence = gather(run, prepared, "representation", card, **asked)
+    assert set(evidence.knowledge.earlier) == {(t, k) for t in (1, 2) for k in evidence.knowledge.extractors}
+    for target, truth in zip(
+        evidence.targets, truths(run, prepared, "representation", evidence.targets, seed=0), strict=True
+    ):
+        for t in (1, 2):
+            own = next(o for o in evidence.observations if (o.round, o.client) == (t, target.client)).upload[0]
+            found = evidence.knowledge.earlier[t, target.client](truth.members)[0]
+            assert torch.allclose(found, own.features[target.index], atol=1e-4)
+    found = AllRoundsInversion(iterations=5)(
+        evidence.observations, evidence.knowledge, evidence.targets, seed=0, device=CPU
+    )
+    assert found.images.shape == (6, 1, 1, 8, 8)
+    forgetful, prepared = train_small(tmp_path / "other", replace(config, keep=()))
+    with pytest.raises(UserError, match=r"the run keeps none; train with keep=2, once for each round"):
+        gather(forgetful, prepared, "representation", card, **asked)
