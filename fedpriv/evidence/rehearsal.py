@@ -57,14 +57,14 @@ class Rehearsed:
 
     @property
     def possible(self) -> bool:
-        """Whether the defenses send every row, in the kind of upload that was seen."""
+        """True if the defenses send every row, in the kind of upload that was seen."""
         payload = self.message[self.place]
         sent = self.pipeline.upload(self.message, self.sender, 0)
         return any(one.kind == payload.kind and one.rows().shape == payload.rows().shape for one in sent)
 
 
 def changes_rows(pipeline: DefensePipeline, kind: str) -> bool:
-    """Return whether some defense of a run may change rows of a kind of upload that holds rows."""
+    """True if some defense of a run may change rows of a kind of upload that holds rows."""
     alone = kind in SEPARATE and pipeline.server_view == "each"
     return alone and any(type(defense).upload is not Defense.upload for defense in pipeline.defenses)
 

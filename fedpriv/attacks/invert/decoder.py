@@ -233,7 +233,7 @@ class DecoderInversion(Attack):
 
 
 def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
-    """Return what clients' defenses make of rows in the attacked round, None for clients of whom nothing is known."""
+    """Return clients' defenses of the attacked round, on rows; None for clients of whom nothing is known."""
     rounds = {target.client: target.round for target in problem.targets}
     last = max(rounds.values())
     return [problem.knowledge.defended.get((rounds.get(client, last), client)) for client in clients]

@@ -133,7 +133,7 @@ class AllRoundsInversion(Attack):
         )
 
     def _versions(self, problem: AttackProblem, newest: Observation) -> list[_Version]:
-        """Return what a client uploaded of the newest rows, in at most as many rounds as are wanted."""
+        """Return the newest rows as a client uploaded them, in at most as many rounds as are wanted."""
         knowledge, held = problem.knowledge, uploaded_rows(newest, self.name)
         found = []
         for seen in rounds_of(problem.observations, newest.client):
@@ -153,7 +153,7 @@ class AllRoundsInversion(Attack):
 
 @dataclass(frozen=True)
 class _Behind:
-    """What stands between images and the upload of a round."""
+    """Extractor and defenses between images and the upload of a round."""
 
     round: int
     extractor: Extractor

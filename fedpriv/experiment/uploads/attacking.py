@@ -22,6 +22,7 @@ from fedpriv.experiment.scratch import place
 from fedpriv.experiment.suite import Execution
 from fedpriv.experiment.uploads.evidence import Handed, derive_card, earlier_evidence, make_evidence
 from fedpriv.experiment.uploads.handed import drawn
+from fedpriv.experiment.uploads.protection import stated_defense
 from fedpriv.experiment.uploads.truth import own_case, own_truths
 from fedpriv.experiment.verbs.result import AttackResult
 from fedpriv.federation.summary import DefenseFacts
@@ -76,11 +77,7 @@ def attack_handed(
         UserError: when nothing can be attacked, before a folder is made.
     """
     target, listener, seed = handed.target, settings.get("listener", SILENT), settings.get("seed", 0)
-    origin = origin or Origin(
-        method=settings.get("method", Origin.method),
-        dataset=settings.get("dataset", Origin.dataset),
-        command=f"fedpriv.attack_uploads(..., target={target!r})",
-    )
+    origin = origin or _own_origin(target, settings)
     (plan, notices), numerics = _plan(target, named, handed, settings), numerics_of(settings, handed.device)
     trained = Trained()
     cases, silent = _cases(plan, named, handed, outside, trained)
@@ -120,6 +117,15 @@ def attack_handed(
             scores |= {} if record is None else {name: record}
         write_report([folder / name for name in records], folder, [folder / name for name in scores])
     return AttackResult(folder, records, scores, tuple(notices), None, scratch)
+
+
+def _own_origin(target: str, settings: Mapping[str, Any]) -> Origin:
+    return Origin(
+        method=settings.get("method", Origin.method),
+        dataset=settings.get("dataset", Origin.dataset),
+        command=f"fedpriv.attack_uploads(..., target={target!r})",
+        defenses=stated_defense(settings.get("defense")),
+    )
 
 
 def _provenance(
@@ -185,9 +191,15 @@ def _plan(
         "each a list of uploads"
         for name, least in across.items()
     ]
-    if early and (named or len(across) == len(built)):
+    alone = [name for name, made in built.items() if made.needs.every_extractor and not handed.earlier]
+    early += [
+        f"{argument('earlier_extractors')}: missing; attack {name!r} takes the extractor behind each round's uploads"
+        for name in alone
+        if name not in across
+    ]
+    if early and (named or len(early) == len(built)):
         raise UserError(early[0])
-    there = {name: made for name, made in built.items() if name not in across}
+    there = {name: made for name, made in built.items() if name not in (*across, *alone)}
     chosen, refusals = granted(there, named, target, card, rounds_seen)
     notices = [f"left out: {line}" for line in (*early, *refusals)]
     if settings.get("control", True) and handed.summed:

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from fedpriv.attacks.contract import Attack, Declared
 from fedpriv.attacks.infer.contract import Inference
 from fedpriv.attacks.invert.shadow import shadow_extractor
-from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation, Statistics, TargetId
+from fedpriv.attacks.observation import (
+    BatchFacts,
+    Knowledge,
+    KnowledgeCard,
+    Observation,
+    Rehearsal,
+    Statistics,
+    TargetId,
+)
 from fedpriv.attacks.trained import Trained
 from fedpriv.datasets.types import Samples
 from fedpriv.evidence.gather import Evidence
@@ -46,6 +54,8 @@ class Handed:
         batches: client -> batch facts, where they are known.
         statistics: client -> running statistics of the uploaded network's batch norms.
         public: the attacker's own images with their classes, or None.
+        earlier: (round, client) -> network behind an upload before the last round's, a copy; empty where none was given.
+        defended: (round, client) -> what was done to its rows before they left, where that was said.
         groups: client -> number of its independent unit; empty where each client is one.
         summed: the server sees the sum over a round's clients, which stands in the place of every upload.
         device: where to compute.
@@ -62,6 +72,8 @@ class Handed:
     batches: Mapping[int, BatchFacts] = field(default_factory=dict)
     statistics: Mapping[int, Statistics] = field(default_factory=dict)
     public: Samples | None = None
+    earlier: Mapping[tuple[int, int], nn.Module] = field(default_factory=dict)
+    defended: Mapping[tuple[int, int], Rehearsal] = field(default_factory=dict)
     groups: Mapping[int, int] = field(default_factory=dict)
     summed: bool = False
     device: torch.device = torch.device("cpu")
@@ -146,6 +158,8 @@ def make_evidence(
     if not targets:
         raise UserError(f"{argument('uploads')}: hold nothing that attack {attack.name!r} could recover")
     knowledge = _grant(handed, card, sorted({target.client for target in targets}), seed, trained)
+    if attack.needs.every_extractor:
+        knowledge = replace(knowledge, earlier=_earlier(handed, card))
     return Evidence(seen, None if handed.summed else permute(seen), knowledge, targets)
 
 
@@ -197,6 +211,7 @@ def _grant(handed: Handed, card: KnowledgeCard, clients: Sequence[int], seed: in
         }
         if card.batch_norm == "running"
         else {},
+        defended=handed.defended,
         labels={(handed.last, client): handed.own[client].labels for client in clients}
         if card.labels == "given" and trained
         else {},
@@ -217,6 +232,13 @@ def _extractor(
         )
     own = handed.extractors[client]
     return torch.no_grad()(own) if card.extractor == "query" else own
+
+
+def _earlier(handed: Handed, card: KnowledgeCard) -> dict[tuple[int, int], Callable[[Tensor], Tensor]]:
+    if card.extractor not in ("white_box", "query"):
+        return {}
+    asked = card.extractor == "query"
+    return {where: torch.no_grad()(own) if asked else own for where, own in handed.earlier.items()}
 
 
 def _protocol(facts: Sequence[BatchFacts]) -> BatchFacts | None:
@@ -243,18 +265,19 @@ def own_copy(name: str, network: Any, device: torch.device) -> nn.Module:
         raise UserError(f"{argument(name)}: {type(network).__name__} cannot be copied to {device}: {error}") from error
 
 
-def check_extractor(network: nn.Module, images: Tensor, seen: Observation, target: str) -> None:
+def check_extractor(
+    network: nn.Module, images: Tensor, seen: Observation, target: str, name: str = "extractor"
+) -> None:
     """Check that a network maps the client's images to vectors as wide as those of its upload.
 
     Raises:
         UserError: when it fails on them, or returns another shape.
     """
-    where = argument("extractor")
+    where = argument(name)
     found = tried(where, network, images[:2], "representations (n, d)")
     payload = VECTORS.first(seen.upload)
-    name = None if payload is None else payload.values_field()
-    if payload is not None and name is not None and payload.kind == target:
-        width = getattr(payload, name).shape[-1]
+    if payload is not None and payload.kind == target:
+        width = payload.rows().shape[1]
         if found.shape[1] != width:
             raise UserError(
                 f"{where}: returns vectors of width {found.shape[1]}, but those of client {seen.client}'s upload have "

@@ -26,6 +26,7 @@ from fedpriv.experiment.uploads.given import (
     private_images,
 )
 from fedpriv.experiment.uploads.messages import exchange, read_message
+from fedpriv.experiment.uploads.protection import read_defense
 from fedpriv.experiment.uploads.truth import refuse_known
 from fedpriv.util.arguments import argument
 from fedpriv.util.device import pick_device
@@ -86,6 +87,8 @@ def read_handed(
         model=model,
         batches=batches,
         statistics=_statistics(model, rounds[-1]),
+        earlier=_earlier(settings.get("earlier_extractors"), rounds, observations, device),
+        defended=read_defense(settings.get("defense"), target, observations, n_classes),
         groups=declared_groups(settings.get("groups"), clients),
         public=_public(settings, shape, device),
         device=device,
@@ -221,6 +224,26 @@ def _networks(name: str, given: Any, clients: Sequence[int], device: torch.devic
     return found
 
 
+def _earlier(
+    given: Any, rounds: Sequence[Mapping[int, Any]], observations: Sequence[Observation], device: torch.device
+) -> dict[tuple[int, int], nn.Module]:
+    """Return (round, client) -> a copy of the network behind an upload of a round before the last."""
+    if given is None:
+        return {}
+    where = argument("earlier_extractors")
+    if not isinstance(given, (list, tuple)) or len(given) != len(rounds) - 1 or not given:
+        got = f"{len(given)}" if isinstance(given, (list, tuple)) else type(given).__name__
+        raise UserError(
+            f"{where}: {got} for {len(rounds)} round(s); expected a list with one entry a round before the last"
+        )
+    found: dict[tuple[int, int], nn.Module] = {}
+    numbers = sorted({seen.round for seen in observations})
+    for number, of_round, own in zip(numbers, rounds, given, strict=False):
+        networks = _networks("earlier_extractors", own, sorted(of_round), device)
+        found |= {(number, client): network for client, network in networks.items()}
+    return found
+
+
 def _heads(settings: Mapping[str, Any], clients: Sequence[int]) -> dict[int, nn.Linear]:
     found = {k: head for k, head in each("head", settings.get("head"), clients).items() if head is not None}
     for head in found.values():
@@ -280,6 +303,10 @@ def _check_together(handed: Handed) -> None:
         own = handed.own[seen.client]
         if seen.client in handed.extractors:
             check_extractor(handed.extractors[seen.client], own.images, seen, handed.target)
+        for one in handed.observations:
+            if one.client == seen.client and (one.round, one.client) in handed.earlier:
+                network = handed.earlier[one.round, one.client]
+                check_extractor(network, own.images, one, handed.target, "earlier_extractors")
         for payload in seen.upload:
             if payload.kind == handed.target and payload.computed_from == "image":
                 name = payload.values_field()

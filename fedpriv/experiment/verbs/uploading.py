@@ -25,6 +25,11 @@ class UploadSettings(TypedDict, total=False):
         head: private head behind an extractor, a mapping or class outputs: a ``torch.nn.Linear``, one or one a client.
         batch: :class:`BatchFacts` of the local steps, one or one a client. Default of a gradient: one step on all images.
         broadcasts: payloads that clients answered, one message for all or one a client; of several rounds a list of these.
+        earlier_extractors: of several rounds, what ``extractor`` is of the last: a list with one entry for each round
+            before.
+        defense: what clients did to their rows before they left, for attackers who know it (they learn behind it): texts
+            ``NAME[:KEY=VALUE,...]`` as of ``fedpriv train``, or a function of rows ``(n, d)`` and a ``torch.Generator`` that
+            returns rows ``(n, d)``. Uploads are handed in as they were sent.
         weights: ``(n,)`` each image's share in a mixture, one a client (default: by class, as the upload says).
         groups: label of the independent unit that each client belongs to (a person, a hospital), a list in the order of the
             clients or a mapping by client, where clients are not independent: intervals and their number of units then go
@@ -59,6 +64,8 @@ class UploadSettings(TypedDict, total=False):
     head: Any
     batch: Any
     broadcasts: Any
+    earlier_extractors: Any
+    defense: Any
     weights: Any
     groups: Sequence[int | str] | Mapping[int, int | str]
     rounds_seen: int

@@ -1,0 +1,118 @@
+"""Defenses that clients are said to have used on uploads that were handed in, for attackers who know them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.observation import Observation, Rehearsal
+from fedpriv.defenses import build_defenses, parse_choice
+from fedpriv.defenses.shared.adapted import LEARNED
+from fedpriv.evidence.rehearsal import changes_rows, rehearsed
+from fedpriv.experiment.federation_settings import texts
+from fedpriv.federation.defense import DefensePipeline, defense_facts
+from fedpriv.federation.summary import DefenseFacts
+from fedpriv.util.arguments import argument
+from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
+from fedpriv.wire.kinds import SEPARATE
+
+OWN = "own-defense"
+"""The label of a defense that is handed in as a function."""
+
+OwnDefense = Callable[[Tensor, torch.Generator], Tensor]
+"""(rows ``(n, d)``, where to draw from) -> rows ``(n, d)`` as they are sent."""
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A defense of the caller's own."""
+
+    change: OwnDefense
+
+    def __call__(self, rows: Tensor, seed: int) -> Tensor:
+        """Return rows as they would have been sent.
+
+        Raises:
+            UserError: where the function fails, or returns something else than rows.
+        """
+        where = argument("defense")
+        try:
+            found = self.change(rows.detach().cpu().clone(), generator(seed, "own defense"))
+        except Exception as error:
+            raise UserError(f"{where}: the function fails on rows {tuple(rows.shape)}: {error}") from error
+        if not isinstance(found, Tensor) or found.shape != rows.shape or not found.is_floating_point():
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise UserError(
+                f"{where}: the function returns {got} for rows {tuple(rows.shape)}; expected as many floats"
+            )
+        if not bool(found.isfinite().all()):
+            raise UserError(f"{where}: the function returns NaN or infinity")
+        return found.detach().to(rows)
+
+
+def read_defense(
+    given: Any, target: str, observations: Sequence[Observation], n_classes: int
+) -> dict[tuple[int, int], Rehearsal]:
+    """Return (round, client) -> the defense of rows that were uploaded, for others; empty for None.
+
+    Args:
+        given: texts ``NAME[:KEY=VALUE,...]``, or a function; see :data:`OwnDefense`.
+        target: kind of upload.
+        observations: the uploads.
+        n_classes: C.
+
+    Raises:
+        UserError: for an unknown defense, one that could not have made the uploads, or a function that fails on their rows.
+    """
+    if given is None:
+        return {}
+    if target not in SEPARATE:
+        raise UserError(
+            f"{argument('defense')}: attackers learn behind defenses of {', '.join(SEPARATE)} uploads alone"
+        )
+    if callable(given):
+        own = _Own(given)
+        for seen in observations:
+            own(next(payload.rows() for payload in seen.upload if payload.kind == target), 0)
+        return {(seen.round, seen.client): own for seen in observations}
+    pipeline = _pipeline(given)
+    if not changes_rows(pipeline, target):
+        raise UserError(f"{argument('defense', given)}: changes nothing of {target} uploads")
+    found: dict[tuple[int, int], Rehearsal] = {}
+    rounds = len({seen.round for seen in observations})
+    for seen in observations:
+        one = rehearsed(pipeline, seen, target, n_classes, rounds)
+        if one is None:
+            raise UserError(
+                f"{argument('defense', given)}: would not have sent what client {seen.client} sent in round {seen.round}"
+            )
+        found[seen.round, seen.client] = one
+    return found
+
+
+def stated_defense(given: Any) -> tuple[DefenseFacts, ...]:
+    """Return the facts for records of what clients are said to have done; arguments as :func:`read_defense` has them."""
+    if given is None:
+        return ()
+    if not callable(given):
+        return tuple(defense_facts(one) for one in _pipeline(given).defenses)
+    facts = DefenseFacts(
+        name=OWN,
+        options={},
+        label=OWN,
+        source="the caller's function",
+        guarantee="not stated",
+        answers=LEARNED,
+        unanswered="",
+        server_view="each",
+    )
+    return (facts,)
+
+
+def _pipeline(given: Any) -> DefensePipeline:
+    return DefensePipeline(build_defenses([parse_choice(text) for text in texts("defense", given)]))
