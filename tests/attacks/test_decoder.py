@@ -7,7 +7,7 @@ import torch
 from compare import expect_close, expect_same
 
 from fedpriv.attacks.invert.decoder import DecoderInversion, pairs, through_defenses
-from fedpriv.attacks.invert.decoder_network import DecoderTraining, Pairs, train_decoder
+from fedpriv.attacks.invert.decoder_network import ClassMeans, DecoderTraining, Pairs, train_decoder
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
 from fedpriv.attacks.read.target_features import list_targets
 from fedpriv.datasets import load_dataset
@@ -279,3 +279,33 @@ def test_wide_representations_are_read_by_their_leading_directions(digits):
     decoder = train_decoder(inside, outside, DecoderTraining(60, 2e-3, 32, 64), 0)
     assert decoder.readout.shape[1] == len(inside.images) < 1024
     assert psnr(decoder(images.flatten(1) @ matrix, 0), images).mean() > 25
+
+
+def test_classes_that_are_told_help_where_little_else_is(digits, extractor, known):
+    """Behind much noise what is left is the mean image of the class: not below it, where one without classes is."""
+    images, labels = digits[0][1000:1048], digits[1][1000:1048]
+
+    def noisy(rows, rng):
+        return rows + 3 * rows.square().mean().sqrt() * torch.randn(rows.shape, generator=rng)
+
+    seen = (raw(noisy(extractor(images), generator(0, "noise")), labels),)
+    defended = {(1, 0): lambda rows, seed: noisy(rows, generator(seed, "attacker"))}
+    told = dataclasses.replace(known, defended=defended, public_labels=digits[1][:400])
+    means = torch.stack([digits[0][:400][digits[1][:400] == label].mean(0) for label in range(10)])[labels]
+    floor = psnr(means, images).mean()
+    found = psnr(invert(FAST, seen, told).images[:, 0], images).mean()
+    assert found > floor - 0.2
+    assert (
+        found > psnr(invert(dataclasses.replace(FAST, classes="ignored"), seen, told).images[:, 0], images).mean() + 0.5
+    )
+    untold = tuple(dataclasses.replace(one, label=-1) for one in list_targets(seen, "representation"))
+    same = FAST(seen, told, untold, seed=0, device=CPU)
+    expect_same(same.images, invert(FAST, seen, dataclasses.replace(told, public_labels=None)).images)
+
+
+def test_class_means_by_hand():
+    wanted, known = torch.tensor([[2.0], [4.0], [9.0]]), torch.tensor([[[1.0], [1.0], [6.0]]])
+    means = ClassMeans.of(torch.tensor([0, 0, 2]), wanted, known)
+    expect_close(means.images.flatten(), torch.tensor([6 / 4, 0.0, 9 / 3, 0.0]))  # each with two images of no class
+    expect_close(means.codes.flatten(), torch.tensor([2 / 4, 0.0, 6 / 3, 0.0]))
+    assert means.rows(torch.tensor([-1, 0, 2, 3, 9])).tolist() == [3, 0, 2, 3, 3]

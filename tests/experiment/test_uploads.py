@@ -343,8 +343,8 @@ def test_attackers_learn_behind_a_defense_that_is_told():
     for told, label in (("noise:scale=1", "noise scale=1.0"), (rough, "own-defense")):
         record = defended(defense=told).records["decoder"]
         assert record.metrics.psnr_db.mean > plain.metrics.psnr_db.mean + 2
-        assert [one.label for one in record.about.defenses] == [label]
-    assert plain.about.defenses == ()
+        assert [one.label for one in record.made.defenses] == [label]
+    assert plain.made.defenses == ()
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_all_rounds_take_the_extractor_of_each():
     alone = attack(attacks="dip", iterations=150)
     record = found.records["all-rounds"]
     assert record.metrics.psnr_db.mean > alone.records["dip"].metrics.psnr_db.mean
-    assert record.about.card.rounds_seen == 3
+    assert record.made.knowledge.rounds_seen == 3
     with pytest.raises(
         fedpriv.UserError, match="earlier_extractors: missing; attack 'all-rounds' takes the extractor behind"
     ):

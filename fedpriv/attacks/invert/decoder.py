@@ -14,7 +14,7 @@ Source: Dosovitskiy and Brox, "Inverting visual representations with convolution
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -77,6 +77,8 @@ class DecoderInversion(Attack):
         refine_rate: Adam's first step size in fitting; None for 0.02 over pixels and 2e-3 over weights.
         defenses: of the upload: ``learned`` with, where the protocol says them; or ``ignored``, as by an attacker who does
             not know of them.
+        classes: of the targets, where uploads tell them and those of the attacker's images are known: ``told`` to the
+            decoder, or ``ignored``.
     """
 
     refine: Literal["auto"] | Annotated[int, Ge(0)] = "auto"
@@ -89,6 +91,7 @@ class DecoderInversion(Attack):
     refine_over: Over = "pixels"
     refine_rate: Annotated[float, Gt(0)] | None = None
     defenses: Literal["learned", "ignored"] = "learned"
+    classes: Literal["told", "ignored"] = "told"
 
     name = "decoder"
     summary = "one pass of a network that learned on the attacker's own images to invert all clients' extractors"
@@ -151,26 +154,27 @@ class DecoderInversion(Attack):
         clients, decoder = self._trained(problem, own, again)
         places = [clients.index(target.client) for target in problem.targets]
         images = vectors.new_zeros((len(places), *problem.knowledge.image_shape))
+        labels = torch.tensor([target.label for target in problem.targets], device=vectors.device)
         for place in sorted(set(places)):
             mine = torch.tensor([number for number, other in enumerate(places) if other == place]).to(vectors.device)
-            images[mine] = decoder(vectors[mine], place)
-        return Start(images, decoder, places)
+            images[mine] = decoder(vectors[mine], place, labels[mine])
+        return Start(images, decoder, places, labels)
 
     def _trained(self, problem: AttackProblem, own: Tensor, again: int) -> tuple[tuple[int, ...], Decoder]:
         """Return the clients whose extractors were granted, and their decoder, trained once for all that ask."""
         extractors = problem.knowledge.extractors
         clients, seed = tuple(sorted(extractors)), derive_seed(problem.seed, "decoder", again)
         training = DecoderTraining(self.iterations, self.learning_rate, self.batch_size, self.width)
-        defended = self._defended(problem, clients)
+        defended, labels = self._defended(problem, clients), self._labels(problem)
         key = ("decoder", training, seed, clients, *(Same(extractors[k]) for k in clients), Same(own), problem.device)
-        key = (*key, *(Same(one) for one in defended))
+        key = (*key, labels is None, *(Same(one) for one in defended))
 
         def tick(done: int) -> None:
             if problem.progress is not None:
                 problem.progress(again * self.iterations + done, self.restarts * self.iterations)
 
         def train() -> Decoder:
-            inside, outside = pairs([extractors[k] for k in clients], own.to(problem.device), seed)
+            inside, outside = pairs([extractors[k] for k in clients], own.to(problem.device), seed, labels)
             inside = through_defenses(inside, defended, derive_seed(seed, "defended"))
             outside = through_defenses(outside, defended, derive_seed(seed, "defended, held out"))
             return train_decoder(inside, outside, training, seed, tick)
@@ -180,6 +184,13 @@ class DecoderInversion(Attack):
     def _defended(self, problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:
         """Return the defenses of each client's upload, None for those without any, or to be ignored."""
         return [None] * len(clients) if self.defenses == "ignored" else defenses_of(problem, clients)
+
+    def _labels(self, problem: AttackProblem) -> Tensor | None:
+        """Return the classes of the attacker's images, where those of all targets are known as well."""
+        own = problem.knowledge.public_labels
+        if own is None or self.classes == "ignored" or min(target.label for target in problem.targets) < 0:
+            return None
+        return own.to(problem.device) if bool((own >= 0).all()) else None
 
     def _shares(self, problem: AttackProblem, own: Tensor, again: int) -> Tensor:
         """Return the share ``(T,)`` in [0, 1] of the way from each target's decoded image to the fitted one; 0 fits none."""
@@ -197,14 +208,15 @@ class DecoderInversion(Attack):
         clients, decoder = self._trained(problem, own, again)
         extractor, place = problem.knowledge.extractors[client], clients.index(client)
         seed = derive_seed(problem.seed, "decoder", again)
-        defended = self._defended(problem, [client])[0]
+        defended, labels = self._defended(problem, [client])[0], self._labels(problem)
 
         def learn() -> float:
-            known = divided(Pairs([], own.to(problem.device)), seed)[1].images[:_TRIED]
+            held = divided(Pairs([], own.to(problem.device), labels), seed)[1]
+            known, classes = held.images[:_TRIED], None if held.labels is None else held.labels[:_TRIED]
             with torch.no_grad():
                 vectors = extractor(known)
                 vectors = vectors if defended is None else defended(vectors, derive_seed(seed, "worth"))
-            start = Start(decoder(vectors, place), decoder, [place] * len(known))
+            start = Start(decoder(vectors, place, classes), decoder, [place] * len(known), classes)
             aims = Aims(problem.knowledge, vectors, torch.full((len(known),), client))
             fitted = refined(start, aims, self.refine_steps, self.refine_over, self.refine_rate).images
             found = worth(start.images, fitted, known)
@@ -239,17 +251,20 @@ def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsa
     return [problem.knowledge.defended.get((rounds.get(client, last), client)) for client in clients]
 
 
-def pairs(extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int) -> tuple[Pairs, Pairs]:
+def pairs(
+    extractors: Sequence[Callable[[Tensor], Tensor]], images: Tensor, seed: int, labels: Tensor | None = None
+) -> tuple[Pairs, Pairs]:
     """Return the pairs that a decoder is trained on, and those held out of them.
 
     Args:
         extractors: from images ``(n, c, h, w)`` to representations ``(n, d)``.
         images: ``(n, c, h, w)`` of the attacker's own.
         seed: draws which are held out.
+        labels: ``(n,)`` classes of the images, or None.
     """
     with torch.no_grad():
         features = [torch.cat([extractor(batch) for batch in images.split(256)]) for extractor in extractors]
-    return divided(Pairs(features, images), seed)
+    return divided(Pairs(features, images, labels), seed)
 
 
 def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: int) -> Pairs:
@@ -268,15 +283,13 @@ def through_defenses(known: Pairs, defended: Sequence[Rehearsal | None], seed: i
         own = [derive_seed(seed, place, time) for time in range(times)]
         drawn.append([rows] * times if defend is None else [defend(rows, one) for one in own])
     if all(torch.equal(of_one[0], other) for of_one in drawn for other in of_one[1:]):
-        return Pairs([of_one[0] for of_one in drawn], known.images)
-    return Pairs([torch.cat(of_one) for of_one in drawn], torch.cat([known.images] * times))
+        return replace(known, features=[of_one[0] for of_one in drawn])
+    again = known.of(torch.arange(len(known.images), device=known.images.device).repeat(times))
+    return replace(again, features=[torch.cat(of_one) for of_one in drawn])
 
 
 def divided(known: Pairs, seed: int) -> tuple[Pairs, Pairs]:
     """Return the pairs that a decoder is trained on, and those held out of them, which ``seed`` draws."""
     order = torch.randperm(len(known.images), generator=generator(seed, "held out")).to(known.images.device)
     held = max(1, len(order) // _HELD_OUT)
-    inside, outside = (
-        Pairs([part[rows] for part in known.features], known.images[rows]) for rows in (order[held:], order[:held])
-    )
-    return inside, outside
+    return known.of(order[held:]), known.of(order[:held])

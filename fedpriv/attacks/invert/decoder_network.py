@@ -2,11 +2,13 @@
 
 A client's representation z, standardised by the mean and the spread that its extractor has on the attacker's images, becomes
 
-    D_k(z) = m + W_k z + B(relu(V_k z + v_k)),
+    D_k(z, y) = m + m_y + W_k (z - z_y) + B(relu(V_k z + v_k)),
 
-with m the mean image. The readouts W_k come from ridge regression in closed form, the penalty of each chosen on held-out
-images; the entries V_k, v_k and the body B, two linear layers that all extractors share, are trained by Adam on what the
-readouts leave over. Of a mean of representations the readout gives the mean of the images, which is what is asked for.
+with m the mean image. Where the class y of the target is told, m_y and z_y are the means of its images and representations
+on the attacker's side, beyond those of all; else they are zero. The readouts W_k come from ridge regression in closed form,
+the penalty of each chosen on held-out images; the entries V_k, v_k and the body B, two linear layers that all extractors
+share, are trained by Adam on what the readouts leave over. Of a mean of representations the readout gives the mean of the
+images, which is what is asked for.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ _CHECK_EVERY = 20
 
 _WIDEST, _ITERATIONS = 1024, 2
 """Numbers of a representation that a decoder reads, and products by which the subspace of a wider one is found."""
+
+_BESIDE = 2.0
+"""Images of no class in particular that the mean of a class is taken with: of few, it stays near that of all."""
 
 _PENALTIES = tuple(10.0**power for power in (-4, -3, -2, -1, 0, 1))
 """Ridge penalties that are tried, in units of the mean eigenvalue of the second moments."""
@@ -59,10 +64,17 @@ class Pairs:
     Attributes:
         features: ``(n, d_k)`` for each of K extractors; widths may differ.
         images: ``(n, c, h, w)`` in [0, 1].
+        labels: ``(n,)`` int64 classes of the images, where a decoder is told those of its targets; else None.
     """
 
     features: Sequence[Tensor]
     images: Tensor
+    labels: Tensor | None = None
+
+    def of(self, rows: Tensor) -> Pairs:
+        """Return those of some rows (int64 positions)."""
+        labels = None if self.labels is None else self.labels[rows]
+        return Pairs([part[rows] for part in self.features], self.images[rows], labels)
 
 
 class _Network(nn.Module):
@@ -91,6 +103,31 @@ class _Network(nn.Module):
 
 
 @dataclass(frozen=True)
+class ClassMeans:
+    """Means by class beyond those of all; the last row, of no class, is zero.
+
+    Attributes:
+        images: ``(C + 1, pixels)``.
+        codes: ``(K, C + 1, m)``.
+    """
+
+    images: Tensor
+    codes: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor, wanted: Tensor, known: Tensor) -> ClassMeans:
+        """Return the means of images ``(n, pixels)`` and codes ``(K, n, m)``, each class with a few of no class."""
+        member = functional.one_hot(labels).to(wanted.dtype)
+        shares = (member / (member.sum(0) + _BESIDE)).T
+        return cls(functional.pad(shares @ wanted, (0, 0, 0, 1)), functional.pad(shares @ known, (0, 0, 0, 1)))
+
+    def rows(self, labels: Tensor) -> Tensor:
+        """Return the row of each class ``(n,)``; the last for -1 and for classes of which there were no images."""
+        last = len(self.images) - 1
+        return torch.where((labels >= 0) & (labels < last), labels, last)
+
+
+@dataclass(frozen=True)
 class Decoder:
     """A trained decoder of K extractors; those of less width are filled up with zeros.
 
@@ -100,6 +137,7 @@ class Decoder:
         mean_image: ``(pixels,)``.
         mean, spread: ``(K, 1, d)`` of the training representations.
         basis: ``(K, d, m)`` of the leading directions of wide representations; None where codes are all d numbers.
+        classes: means by class, where it learned with classes; else None.
         image_shape: (channels, height, width).
         held_out_error: mean squared error on the held-out pairs, on [0, 1].
         settled: whether training ended by its own rule before the steps were used up.
@@ -112,6 +150,7 @@ class Decoder:
     mean: Tensor
     spread: Tensor
     basis: Tensor | None
+    classes: ClassMeans | None
     image_shape: tuple[int, int, int]
     held_out_error: float
     settled: bool
@@ -122,12 +161,29 @@ class Decoder:
         scaled = (_filled(features, self.mean.shape[2]) - self.mean[which]) / self.spread[which]
         return scaled if self.basis is None else scaled @ self.basis[which]
 
-    def __call__(self, features: Tensor, extractor: int) -> Tensor:
-        """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d_k)`` by the k-th extractor."""
+    def offsets(self, labels: Tensor | None, which: slice | Tensor) -> tuple[Tensor, Tensor]:
+        """Return images ``(n, pixels)`` and codes ``(K, n, m)`` that the readout begins from, by classes ``(n,)`` or none.
+
+        Of one extractor a row (``which`` a tensor ``(n,)``) codes are ``(n, 1, m)``.
+        """
+        if self.classes is None or labels is None:
+            return self.mean_image, self.readout.new_zeros(())
+        rows = self.classes.rows(labels.to(self.mean_image.device))
+        codes = (
+            self.classes.codes[which, rows][:, None] if isinstance(which, Tensor) else self.classes.codes[which, rows]
+        )
+        return self.mean_image + self.classes.images[rows], codes
+
+    def __call__(self, features: Tensor, extractor: int, labels: Tensor | None = None) -> Tensor:
+        """Return the images ``(n, c, h, w)`` in [0, 1] of representations ``(n, d_k)`` by the k-th extractor.
+
+        ``labels`` ``(n,)`` are classes that the attacker is told, -1 for none.
+        """
         which = slice(extractor, extractor + 1)
         with torch.no_grad():
             scaled = self.code(features[None], which)
-            flat = self.mean_image + scaled @ self.readout[which] + self.network(scaled, which)
+            begin, codes = self.offsets(labels, which)
+            flat = begin + (scaled - codes) @ self.readout[which] + self.network(scaled, which)
         images: Tensor = flat[0].clamp(0, 1).reshape(-1, *self.image_shape)
         return images
 
@@ -155,15 +211,28 @@ def train_decoder(
         known, held, width = known @ basis, held @ basis, basis.shape[2]
     mean_image = inside.images.flatten(1).mean(0)
     wanted, unseen = (pairs.images.flatten(1) - mean_image for pairs in (inside, outside))
-    readout = torch.stack([_ridge(z, wanted, h, unseen) for z, h in zip(known, held, strict=True)])
-    left, left_unseen = wanted - known @ readout, unseen - held @ readout
+    classes = None if inside.labels is None else ClassMeans.of(inside.labels, wanted, known)
+    (apart, wanted), (apart_held, unseen) = (
+        _beyond(classes, own.labels, codes, images)
+        for own, codes, images in ((inside, known, wanted), (outside, held, unseen))
+    )
+    readout = torch.stack([_ridge(z, wanted, h, unseen) for z, h in zip(apart, apart_held, strict=True)])
+    left, left_unseen = wanted - apart @ readout, unseen - apart_held @ readout
     with global_seed(derive_seed(seed, "decoder weights")):
         network = _Network(len(known), width, training.width, wanted.shape[1]).to(known.device)
     lowest, settled, steps = _fit(network, known, left, held, left_unseen, training, generator(seed, "pairs"), tick)
     channels, height, width_ = inside.images.shape[1:]
     shape = (int(channels), int(height), int(width_))
     found = network.requires_grad_(False)
-    return Decoder(found, readout, mean_image, mean, spread, basis, shape, lowest, settled, steps)
+    return Decoder(found, readout, mean_image, mean, spread, basis, classes, shape, lowest, settled, steps)
+
+
+def _beyond(classes: ClassMeans | None, labels: Tensor | None, codes: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return codes ``(K, n, m)`` and images ``(n, pixels)`` beyond the means of their classes, where these are known."""
+    if classes is None or labels is None:
+        return codes, images
+    rows = classes.rows(labels)
+    return codes - classes.codes[:, rows], images - classes.images[rows]
 
 
 def _leading(known: Tensor, rng: torch.Generator) -> Tensor:

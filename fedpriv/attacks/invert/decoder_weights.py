@@ -25,9 +25,12 @@ class DecoderWeights:
         decoder: the start of every row.
         features: ``(N, d)`` representations; those of extractors of less width filled up with zeros.
         extractors: of each row, by which of the decoder's extractors its representation was made.
+        labels: ``(N,)`` classes that the attacker is told, or None.
     """
 
-    def __init__(self, decoder: Decoder, features: Tensor, extractors: Sequence[int]) -> None:
+    def __init__(
+        self, decoder: Decoder, features: Tensor, extractors: Sequence[int], labels: Tensor | None = None
+    ) -> None:
         which = torch.tensor(list(extractors), device=features.device)
         code = decoder.code(features[:, None], which).detach()
         first, last = decoder.network.layers
@@ -38,8 +41,11 @@ class DecoderWeights:
 
         start = [code, copies(first.weight.T), copies(first.bias[None]), copies(last.weight.T), copies(last.bias[None])]
         self.parameters: list[Tensor] = [values.requires_grad_() for values in start]
-        self._shape, self._mean = decoder.image_shape, decoder.mean_image
-        self._fixed = (decoder.readout[which], decoder.network.entry[which], decoder.network.shift[which])
+        self._shape = decoder.image_shape
+        begin, apart = decoder.offsets(labels, which)
+        begin, apart = begin.expand(rows, -1), apart.expand(rows, 1, code.shape[2])
+        readout = decoder.readout[which]
+        self._fixed = (begin, apart, readout, decoder.network.entry[which], decoder.network.shift[which])
 
     def shown(self, progress: float, moving: Tensor) -> Tensor:
         """Return this iteration's images ``(N, c, h, w)``: there is no noise."""
@@ -48,10 +54,10 @@ class DecoderWeights:
     def clean(self) -> Tensor:
         """Return the images ``(N, c, h, w)`` in [0, 1] of the present weights and codes."""
         code, first, shift, last, bias = self.parameters
-        readout, entry, entry_shift = self._fixed
+        begin, apart, readout, entry, entry_shift = self._fixed
         hidden = torch.baddbmm(entry_shift, code, entry).relu()
         body = torch.baddbmm(bias, torch.baddbmm(shift, hidden, first).relu(), last)
-        flat = self._mean + torch.bmm(code, readout) + body
+        flat = begin[:, None] + torch.bmm(code - apart, readout) + body
         return flat.clamp(0, 1).reshape(-1, *self._shape)
 
     def penalty(self, images: Tensor) -> Tensor:
@@ -66,9 +72,9 @@ class DecoderWeights:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only, ``rows`` being int64 positions on the CPU."""
-        there = rows.to(self._mean.device)
-        readout, entry, shift = (values[there] for values in self._fixed)
-        self._fixed = (readout, entry, shift)
+        there = rows.to(self._fixed[0].device)
+        begin, apart, readout, entry, shift = (values[there] for values in self._fixed)
+        self._fixed = (begin, apart, readout, entry, shift)
         self.parameters = [values.detach()[there].requires_grad_() for values in self.parameters]
 
 

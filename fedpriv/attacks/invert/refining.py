@@ -64,17 +64,19 @@ class Start:
         images: ``(N, c, h, w)`` that the decoder gave.
         decoder: which decoder.
         extractors: of each image, by which of the decoder's extractors its vector was decoded.
+        labels: ``(N,)`` classes that the decoder was told, or None.
     """
 
     images: Tensor
     decoder: Decoder
     extractors: Sequence[int]
+    labels: Tensor | None = None
 
     def of(self, rows: Tensor) -> Start:
         """Return those of some rows (int64 positions on the CPU)."""
-        return Start(
-            self.images[rows.to(self.images.device)], self.decoder, [self.extractors[k] for k in rows.tolist()]
-        )
+        labels = None if self.labels is None else self.labels[rows.to(self.labels.device)]
+        images = self.images[rows.to(self.images.device)]
+        return Start(images, self.decoder, [self.extractors[k] for k in rows.tolist()], labels)
 
 
 def refined(start: Start, aims: Aims, steps: int, over: Over = "pixels", rate: float | None = None) -> Fitted:
@@ -94,7 +96,7 @@ def refined(start: Start, aims: Aims, steps: int, over: Over = "pixels", rate: f
     parts = []
     for rows in some:
         here, own = aims.of(rows), start.of(rows)
-        parts.append(_fitted(DecoderWeights(own.decoder, here.vectors, own.extractors), here, schedule))
+        parts.append(_fitted(DecoderWeights(own.decoder, here.vectors, own.extractors, own.labels), here, schedule))
     return Fitted(
         images=torch.cat([part.images for part in parts]),
         objective=torch.cat([part.objective for part in parts]),
