@@ -64,6 +64,7 @@ class LearnedInversion(Fitting, Attack):
 
     name = "learned"
     summary = "images of the uploaded vector, or of as many as it is a mean of, held back by a trained denoiser"
+    version = 2
     targets = SEPARATE
     unit = "upload"
     budget = "iterations"

@@ -59,6 +59,7 @@ class AngleUpdate(RecoverThenInvert):
 
     name = "angle-update"
     summary = "class means solved for from an angle matrix's update, then inverted"
+    version = 2
     targets = MAPPINGS
     needs = Needs(extractor=("white_box",), labels=("given",), batch=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from fedpriv.attacks.invert.decoder import DecoderInversion
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.invert.joint import JointInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Needs, Observation, Reconstruction, TargetId, Unit
+from fedpriv.util.seeds import generator
 from fedpriv.wire.payloads import Prototypes
 
 Inversion = Literal["dip", "pixels", "decoder", "joint"]
@@ -57,7 +59,8 @@ class RecoverThenInvert(Attack):
     Attributes:
         inversion: of the recovered vectors: ``dip``, ``pixels``, ``decoder`` (needs attacker data), ``joint`` (of class
             means, by several images each), or ``auto``: ``decoder`` where the card grants images, else ``dip``.
-        iterations: most steps of the inversion; of ``decoder`` those in which its images are fitted to the vectors.
+        iterations: most steps of the inversion; of ``decoder`` those in which its images are fitted to the vectors. None
+            are where the recovery says how far its vectors are from the true ones: there it learns behind as much noise.
         restarts: of the inversion.
     """
 
@@ -97,7 +100,7 @@ class RecoverThenInvert(Attack):
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Recover and invert."""
         found = self.recover(problem)
-        inverted = self.inverter(problem.knowledge).run(_behind(problem, found))
+        inverted = self._inverter(problem.knowledge, found).run(_behind(problem, found))
         labels, converged = inverted.labels, inverted.converged
         if found.labels is not None:
             labels = found.labels.to(labels)[:, None].expand_as(labels)
@@ -116,12 +119,35 @@ class RecoverThenInvert(Attack):
     def objective(self, problem: AttackProblem) -> Objective | None:
         """Return the inversion's, against the vectors recovered from the uploads."""
         found = self.recover(problem)
-        return self.inverter(problem.knowledge).objective(_behind(problem, found))
+        return self._inverter(problem.knowledge, found).objective(_behind(problem, found))
+
+    def _inverter(self, knowledge: Knowledge, found: Recovered) -> Attack:
+        made = self.inverter(knowledge)
+        if isinstance(made, DecoderInversion) and found.distance is not None:
+            return replace(made, refine=0)
+        return made
+
+
+@dataclass(frozen=True)
+class _Uncertain:
+    """Noise of a root mean square length on rows: that by which recovered vectors are expected to be wrong."""
+
+    length: float
+
+    def __call__(self, rows: Tensor, seed: int) -> Tensor:
+        """Return rows ``(n, d)`` with noise."""
+        drawn = torch.randn(rows.shape, generator=generator(seed, "uncertain"))
+        return rows + self.length / math.sqrt(rows.shape[1]) * drawn.to(rows)
 
 
 def _behind(problem: AttackProblem, found: Recovered) -> AttackProblem:
-    """Return the problem of the inversion: the vectors that were found, which no defense has changed any more."""
-    knowledge = replace(problem.knowledge, defended={})
+    """Return the problem of the inversion: vectors that no defense has changed any more, as uncertain as they are."""
+    squares: dict[tuple[int, int], list[float]] = {}
+    if found.distance is not None:
+        for place, distance in zip(found.places, found.distance.tolist(), strict=True):
+            squares.setdefault((place.round, place.client), []).append(distance**2)
+    uncertain = {where: _Uncertain((sum(own) / len(own)) ** 0.5) for where, own in squares.items()}
+    knowledge = replace(problem.knowledge, defended=uncertain)
     return replace(problem, knowledge=knowledge, observations=found.uploads, targets=found.places)
 
 

@@ -81,7 +81,7 @@ class UnmixedInversion(RecoverThenInvert):
 
     name = "unmix"
     summary = "class means unmixed from many rounds of mixtures, then inverted"
-    version = 3
+    version = 4
     targets = MIXTURES
     needs = Needs(min_rounds=2)
 
