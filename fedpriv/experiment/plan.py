@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from fedpriv.util.numerics import Numerics
 from fedpriv.util.pairs import mapping
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.contract import Attack
+    from fedpriv.attacks.contract import Attack, Declared
     from fedpriv.attacks.infer.contract import Inference
     from fedpriv.attacks.observation import KnowledgeCard
     from fedpriv.evidence.reach import Setting
@@ -242,6 +242,11 @@ def granted(
     if not kept:
         raise refusals[0]
     return kept, left_out
+
+
+def rounds_to_read(attacks: Iterable[Declared], rounds: int) -> tuple[int, ...]:
+    """Return the rounds whose checkpoints a run of so many has to keep for attacks: every one for those that read all."""
+    return tuple(range(1, rounds + 1)) if any(made.needs.every_extractor for made in attacks) else ()
 
 
 def refuse_rounds(named: Sequence[str], chosen: Mapping[str, Any], target: str, rounds_seen: int | None) -> None:

@@ -86,12 +86,15 @@ def _small(config: RunConfig, plans: Sequence[AttackPlan], download: bool) -> Fe
     import torch
 
     from fedpriv.experiment.federation import prepare
+    from fedpriv.experiment.plan import rounds_to_read
 
     rounds = max([1, *(made.needs.min_rounds for plan in plans for made in plan.attacks.values())])
     # What a setting of a reach takes depends on its local work.
     own_work = any(plan.reach is not None for plan in plans)
     training = config.training if own_work else replace(config.training, max_steps=1)
-    short = replace(config, rounds=min(rounds, config.rounds), training=training, keep=(), capture="all", convergence=0)
+    rounds = min(rounds, config.rounds)
+    kept = rounds_to_read((made for plan in plans for made in plan.attacks.values()), rounds)
+    short = replace(config, rounds=rounds, training=training, keep=kept, capture="all", convergence=0)
     federation = prepare(short, torch.device("cpu"), download=download)
     if sum(len(setup.train) for setup in federation.clients) > MANY:
         federation = prepare(replace(short, per_class=FEW), torch.device("cpu"), download=download)

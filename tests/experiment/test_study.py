@@ -99,6 +99,12 @@ def test_stages_and_budgets_become_results_and_kept_rounds():
     assert cell.config.keep == (1,)
 
 
+def test_attacks_that_read_every_extractor_have_every_round_kept():
+    values = {"methods": ["fedallrep", "fedre"], "attacks": ["all-rounds", "unmix"]}
+    values |= {"federation": {**QUICK_DATA, "rounds": 3, "per_class": 20, "clients": 4, "keep": [2]}}
+    assert {cell.method.label: cell.config.keep for cell in attacked(values)} == {"fedallrep": (1, 2, 3), "fedre": (2,)}
+
+
 def test_flags_and_file_describe_the_same_study(tmp_path):
     text = STUDY.replace("[0.5]", "[0.5, 0.7]").replace("[3]", "[3, 4]") + '[knowledge]\nbatch-norm = "none"\n'
     (tmp_path / "study.toml").write_text(text)

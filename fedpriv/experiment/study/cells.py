@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.experiment.federation_settings import sets_images_aside
-from fedpriv.experiment.plan import AttackPlan
+from fedpriv.experiment.plan import AttackPlan, rounds_to_read
 from fedpriv.experiment.study.entries import AttackEntry, DefenseEntry, MethodEntry, Study, all_defenses
 from fedpriv.experiment.study.grid import slug
 from fedpriv.experiment.study.origin import Keys
@@ -144,7 +144,7 @@ def cells_of(study: Study, targets: Targets, execution: Execution) -> tuple[Cell
             division = division_of(config)
             made = []
             if target is not None:
-                stages, config = _staged(study, config, target)
+                stages, config = _staged(study, config, target, entries)
                 plans = [(entry, _plan(study, entry, target, stages, seed, execution)) for entry in entries]
                 made = [(entry, plan) for entry, plan in plans if plan.results()]
             name = f"{_short(method.label)}--{_short(defense.label)}--s{seed}"
@@ -349,10 +349,14 @@ def _fits_nobody(attack: str, targets: Targets) -> str:
 # ---------------------------------------------------------------- plans
 
 
-def _staged(study: Study, config: RunConfig, target: str) -> tuple[dict[Stage, int], RunConfig]:
-    """Return the rounds of the stages, and the configuration that keeps what is needed of them."""
+def _staged(
+    study: Study, config: RunConfig, target: str, entries: Sequence[AttackEntry]
+) -> tuple[dict[Stage, int], RunConfig]:
+    """Return the rounds of the stages, and the configuration that keeps what is needed of them and by the attacks."""
     from fedpriv.evidence.stages import planned_rounds, rounds_to_keep
 
+    read = rounds_to_read((entry.attack for entry in entries), config.rounds)
+    config = replace(config, keep=tuple(sorted({*config.keep, *read})))
     if not study.stages:
         return {}, config
     with study.origin.at(("stages",)):

@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiment.plan import AttackPlan
+from fedpriv.experiment.plan import AttackPlan, rounds_to_read
 from fedpriv.experiment.study.cells import Cell
 from fedpriv.util.config import plain
 from fedpriv.util.errors import UserError
@@ -144,7 +144,8 @@ def _train(cell: Cell, path: Path, download: bool) -> _Rehearsal:
     period = DefensePipeline(defenses).period()
     uploads = max([1, *(made.needs.min_rounds for plan in cell.plans for made in plan.attacks.values())])
     rounds = min(cell.config.rounds, max(2, period * uploads))
-    config = replace(cell.config, rounds=rounds, keep=(), capture="all")
+    kept = rounds_to_read((made for plan in cell.plans for made in plan.attacks.values()), rounds)
+    config = replace(cell.config, rounds=rounds, keep=kept, capture="all")
     torch.set_num_threads(1)
     federation = prepare(config, torch.device("cpu"), download=download)
     refuse_training(federation.clients, federation.tests, federation.server.device)
