@@ -61,6 +61,11 @@ def attacks_for(target: str) -> tuple[str, ...]:
     return tuple(name for name, attack in ATTACKS.load_all().items() if target in attack.targets)
 
 
+def is_attacked(target: str) -> bool:
+    """True if an attack is on a kind of payload. Loads attacks only until there is one."""
+    return any(target in targets_of(name) for name in ATTACKS)
+
+
 def target_names() -> tuple[str, ...]:
     """Return the kinds of payload that are attacked, or that tell all in clear."""
     from fedpriv.wire.kinds import IN_CLEAR

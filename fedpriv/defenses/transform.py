@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedpriv.algebra.augmentations import PUBLISHED, augmented, margins, read_policy
+from fedpriv.algebra.augmentation_policy import PUBLISHED, margins, read_policy
 from fedpriv.defenses.shared.adapted import NETWORKS
 from fedpriv.federation.answer import Answer
 from fedpriv.federation.defense import Defense, GradientTransform, ProtectionPlan, Step, Work
@@ -72,6 +72,8 @@ def transformed_step(step: Step, policies: tuple[tuple[int, ...], ...], *, crop:
 
 def transform(image: Tensor, policies: tuple[tuple[int, ...], ...], rng: torch.Generator, *, crop: bool) -> Tensor:
     """Return an image ``(c, h, w)`` in [0, 1], cropped and mirrored if asked, then changed by a policy that is drawn."""
+    from fedpriv.algebra.augmentations import augmented
+
     if crop:
         image = cropped(image, rng)
     for number in policies[_draw(len(policies), rng)]:

@@ -47,12 +47,17 @@ def test_attention_counts_as_by_torchs_counter() -> None:
     assert ours.total == torchs.get_total_flops() > 0
 
 
-def test_training_imports_no_compiler(tmp_path: Path) -> None:
+def test_training_and_attacks_import_no_compiler(tmp_path: Path) -> None:
     code = (
         "import sys, fedpriv\n"
         "settings = dict(dataset='digits', per_class=10, clients=2, rounds=1, partition='iid')\n"
-        "fedpriv.train(method='fedproto', out=sys.argv[1], **settings)\n"
+        "fedpriv.train(method='fedproto', out=sys.argv[1] + '/run', **settings)\n"
+        "few = dict(iterations=2, targets=2, control=False)\n"
+        "fedpriv.attack(sys.argv[1] + '/run', target='prototype', attacks=['pixels'], **few)\n"
+        "from fedpriv.attacks import ATTACKS\n"
+        "from fedpriv.defenses import DEFENSES\n"
+        "ATTACKS.load_all(), DEFENSES.load_all()\n"
         "assert not {'torch._dynamo', 'sklearn.datasets'} & set(sys.modules), 'seconds of every process'"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedpriv.algebra.augmentations import PUBLISHED, margins, read_policy, signed, undone
+from fedpriv.algebra.augmentation_policy import PUBLISHED, margins, read_policy, signed
 from fedpriv.attacks.contract import Attack, AttackProblem
 from fedpriv.attacks.gradients.inner_search import inner_search
 from fedpriv.attacks.observation import DataAccess, Needs, Reconstruction
@@ -94,6 +94,8 @@ class TransformationSearch(Attack):
         return best[1].clamp(0, 1)
 
     def _candidates(self, image: Tensor, policy: tuple[int, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        from fedpriv.algebra.augmentations import undone
+
         for signs in product(*[(1, -1) if signed(number) else (1,) for number in policy]):
             now, known, contradiction = image, torch.ones_like(image[0], dtype=torch.bool), 0.0
             for number, sign in zip(reversed(policy), reversed(signs), strict=True):

@@ -231,9 +231,9 @@ def _refuse_knowledge(study: Study, method: MethodEntry, config: RunConfig) -> N
 
 
 def _target(study: Study, method: MethodEntry, defense: DefenseEntry, uploads: tuple[str, ...]) -> str:
-    from fedpriv.attacks import attacks_for
+    from fedpriv.attacks import is_attacked
 
-    kinds = [kind for kind in uploads if attacks_for(kind)]
+    kinds = [kind for kind in uploads if is_attacked(kind)]
     under = f" under {defense.label}" if defense.choices else ""
     sent = ", ".join(uploads) or "nothing"
     if method.target is None:

@@ -9,7 +9,7 @@ test. docs/reproducing.md describes the fields.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -261,10 +261,28 @@ def claims() -> Mapping[str, Claim]:
     Raises:
         UserError: when a file does not fit :class:`Claim`.
     """
+    return {name: _claim(name) for name in _texts()}
+
+
+@functools.cache
+def _texts() -> Mapping[str, str]:
+    """Return the files of all claims, by their names in alphabetical order."""
     files = sorted(
         (file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")), key=lambda f: f.name
     )
-    return {file.name[: -len(".toml")]: parsed(toml_table(file.read_text("utf-8")), file.name) for file in files}
+    return {file.name[: -len(".toml")]: file.read_text("utf-8") for file in files}
+
+
+@functools.cache
+def _claim(name: str) -> Claim:
+    return parsed(toml_table(_texts()[name]), f"{name}.toml")
+
+
+def _about(quantity: Quantity) -> Iterator[Claim]:
+    """Iterate over the claims about a quantity; of the others, which are most, nothing is parsed."""
+    for name, text in _texts().items():
+        if f'quantity = "{quantity}"' in text and _claim(name).quantity == quantity:
+            yield _claim(name)
 
 
 def find_claim(name: str | Path) -> tuple[str, Claim]:
@@ -350,9 +368,7 @@ def matching(
     """
     wanted = set(uploads)
     found = []
-    for claim in claims().values():
-        if claim.quantity != quantity:
-            continue
+    for claim in _about(quantity):
         places = {
             (row.name, place)
             for row in claim.rows
