@@ -1,11 +1,16 @@
-"""Networks of the attacker's own (substitutes for extractors, decoders), trained once and kept."""
+"""Networks of the attacker's own (substitutes for extractors, decoders), trained once and kept, and rows computed once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
+from torch import Tensor
+
 T = TypeVar("T")
+
+_FEW = 2**20
+"""Numbers in rows that are kept: 4 MiB."""
 
 
 class Same:
@@ -39,3 +44,12 @@ class Trained:
         if key not in self._kept:
             self._kept[key] = train()
         return cast(T, self._kept[key])
+
+    def rows(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """Return rows of a key; many numbers (over 2^20) are not kept, and computed each time."""
+        if key in self._kept:
+            return cast(Tensor, self._kept[key])
+        found = compute()
+        if found.numel() <= _FEW:
+            self._kept[key] = found
+        return found

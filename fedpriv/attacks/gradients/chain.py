@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.gradients.local_step import RANDOM
 from fedpriv.attacks.gradients.row_gradients import padding_of
+from fedpriv.models.pooling import MaxPool, Window, max_pooled, window_of
 
 aten = torch.ops.aten
 
@@ -168,13 +169,13 @@ TANH = Saturating(torch.tanh, aten.tanh_backward, lambda found: -2 * found)
 
 @dataclass(frozen=True)
 class MaxPooled(_Linear):
-    """Max pooling; ``window`` is kernel, stride, padding, dilation and whether sizes are rounded up."""
+    """Max pooling."""
 
-    window: tuple[Any, ...]
+    window: Window
 
     def forward(self, values: Tensor) -> tuple[Tensor, Kept]:
         """See :class:`Link`."""
-        found, places = aten.max_pool2d_with_indices(values, *self.window)
+        found, places = max_pooled(values, self.window)
         return found, (values, places)
 
     def push(self, tangent: Tensor, kept: Kept) -> Tensor:
@@ -367,9 +368,8 @@ def _of_module(name: str, module: nn.Module) -> list[Link | Layer] | None:
         return [Convolution(name, f"{name}.weight", bias, *sizes)]
     if type(module) is nn.Flatten:
         return [Flat()] if (module.start_dim, module.end_dim) == (1, -1) else None
-    if type(module) is nn.MaxPool2d:
-        window = tuple(_pair(side) for side in (module.kernel_size, module.stride, module.padding, module.dilation))
-        return None if module.return_indices else [MaxPooled((*window, module.ceil_mode))]
+    if isinstance(module, nn.MaxPool2d) and type(module) in (nn.MaxPool2d, MaxPool):
+        return None if module.return_indices else [MaxPooled(window_of(module))]
     if type(module) is nn.AvgPool2d:
         window = tuple(_pair(side) for side in (module.kernel_size, module.stride, module.padding))
         return [MeanPooled((*window, module.ceil_mode, module.count_include_pad, module.divisor_override))]

@@ -14,6 +14,7 @@ from torch.nn import functional
 from fedpriv.attacks.gradients.gradient_matching import Matching
 from fedpriv.attacks.gradients.step_problems import Tick
 from fedpriv.attacks.gradients.ways import Way
+from fedpriv.attacks.optim.adam import Adam
 from fedpriv.attacks.optim.lbfgs import LbfgsSettings, minimise
 
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
@@ -78,9 +79,7 @@ class PixelSearch:
         self._most, self._middle = 0.5 / self._scale, start.new_tensor(0.5)
         self._least = -self._most
         self._point = ((start - 0.5) / self._scale).clamp(self._least, self._most).requires_grad_()
-        self._optimiser = torch.optim.Adam(
-            [self._point], lr=1.0, betas=_BETAS[ways[0].signed], eps=_EPSILON, fused=True
-        )
+        self._optimiser = Adam([self._point], 1.0, betas=_BETAS[ways[0].signed], epsilon=_EPSILON, fused=True)
         self._first_weights = self._weights = start.new_tensor([way.variation for way in ways])
         self._signed = ways[0].signed
         self._each = torch.ones_like(self._weights)
@@ -119,8 +118,7 @@ class PixelSearch:
         # A row that is not finite stays where it is; the others go on.
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         self._point.grad = gradient.sign() if self._signed else gradient
-        self._optimiser.param_groups[0]["lr"] = cooling(step / settings.iterations)
-        self._optimiser.step()
+        self._optimiser.step(cooling(step / settings.iterations))
         with torch.no_grad():
             every = settings.median_every
             if every and (step + 1) % every == 0 and step + 1 < settings.iterations:

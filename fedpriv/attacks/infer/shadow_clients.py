@@ -187,11 +187,12 @@ class _Template:
         batch, labels = self.batch, held.labels
         size = BATCH if batch is None else batch.batch_size
         steps = max(1, len(labels) // size) if batch is None else batch.steps
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1 if batch is None else batch.learning_rate)
+        rate, parameters = 0.1 if batch is None else batch.learning_rate, list(model.parameters())
         for _ in range(steps):
             index = torch.randperm(len(labels), generator=rng)[:size].to(labels.device)
             loss = functional.cross_entropy(model(held.images[index]), labels[index])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for value, gradient in zip(parameters, gradients, strict=True):
+                    value.sub_(gradient, alpha=rate)
         return Classifier({name: value.detach().cpu().clone() for name, value in model.head.state_dict().items()})

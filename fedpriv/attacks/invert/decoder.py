@@ -27,7 +27,7 @@ from fedpriv.attacks.invert.refining import Aims, Over, Start, of_one_image, ref
 from fedpriv.attacks.invert.vector_distance import vector_distance
 from fedpriv.attacks.observation import Cost, KnowledgeCard, Needs, Reconstruction, Rehearsal
 from fedpriv.attacks.optim.fitting import Fitted
-from fedpriv.attacks.read.extractors import require_extractors
+from fedpriv.attacks.read.extractors import represented, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.attacks.trained import Same
 from fedpriv.util.arguments import argument
@@ -174,7 +174,8 @@ class DecoderInversion(Attack):
                 problem.progress(again * self.iterations + done, self.restarts * self.iterations)
 
         def train() -> Decoder:
-            inside, outside = pairs([extractors[k] for k in clients], own.to(problem.device), seed, labels)
+            features = [represented(extractors[k], own, problem.device, problem.trained) for k in clients]
+            inside, outside = divided(Pairs(features, own.to(problem.device), labels), seed)
             inside = through_defenses(inside, defended, derive_seed(seed, "defended"))
             outside = through_defenses(outside, defended, derive_seed(seed, "defended, held out"))
             return train_decoder(inside, outside, training, seed, tick)
@@ -262,8 +263,7 @@ def pairs(
         seed: draws which are held out.
         labels: ``(n,)`` classes of the images, or None.
     """
-    with torch.no_grad():
-        features = [torch.cat([extractor(batch) for batch in images.split(256)]) for extractor in extractors]
+    features = [represented(extractor, images, images.device) for extractor in extractors]
     return divided(Pairs(features, images, labels), seed)
 
 

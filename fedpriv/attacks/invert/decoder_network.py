@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.attacks.optim.adam import Adam
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
@@ -260,13 +261,13 @@ def _fit(
     tick: Callable[[int], None] | None,
 ) -> tuple[float, bool, int]:
     """Train the network on what the readouts leave over; return the least held-out error, whether it settled, and steps."""
-    optimiser = torch.optim.AdamW(network.parameters(), lr=training.learning_rate, weight_decay=1e-2)
+    optimiser = Adam(network.parameters(), training.learning_rate, weight_decay=1e-2)
     everyone, rows = slice(None), torch.arange(len(known), device=known.device)[:, None]
     best, lowest, best_at, step = copy.deepcopy(network.state_dict()), float(left_unseen.square().mean()), 0, 0
     while step < training.iterations and step - best_at < training.patience:
         drawn = torch.randint(known.shape[1], (len(known), training.batch_size), generator=rng).to(known.device)
         loss = functional.mse_loss(network(known[rows, drawn], everyone), left[rows, drawn])
-        optimiser.zero_grad()
+        optimiser.forget_gradients()
         loss.backward()
         optimiser.step()
         step += 1

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.attacks.observation import Observation, TargetId
+from fedpriv.attacks.optim.adam import Adam
 from fedpriv.attacks.read.class_outputs import is_distribution, output_distance
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.datasets.types import Samples
@@ -212,12 +213,12 @@ def train_substitute(
     least: int = 1,
 ) -> None:
     """Minimise a loss of (images, labels) over batches of at least ``least`` images, in an order that ``rng`` draws."""
-    optimiser = torch.optim.Adam(parameters, lr=how.learning_rate)
+    optimiser = Adam(parameters, how.learning_rate)
     orders = (torch.randperm(len(own.labels), generator=rng).to(own.images.device) for _ in range(how.epochs))
     batches = (index for order in orders for index in order.split(how.batch_size) if len(index) >= least)
     for index in islice(batches, how.steps):
         loss = loss_of(own.images[index], own.labels[index])
-        optimiser.zero_grad()
+        optimiser.forget_gradients()
         loss.backward()
         optimiser.step()
 

@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.attacks.optim.adam import Adam
 from fedpriv.datasets.types import Samples
+from fedpriv.models.pooling import MaxPool
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
@@ -107,7 +109,7 @@ class SimulatorNetwork(nn.Module):
         layers: list[nn.Module] = []
         for before, after in ((channels, 32), (32, 64)):
             layers += [nn.Conv2d(before, after, 3, stride=1 if pooled else 2, padding=1), nn.ReLU()]
-            layers += [nn.MaxPool2d(2, ceil_mode=True)] if pooled else []
+            layers += [MaxPool(2, ceil_mode=True)] if pooled else []
         size = 64 * math.ceil(math.ceil(height / 2) / 2) * math.ceil(math.ceil(side / 2) / 2)
         self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(size, like.shape[1]))
         self.centre, self.unit = nn.Buffer(like.mean(0)), nn.Buffer(like.std(0).mean())
@@ -186,7 +188,7 @@ def train_simulator(
     spread = spread.clamp_min(0.05 * float(flat.std().clamp_min(1e-12)))
     flat, wanted = (flat - centre) / spread, None if labels is None else labels[known]
     network.train()
-    optimiser = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
+    optimiser = Adam(network.parameters(), training.learning_rate)
     for step in range(training.steps):
         theirs, ours = draw()
         features, classes = network(own.images[ours]), own.labels.to(device)[ours]
@@ -196,7 +198,7 @@ def train_simulator(
         loss = training.matching * apart
         if answers.head is not None:
             loss = loss + functional.cross_entropy(answers.head(features), classes)
-        optimiser.zero_grad()
+        optimiser.forget_gradients()
         loss.backward()
         optimiser.step()
         if tick is not None:

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.attacks.optim.adam import Adam
 from fedpriv.util.seeds import derive_seed, generator, global_seed
 
 
@@ -93,18 +94,16 @@ def train_denoiser(
     with global_seed(derive_seed(seed, "denoiser weights")):
         network = Denoiser(images.shape[1], training.width, training.noise).to(images.device)
     draws = generator(seed, "denoiser pairs")
-    optimiser = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
+    optimiser = Adam(network.parameters(), training.learning_rate)
     for step in range(training.iterations):
-        for group in optimiser.param_groups:
-            group["lr"] = 0.5 * training.learning_rate * (1 + math.cos(math.pi * step / training.iterations))
         drawn = torch.randint(len(images), (training.batch_size,), generator=draws).to(images.device)
         clean = images[drawn]
         clean = torch.cat([clean[::2], clean[1::2].flip(3)])
         noise = training.noise * torch.randn(clean.shape, generator=draws).to(images.device)
         loss = functional.mse_loss(network(clean + noise), clean) / training.noise**2
-        optimiser.zero_grad()
+        optimiser.forget_gradients()
         loss.backward()
-        optimiser.step()
+        optimiser.step(0.5 * training.learning_rate * (1 + math.cos(math.pi * step / training.iterations)))
         if tick is not None:
             tick(step + 1)
     return network.eval().requires_grad_(False)

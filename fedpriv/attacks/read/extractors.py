@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, TargetId
 from fedpriv.attacks.read.stacked import StackedExtractors, architecture, stack, worth_stacking
+from fedpriv.attacks.trained import Same, Trained
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
@@ -27,14 +28,28 @@ def require_extractors(knowledge: Knowledge, targets: Sequence[TargetId]) -> Non
 
 
 @torch.no_grad()
-def represent(knowledge: Knowledge, client: int, images: Tensor) -> Tensor:
-    """Return the representations ``(n, d)`` of images by a client's extractor, in passes of 256, on the CPU."""
+def represent(knowledge: Knowledge, client: int, images: Tensor, kept: Trained | None = None) -> Tensor:
+    """Return the representations ``(n, d)`` of images by a client's extractor, in passes of 256, on the CPU.
+
+    Those of the very same images are looked up where something is kept.
+    """
     if client not in knowledge.extractors:
         raise UserError(
             f"no extractor of client {client} was handed over; pass {argument('knowledge', {'extractor': 'white_box'})}"
         )
-    extractor = knowledge.extractors[client]
-    return torch.cat([extractor(part).cpu() for part in images.split(_PASS)])
+    return represented(knowledge.extractors[client], images, images.device, kept).cpu()
+
+
+@torch.no_grad()
+def represented(
+    extractor: Callable[[Tensor], Tensor], images: Tensor, device: torch.device, kept: Trained | None = None
+) -> Tensor:
+    """Return the representations ``(n, d)`` of images by an extractor, in passes of 256, on a device."""
+
+    def compute() -> Tensor:
+        return torch.cat([extractor(part) for part in images.to(device).split(_PASS)])
+
+    return compute() if kept is None else kept.rows(("rows", Same(extractor), Same(images), device), compute)
 
 
 def represent_rows(knowledge: Knowledge, images: Tensor, owners: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ Derived here from FedRE's equations 7-12.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -275,7 +275,7 @@ class _Problem:
     def weigh(self, choices: Sequence[Variances]) -> _Weighed:
         """Return likelihood and posterior of every choice."""
         names = [spec.name for spec in fields(Variances)]
-        table = torch.tensor([[asdict(choice)[name] for name in names] for choice in choices], dtype=torch.float64)
+        table = torch.tensor([[getattr(choice, name) for name in names] for choice in choices], dtype=torch.float64)
         known = dict(zip(names, table.T, strict=True))
         covariance, cross, prior, growth = self._covariances(known)
         factor = torch.linalg.cholesky(covariance)

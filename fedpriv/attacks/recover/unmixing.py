@@ -39,6 +39,7 @@ from fedpriv.attacks.recover.round_shapes import head_rows, shape_of_head, shape
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
 from fedpriv.attacks.recover.unmixing_once import prior_of_images
 from fedpriv.attacks.recover.unmixing_prior import class_prior, unmix_with_prior
+from fedpriv.attacks.trained import Trained
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
@@ -93,7 +94,9 @@ class UnmixedInversion(RecoverThenInvert):
 
     def recover(self, problem: AttackProblem) -> Recovered:
         """Unmix every attacked client's prototypes."""
-        unmixed = {k: self.unmixed(problem.observations, k, problem.knowledge) for k in problem.clients}
+        unmixed = {
+            k: self.unmixed(problem.observations, k, problem.knowledge, problem.trained) for k in problem.clients
+        }
         places = tuple(replace(t, index=_position(unmixed[t.client].classes, t)) for t in problem.targets)
 
         def rows(name: Literal["prototypes", "distance", "directions"]) -> list[Tensor] | None:
@@ -113,8 +116,10 @@ class UnmixedInversion(RecoverThenInvert):
             directions=None if directions is None else torch.stack(directions),
         )
 
-    def unmixed(self, observations: Sequence[Observation], client: int, knowledge: Knowledge) -> ClientUnmixed:
-        """Return a client's prototypes with their classes.
+    def unmixed(
+        self, observations: Sequence[Observation], client: int, knowledge: Knowledge, kept: Trained | None = None
+    ) -> ClientUnmixed:
+        """Return a client's prototypes with their classes; ``kept`` holds what was computed already.
 
         Raises:
             UserError: with ``prior=images`` where the card grants none.
@@ -128,7 +133,7 @@ class UnmixedInversion(RecoverThenInvert):
             )
         own = None
         if self.prior != "none" and images is not None and labels is not None:
-            own = represent(knowledge, client, images)
+            own = represent(knowledge, client, images, kept)
         if self.family != "posterior":
             if own is None or labels is None:
                 return ClientUnmixed(unmix(features, weights, self.family).prototypes, classes)

@@ -33,6 +33,7 @@ from fedpriv.attacks.read.extractors import represent
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.recover.round_posterior import Uploads, Variances, gains
 from fedpriv.attacks.recover.then_invert import Recovered, RecoverThenInvert, as_uploads
+from fedpriv.attacks.trained import Trained
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.kinds import MIXTURES
@@ -98,7 +99,8 @@ class PriorUnmixing(RecoverThenInvert):
     def recover(self, problem: AttackProblem) -> Recovered:
         """Guess the prototype of each target."""
         targets, seen = problem.targets, problem.observations
-        prior = {(t.round, t.client): self.prior(seen, t, problem.knowledge) for t in targets}
+        one_each = {(target.round, target.client): target for target in targets}
+        prior = {where: self.prior(seen, one, problem.knowledge, problem.trained) for where, one in one_each.items()}
         guesses = []
         for target in targets:
             sent, held, row = _mixture(seen, target)
@@ -106,7 +108,9 @@ class PriorUnmixing(RecoverThenInvert):
             guesses.append(posterior_mean(sent.feature, sent.label_encoding[held], means, self.noise)[row])
         return Recovered(as_uploads(guesses, targets), targets)
 
-    def prior(self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge) -> Tensor:
+    def prior(
+        self, observations: Sequence[Observation], target: TargetId, knowledge: Knowledge, kept: Trained | None = None
+    ) -> Tensor:
         """Return the prior prototypes ``(C, d)`` of a target's client, without its own upload."""
         images, labels = knowledge.public_images, knowledge.public_labels
         if self.source == "images" and (images is None or labels is None):
@@ -115,7 +119,7 @@ class PriorUnmixing(RecoverThenInvert):
                 f"{argument('knowledge', {'attacker_data': 'same_domain'})} and {argument('public')} N"
             )
         if self.source != "uploads" and images is not None and labels is not None:
-            features = represent(knowledge, target.client, images)
+            features = represent(knowledge, target.client, images, kept)
             return prior_of_images(features, labels.cpu(), knowledge.n_classes)
         own = observation_of(observations, target)
         others = [o for o in observations if o.round == target.round and o.client != target.client]
