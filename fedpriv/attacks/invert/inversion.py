@@ -199,12 +199,17 @@ def bytes_of_generator(shape: Hourglass, image_shape: ImageShape) -> int:
     return 4 * (weights + maps)
 
 
+_LONG = 300
+"""Steps of a search over pixels from which on it takes its full first step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PixelInversion(VectorInversion):
     """Inversion over pixels with total variation (Mahendran and Vedaldi 2015): the control without a learned prior.
 
     Attributes:
-        learning_rate: Adam's first step size; it falls to zero along half a cosine.
+        learning_rate: Adam's first step size in a search of 300 steps or more, in proportion less in a shorter one, which
+            would end in the noise of steps too large for it; it falls to zero along half a cosine.
         tolerance: relative feature distance plus penalties below which a row is finished, and converged.
         pixels: what holds pixels back.
     """
@@ -217,12 +222,13 @@ class PixelInversion(VectorInversion):
 
     name = "pixels"
     summary = "an image of the uploaded representation, over pixels with total variation"
-    version = 2
+    version = 3
 
     @property
     def schedule(self) -> Schedule:
         """Adam with a step size that falls to zero, until a row is near enough or stands still."""
-        return replace(super().schedule, anneal=True)
+        rate = self.learning_rate * min(1.0, self.iterations / _LONG)
+        return replace(super().schedule, anneal=True, learning_rate=rate)
 
     def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
         """Return pixels that total variation holds back."""
