@@ -257,13 +257,20 @@ Layer = Convolution | FullyConnected
 Chain = tuple[Link | Layer, ...]
 
 
+class _Tracer(fx.Tracer):
+    """Takes our pooling for one step, as it does torch's layers."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, MaxPool) or super().is_leaf_module(m, module_qualified_name)
+
+
 def chain_of(model: nn.Module) -> Chain | None:
     """Return the links of a prepared model, whose layers that draw numbers are in evaluation; None where it is no chain.
 
     A chain is what passes each value on to one step only. All its steps are known, and each layer is passed once.
     """
     try:
-        graph = fx.Tracer().trace(model)
+        graph = _Tracer().trace(model)
     except Exception:
         return None
     links: list[Link | Layer] = []
