@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from fedpriv.federation.defense import Sender
 from fedpriv.federation.method import State
 from fedpriv.federation.prepared import Federation
@@ -15,6 +13,7 @@ from fedpriv.federation.trace import Trace
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.wire.payloads import Message
+from fedpriv.wire.plain_tensor import all_finite
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def client_part(federation: Federation, job: ClientJob) -> ClientResult:
 def _refuse_non_finite(job: ClientJob, state: State, upload: Message) -> None:
     found = [f"{payload.kind}.{name}" for payload in upload if (name := payload.non_finite()) is not None]
     if not upload:  # then nothing but the state shows it
-        found = [name for name, value in state.items() if not bool(torch.isfinite(value).all())]
+        found = [name for name, value in state.items() if not all_finite(value)]
     if found:
         raise UserError(
             f"round {job.round}, client {job.client}: {found[0]} became NaN or infinite; "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.util.errors import UserError
-from fedpriv.wire.plain_tensor import check_names, check_plain
+from fedpriv.wire.plain_tensor import all_finite, check_names, check_plain
 
 Origin = Literal["image", "class", "mixture", "client", "training", "public", "server"]
 """The origin of a row of the values: one image; the images of a class, as their mean; all of a client's images,
@@ -227,7 +227,7 @@ class Payload:
 
     def non_finite(self) -> str | None:
         """Return the name of the first tensor that holds NaN or infinity, or None."""
-        return next((n for n, t in self.tensors().items() if t.is_floating_point() and not t.isfinite().all()), None)
+        return next((n for n, t in self.tensors().items() if t.is_floating_point() and not all_finite(t)), None)
 
 
 def _check_tensor(where: str, value: object, meta: Mapping[str, Any], axes: dict[str, int]) -> None:

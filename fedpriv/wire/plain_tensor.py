@@ -47,6 +47,11 @@ def check_plain(where: str, value: object) -> Tensor:
     raise UserError(f"{where}: {told}")
 
 
+def all_finite(value: Tensor) -> bool:
+    """True if no number is NaN or infinite. A sum that is finite says so in one pass; finite numbers may add up to more."""
+    return bool(value.sum().isfinite()) or bool(value.isfinite().all())
+
+
 def check_names(where: str, names: list[object]) -> None:
     """Check that tensors are called by printable texts of a usual length, and are not too many.
 
