@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.optim.objectives import DISTANCES, Match
+from fedpriv.attacks.optim.objectives import DISTANCES, Match, squared_length
 from fedpriv.attacks.read.extractors import OwnExtractors, require_extractors
 from fedpriv.attacks.read.target_features import target_feature
 from fedpriv.util.last import Last
@@ -32,19 +32,20 @@ def vector_distance(
     owners, extracted = torch.tensor([target.client for target in targets]), OwnExtractors(knowledge)
 
     @Last
-    def own(places: Tensor) -> tuple[Tensor, Tensor]:
-        return owners[places], wanted[places.to(wanted.device)]
+    def own(places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        aims = wanted[places.to(wanted.device)]
+        return owners[places], aims, squared_length(aims)
 
     repeated: dict[int, Last[Tensor, Tensor]] = {}
 
     def distance(images: Tensor, places: Tensor) -> Tensor:
         number = images.shape[1]
-        whose, aims = own(places)
+        whose, aims, squares = own(places)
         if number > 1:
             each = repeated.setdefault(number, Last(lambda owners: owners.repeat_interleave(number)))
             features = extracted(images.flatten(0, 1), each(whose)).unflatten(0, (-1, number)).mean(1)
         else:
             features = extracted(images.flatten(0, 1), whose)
-        return DISTANCES[match](features, aims)
+        return DISTANCES[match](features, aims, squares)
 
     return distance

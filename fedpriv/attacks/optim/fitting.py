@@ -168,7 +168,8 @@ class _Settled:
         # The running mean started from zero; dividing by its weight makes it a mean (as in Adam).
         weight = 1 - self._schedule.average ** steps.to(clean.device, clean.dtype).view(-1, 1, 1, 1)
         lowest, chosen = torch.full_like(self._objective[rows], torch.inf), self.records.best[there]
-        for candidate in (clean[there], self.records.mean[there] / weight, self.records.best[there]):
+        means = (self.records.mean[there] / weight,) if self._schedule.average else ()
+        for candidate in (clean[there], *means, self.records.best[there]):
             images = candidate.clamp(0, 1)
             value = self.objective(images, rows)
             better = value < lowest

@@ -20,7 +20,7 @@ class RowRecords:
     """Entries of N rows, all on the device of the images; a row that has ended changes no more, but for ``clean``.
 
     Attributes:
-        mean: ``(N, c, h, w)`` running mean of the images shown, not yet divided by its weight.
+        mean: ``(N, c, h, w)`` running mean of the images shown, not yet divided by its weight; zero where none is asked for.
         best: ``(N, c, h, w)`` image shown with the lowest objective.
         clean: ``(N, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
         ended_at: ``(N,)`` int64 step with which the row met its stop rule.
@@ -46,8 +46,9 @@ class RowRecords:
 
     def note(self, images: Tensor, value: Tensor, moving: Tensor) -> None:
         """Remember the images shown at this step, whose objective is ``value`` ``(N,)``; ``moving`` as it began."""
-        mean = torch.lerp(self.mean, images, 1 - self._average) if self._average else images
-        self.mean = torch.where(moving.view(-1, 1, 1, 1), mean, self.mean)
+        if self._average:
+            mean = torch.lerp(self.mean, images, 1 - self._average)
+            self.mean = torch.where(moving.view(-1, 1, 1, 1), mean, self.mean)
         # A row's image without noise after its last step is what it shows at the next.
         self.clean = torch.where((self.ended_at == self._before).view(-1, 1, 1, 1), images, self.clean)
         better = (value < self._lowest) & moving

@@ -59,8 +59,9 @@ class _TotalVariation(torch.autograd.Function):
             steep = share.expand_as(kept) if ctx.beta == 2.0 else share * kept.pow(ctx.beta / 2 - 1)
         found = torch.zeros_like(kept)
         across, down = across * steep[..., :-1], down * steep[..., :-1, :]
-        found[..., 1:] += across
-        found[..., :-1] -= across
-        found[..., 1:, :] += down
-        found[..., :-1, :] -= down
+        # In place by name: += would write each part back once more.
+        found[..., 1:].add_(across)
+        found[..., :-1].sub_(across)
+        found[..., 1:, :].add_(down)
+        found[..., :-1, :].sub_(down)
         return found, None, None
