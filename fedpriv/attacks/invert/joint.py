@@ -57,6 +57,7 @@ class JointInversion(DipFitting, Attack):
     targets = CLASS_MEANS
     unit = "upload"
     budget = "iterations"
+    most_targets = 6
     needs = Needs(extractor=("white_box", "shadow"))
 
     def run(self, problem: AttackProblem) -> Reconstruction:
