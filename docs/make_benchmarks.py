@@ -46,7 +46,8 @@ $ PYTHONPATH=breaching fedpriv benchmark --scale full --htfllib HtFLlib
   steps, each library with the files that it writes and the evaluations of all clients that it makes in a round (HtFLlib
   one, fedpriv another where a broadcast changes something). The attacks: the same weights, gradients and labels, the same
   number of steps, one start a target; no start is drawn anew and none stops early. Nothing in it hangs on what the
-  images show, so they are random unless `--images` names real ones. Peers are not changed.
+  images show, so they are random unless `--images` names real ones. Peers are not changed, and are handed networks of
+  torch's own layers; ours pool sooner to the same numbers.
 - **Of the peak**: the operations of convolutions and matrix products in a turn, as torch's counter counts them (the
   least of all sides, so that more work for the same result earns nothing), over our seconds, as a share of the better
   of two rates that the machine reaches around the same turns: products of square matrices of 1,024, and convolutions
@@ -56,6 +57,19 @@ $ PYTHONPATH=breaching fedpriv benchmark --scale full --htfllib HtFLlib
 - Memory: of a process at its peak, torch and images included. Images are 2,000 whatever the number of clients, a
   tenth of which take part in a round.
 - A study's fixed cost: CPU seconds of a study of one tiny cell, less those of a cell, by a study of four.
+
+## What stands between here and the goals that are not met
+
+Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` and `... dip` (2-core CPU, one thread):
+
+- **Rounds** (`local`): 53 % convolutions and 21 % matrix products, which are the library's and HtFLlib's as well; 6 %
+  pooling, 5 % steps, 3 % copies. All that is ours to save is the quarter that is left, and of it the goal asks a third.
+- **DIP**: 36 % convolutions and 16 % matrix products of networks that share no weights, so that nothing of them can be put
+  together; 20 % Adam and what hands it the gradients, as much memory as its moments take. Eight targets side by side save the
+  work between the kernels, which is about what is saved; the goal would take kernels that do all of a layer's work at once.
+- **A study's fixed cost**: torch's own import is half of it, the pictures' library a tenth.
+- **Default suite of prototypes**: `joint` alone takes more than half of it. Where counts are not uploaded it tries one to four
+  images a prototype, each by a network of its own.
 """
 
 GPU_COMMAND = """## On a GPU
