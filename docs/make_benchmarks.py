@@ -66,7 +66,7 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
   pooling, 5 % steps, 3 % copies. All that is ours to save is the quarter that is left, and of it the goal asks a third.
 - **DIP**: 36 % convolutions and 16 % matrix products of networks that share no weights, so that nothing of them can be put
   together; 20 % Adam and what hands it the gradients, which pass over all weights and moments. Eight targets side by side
-  save the work between the kernels, which is about what is saved; the goal would take kernels that do all of a layer's work at once.
+  save the work between the kernels, which is about what is saved; the goal would take kernels that do a layer at once.
 - **A study's fixed cost**: torch's own import is half of it, the pictures' library a tenth.
 - **Default suite of prototypes**: `joint` alone takes more than half of it. Where counts are not uploaded it tries one to
   four images a prototype, each by a network of its own.
