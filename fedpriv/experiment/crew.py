@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedpriv.experiment.processes import Process, cause, start
 from fedpriv.experiment.shares import Share, Shares, Suite, left_to_do, perform
 from fedpriv.util.listener import Listener, Report
+from fedpriv.util.manifest import mark
 
 if TYPE_CHECKING:
     from fedpriv.experiment.execution import AttackContext
@@ -61,11 +62,17 @@ class Crew:
         if not self._threads:
             return
         self._suites = suites
-        self._left = Shares(left_to_do(suites))
+        shares = left_to_do(suites)
+        for share in shares:
+            if len(share.divided()) > 1:  # two processes will write there: the folder must be known as ours by then
+                for name in share.plan.results():
+                    mark(suites[share.suite].folder / name, "attack")
+        self._left = Shares(shares)
         self._ready.set()
         networks: set[str] = set()
         while share := self._left.take(networks):
             perform(suites[share.suite], share, grounds[share.suite], self._progress)
+            self._left.done(share)
         self._drained.set()
         for thread in self._threads:
             while thread.is_alive():  # in short waits, so that an interrupt is heard
@@ -100,6 +107,7 @@ class Crew:
                     process.kill()
                     self._give_back(share, " ".join(str(error).split()))
                     return
+                self._left.done(share)
 
     def _hand_over(self, process: Process, share: Share, place: int) -> None:
         assert process.stdin is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedpriv.attacks.trained import Trained
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.stages import Stage
+    from fedpriv.experiment.suite import Execution
     from fedpriv.federation.prepared import Federation
     from fedpriv.federation.run_directory import RunDirectory
     from fedpriv.scoring.records import About, Provenance, ReconstructionRecord
@@ -187,13 +189,51 @@ def attack_all(
     return results
 
 
+def attack_part(
+    folder: Path, ground: AttackContext, plan: AttackPlan, part: str, *, listener: Listener = SILENT
+) -> None:
+    """Carry out a part of every job that has no result yet, and keep what it finds for whoever does the rest.
+
+    What the upload of a further setting of a reach is beyond is left to them too.
+
+    Args:
+        folder: as of :func:`attack_all`.
+        ground: likewise.
+        plan: likewise.
+        part: one of :data:`fedpriv.experiment.plan.PARTS`.
+        listener: hears of the progress.
+    """
+    from fedpriv.experiment.scored import search
+    from fedpriv.scoring.storage import is_attack_directory
+
+    for job in plan.jobs():
+        if is_attack_directory(folder / job.folder):
+            continue
+        with contextlib.suppress(UserError):
+            search(folder / job.folder, job, ground.evidence_for(job), _execution(ground, plan, listener), part, listener)
+
+
+def _execution(ground: AttackContext, plan: AttackPlan, listener: Listener) -> Execution:
+    from fedpriv.experiment.suite import Execution
+
+    return Execution(
+        plan.seed,
+        ground.federation.server.device,
+        plan.chunk_rows,
+        kind=plan.target,
+        trained=ground.trained,
+        say=listener.say,
+        redact=plan.redact,
+        numerics=plan.numerics,
+    )
+
+
 def _attack(
     directory: Path, ground: AttackContext, plan: AttackPlan, job: Job, command: str, listener: Listener
 ) -> ReconstructionRecord:
     from fedpriv.evidence.gather import truths
     from fedpriv.evidence.guesses import with_guesses
     from fedpriv.experiment.scored import Answers, attack_and_score
-    from fedpriv.experiment.suite import Execution
     from fedpriv.scoring.judge import JUDGED, train_class_evaluator
 
     run, federation = ground.run, ground.federation
@@ -209,17 +249,7 @@ def _attack(
                 judge = train_class_evaluator(federation, [target.client for target in evidence.targets], plan.seed)
         return Answers(truth, _about(ground, plan, job, command), judge)
 
-    execution = Execution(
-        plan.seed,
-        federation.server.device,
-        plan.chunk_rows,
-        kind=plan.target,
-        trained=ground.trained,
-        say=listener.say,
-        redact=plan.redact,
-        numerics=plan.numerics,
-    )
-    return attack_and_score(directory, job, evidence, execution, look_up, listener)
+    return attack_and_score(directory, job, evidence, _execution(ground, plan, listener), look_up, listener)
 
 
 def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> About:

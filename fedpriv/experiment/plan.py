@@ -53,6 +53,10 @@ def folder_name(name: str, stage: str | None) -> str:
     return name if stage is None else f"{name}-{stage}"
 
 
+PARTS = ("reconstruction", "permuted")
+"""Parts of an attack that can be carried out apart: the search for what was uploaded, and the one for the control."""
+
+
 @dataclass(frozen=True)
 class AttackPlan:
     """A target, the attacks on it, the knowledge they have, and the conduct of the suite.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.experiment.fits import with_fits
-from fedpriv.experiment.suite import Execution, attack_in_pieces, forget_pieces
+from fedpriv.experiment.plan import PARTS
+from fedpriv.experiment.suite import Execution, are_kept, attack_in_pieces, forget_pieces
 from fedpriv.pages.grid import grid_png
 from fedpriv.scoring.redaction import OMIT
 from fedpriv.scoring.score import score
@@ -18,7 +20,7 @@ from fedpriv.util.listener import Listener
 from fedpriv.util.manifest import mark
 
 if TYPE_CHECKING:
-    from fedpriv.attacks.observation import Observation, Reconstruction
+    from fedpriv.attacks.observation import Reconstruction
     from fedpriv.evidence.gather import Evidence
     from fedpriv.evidence.truth import Truth
     from fedpriv.experiment.plan import Job
@@ -62,18 +64,8 @@ def attack_and_score(
     Returns:
         The record.
     """
-    mark(directory, "attack")
-
-    def run(observations: tuple[Observation, ...], part: str, where: str) -> Reconstruction:
-        with listener.progress(f"{directory.name} on {where}") as report:
-            return attack_in_pieces(
-                job.attack, observations, evidence.targets, evidence.knowledge, execution, directory, part, report
-            )
-
-    reconstruction = run(evidence.observations, "reconstruction", str(execution.kind))
-    permuted = None
-    if job.control and evidence.permuted is not None:
-        permuted = run(evidence.permuted, "permuted", "permuted uploads")
+    reconstruction, permuted = (search(directory, job, evidence, execution, part, listener) for part in PARTS)
+    assert reconstruction is not None
     found = look_up()
     if permuted is not None:
         reconstruction = with_fits(job.attack, reconstruction, permuted, evidence, found.truths, execution)
@@ -92,6 +84,27 @@ def attack_and_score(
     )
     forget_pieces(directory)
     return record
+
+
+def search(
+    directory: Path, job: Job, evidence: Evidence, execution: Execution, part: str, listener: Listener
+) -> Reconstruction | None:
+    """Carry out a part of an attack (:data:`fedpriv.experiment.plan.PARTS`), or read back what is kept of it.
+
+    Returns:
+        What it finds; None for the control of a job without one, or where there is no other client.
+    """
+    control = part == PARTS[1]
+    observations = evidence.permuted if control and job.control else None if control else evidence.observations
+    if observations is None:
+        return None
+    mark(directory, "attack")
+    title = f"{directory.name} on {'permuted uploads' if control else execution.kind}"
+    there = are_kept(directory, part, len(evidence.targets), execution)
+    with contextlib.nullcontext() if there else listener.progress(title) as report:
+        return attack_in_pieces(
+            job.attack, observations, evidence.targets, evidence.knowledge, execution, directory, part, report
+        )
 
 
 def draw(attack: AttackRecord) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.experiment.plan import AttackPlan
+from fedpriv.experiment.plan import PARTS, AttackPlan
 from fedpriv.experiment.worker_number import number_of_workers
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
@@ -50,15 +51,32 @@ class Share:
         plan: the suite's, with some of its attacks on one stage.
         network: what these train that others share; empty for nothing.
         suite: place of its suite among those that are carried out together.
+        part: of its one attack (:data:`fedpriv.experiment.plan.PARTS`); empty for all there is, scores included.
     """
 
     plan: AttackPlan
     network: str = ""
     suite: int = 0
+    part: str = ""
 
     def __str__(self) -> str:
         """Names of the folders of its results."""
         return ", ".join(self.plan.results())
+
+    @property
+    def long(self) -> bool:
+        """True where each target is a long search of its own."""
+        from fedpriv.attacks.contract import Attack
+
+        return any(made.most_targets < Attack.most_targets for made in self.plan.attacks.values())
+
+    def divided(self) -> list[Share]:
+        """Return it in two, the search and its control, where an attack has both and they share nothing; else itself."""
+        plan = self.plan
+        alone = len(plan.attacks) == 1 and not plan.inferences and not self.network
+        if not alone or not plan.control or not all(made.budget for made in plan.attacks.values()):
+            return [self]
+        return [replace(self, part=part) for part in PARTS]
 
     def on(self, device: str) -> Share:
         """Return the same share on a device."""
@@ -73,10 +91,17 @@ class Share:
 
 
 class Shares:
-    """Shares that are left to carry out; several threads may take them."""
+    """Shares that are left to carry out; several threads may take them.
+
+    Those that can be divided are handed out in two; whoever is done with the second is the next to take the whole, which
+    then only has to be put together and scored.
+    """
 
     def __init__(self, shares: Iterable[Share] = ()) -> None:
-        self._left = list(shares)
+        wholes = sorted(shares, key=lambda share: not share.long)
+        self._left = [part for share in wholes for part in share.divided()]
+        self._wholes = {(share.suite, str(share)): share for share in wholes}
+        self._undone = Counter((part.suite, str(part)) for part in self._left if part.part)
         self._begun: set[str] = set()
         self._lock = threading.Lock()
 
@@ -99,6 +124,16 @@ class Shares:
                 networks.add(share.network)
                 self._begun.add(share.network)
             return share
+
+    def done(self, share: Share) -> None:
+        """Hear that a share was carried out."""
+        with self._lock:
+            if not share.part:
+                return
+            key = share.suite, str(share)
+            self._undone[key] -= 1
+            if not self._undone[key]:
+                self._left.insert(0, self._wholes[key])
 
     def give_back(self, share: Share) -> None:
         """Put a share before all others, for whoever asks next."""
@@ -149,9 +184,12 @@ def left_to_do(suites: Sequence[Suite]) -> list[Share]:
 
 def perform(suite: Suite, share: Share, ground: AttackContext, listener: Listener = SILENT) -> None:
     """Carry out a share; what is saved already is passed over."""
-    from fedpriv.experiment.execution import attack_all
+    from fedpriv.experiment.execution import attack_all, attack_part
     from fedpriv.experiment.inference import measure_all
 
+    if share.part:
+        attack_part(suite.folder, ground, share.plan, share.part, listener=listener)
+        return
     attack_all(suite.folder, ground, share.plan, command=suite.command, listener=listener)
     measure_all(suite.folder, ground, share.plan, command=suite.command, named=suite.named, listener=listener)
 
@@ -170,7 +208,7 @@ def workers_for(asked: int | str, plan: AttackPlan, *others: AttackPlan) -> int:
     Raises:
         UserError: for anything else.
     """
-    most = sum(len(shares_of(one)) for one in (plan, *others))
+    most = sum(len(share.divided()) for one in (plan, *others) for share in shares_of(one))
     if any(type(made).__module__ == "__main__" for made in _all(plan).values()):
         most = 1  # another process has another __main__
     if plan.devices:

@@ -79,7 +79,7 @@ def attack_in_pieces(
     pieces = [targets[start : start + execution.piece] for start in range(0, len(targets), execution.piece)]
     found: list[Reconstruction] = []
     for number, piece in enumerate(pieces):
-        path = folder / PARTIAL / f"{name}-{number:04d}.safetensors"
+        path = _piece(folder, name, number)
         if path.is_file():
             found.append(load_reconstruction(path))
             continue
@@ -104,6 +104,15 @@ def attack_in_pieces(
         save_reconstruction(path, result)
         found.append(result)
     return concatenate(found)
+
+
+def _piece(folder: Path, name: str, number: int) -> Path:
+    return folder / PARTIAL / f"{name}-{number:04d}.safetensors"
+
+
+def are_kept(folder: Path, name: str, targets: int, execution: Execution) -> bool:
+    """True where all pieces of so many targets are saved."""
+    return all(_piece(folder, name, number).is_file() for number in range(-(-targets // execution.piece)))
 
 
 def forget_pieces(folder: Path) -> None:

@@ -1,5 +1,7 @@
 """Distances of chains by explicit passes: equal to those that autograd finds, and to its derivatives."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from gradient_cases import CPU, sigmoid_net
@@ -11,6 +13,7 @@ from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.observation import BatchFacts
 from fedpriv.attacks.read.sent_entries import sent_entries
+from fedpriv.attacks.read.updates import Tangent
 from fedpriv.models import default_width
 from fedpriv.models.build import build_model
 from fedpriv.models.split import Blueprint
@@ -73,8 +76,20 @@ def steps_of(model, rows, project=None, left_out=()):
         }
         if project == "sent":
             gradient = {name: value * (value > 0.5) for name, value in gradient.items()}
-        found.append(LocalStep(weights, gradient, project=sent_entries(gradient, project or "all")))
+        own = tangent_of(gradient, draw) if project == "tangent" else sent_entries(gradient, project or "all")
+        found.append(LocalStep(weights, own(gradient) if project == "tangent" else gradient, project=own))
     return found
+
+
+def tangent_of(gradient, draw):
+    """Directions of every matrix and kernel but the first, of another number in every row."""
+    left, right = {}, {}
+    for name, value in list(gradient.items())[1:]:
+        if value.dim() > 1:
+            rank = int(torch.randint(1, min(value.shape[-2:]), (1,), generator=draw))
+            directions = torch.linalg.svd(torch.randn(value.shape, generator=draw, dtype=value.dtype), full_matrices=False)
+            left[name], right[name] = directions[0][..., :rank], directions[2][..., :rank, :]
+    return Tangent(left, right)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "squared"])
@@ -93,6 +108,38 @@ def test_what_is_left_out_or_projected_has_no_part(kind, monkeypatch):
     expect_equal(model, steps_of(model, 2, left_out=("0.weight", "5.bias")), 2, kind, monkeypatch)
     expect_equal(model, steps_of(model, 2, left_out=("5.weight",)), 1, kind, monkeypatch)
     expect_equal(model, steps_of(model, 2, project="sent"), 2, kind, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "squared"])
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_truncated_uploads_are_compared_along_what_they_hold(count, kind, monkeypatch):
+    torch.manual_seed(0)
+    for name in MODELS:
+        model = MODELS[name]().double()
+        expect_equal(model, steps_of(model, 2, project="tangent"), count, kind, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "squared"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_heads_of_rows_own_are_computed_together(count, kind, monkeypatch):
+    torch.manual_seed(0)
+    for name in ("small-cnn", "sigmoids"):
+        model = MODELS[name]().double()
+        head = list(dict(model.named_parameters()))[-2:]
+        steps = [
+            replace(
+                step,
+                weights={name: value for name, value in step.weights.items() if name not in head},
+                fixed={name: torch.randn_like(step.weights[name]) for name in head},
+            )
+            for step in steps_of(model, 2, left_out=head)
+        ]
+        expect_equal(model, steps, count, kind, monkeypatch)
+        assert [len(matching(model, steps, count, chain, monkeypatch)._groups) for chain in (True, False)] == [1, 2]
+        compare = matching(model, steps, count, True, monkeypatch)
+        images, labels = torch.rand(2, count, *SHAPE).double(), torch.rand(2, count, 10).double()
+        both = compare.cosine(images, labels, torch.arange(2))
+        torch.testing.assert_close(compare.cosine(images[1:], labels[1:], torch.tensor([1])), both[1:])
 
 
 def expect_equal(model, steps, count, kind, monkeypatch):

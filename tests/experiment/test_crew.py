@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,10 +197,34 @@ def test_who_trained_a_network_takes_what_needs_it_and_who_is_idle_takes_the_las
     assert left.take(set()) is not None
 
 
+def test_a_search_and_its_control_are_handed_out_apart_and_then_put_together():
+    whole = plan("dip", "pixels", "membership", "unmix-prior", attacker_data="same_domain")
+    left, handed = Shares(shares_of(whole)), []
+    while share := left.take(set()):
+        handed.append((str(share), share.part))
+        left.done(share)
+    parts = ["reconstruction", "permuted", ""]
+    # A search that takes few targets, because each is long, goes first; what trains a network stays in one piece.
+    assert handed == [
+        *[("dip", part) for part in parts],
+        *[("pixels", part) for part in parts],
+        ("membership", ""),
+        ("unmix-prior", ""),
+    ]
+    left = Shares(shares_of(plan("dip", "pixels")))
+    one, other = left.take(set()), left.take(set())
+    left.done(other)
+    left.give_back(one)
+    assert left.take(set()).part == "reconstruction"  # the control alone is not enough
+    assert [share.divided() for share in shares_of(replace(whole, control=False))] == [
+        [share] for share in shares_of(replace(whole, control=False))
+    ]
+
+
 def test_the_number_of_workers_is_that_of_shares_at_most(monkeypatch):
     whole = plan("dip", "pixels", "membership")
-    assert [workers_for(asked, whole) for asked in (1, "2", 9)] == [1, 2, 3]
-    assert 1 <= workers_for("auto", whole) <= min(3, os.cpu_count() or 1)
+    assert [workers_for(asked, whole) for asked in (1, "2", 9)] == [1, 2, 5]  # two searches, a control each, one score
+    assert 1 <= workers_for("auto", whole) <= min(5, os.cpu_count() or 1)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert workers_for("auto", AttackPlan("entangled", whole.attacks, whole.card)) == 1
     for wrong in (0, "-1", "some"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedpriv.attacks.gradients.chain import FullyConnected, Layer
 from fedpriv.attacks.gradients.row_gradients import FormedGradient, cosine_distance, squared_distance
-from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.read.sent_entries import SentEntries
+from fedpriv.attacks.read.updates import Tangent, Weights
 
 Kind = Literal["squared", "cosine"]
 """The distance of two gradients: squared L2, or one minus the cosine."""
@@ -65,31 +66,57 @@ class Factors:
     def _for_images(self, matrix: Tensor) -> Tensor:
         return matrix if self.inputs.shape[1] == 1 else matrix.repeat_interleave(self.inputs.shape[1], 0)
 
+
+@dataclass(frozen=True)
+class _Comparable:
+    """Factors of the comparable part of a linear layer's gradient: all of it, or its projection onto a tangent space.
+
+    With what is beside a truncated upload's directions, ``d = delta - delta U U'`` and ``b = a - a V' V``, that projection
+    is ``delta' a - d' b``: a product of twice as many factors, for the price of a few products of vectors by U and V.
+
+    Attributes:
+        inputs: ``(R, m, I)``.
+        delta: ``(R, m, O)``.
+    """
+
+    inputs: Tensor
+    delta: Tensor
+
     @property
     def narrow(self) -> bool:
-        """True of a linear layer where inner products are cheaper by the factors than by their product."""
+        """True where inner products are cheaper by the factors than by their product."""
         _, count, width = self.inputs.shape
         height = self.delta.shape[2]
         return count * (width + height) < width * height
 
+    def product(self) -> Tensor:
+        """Return the comparable part ``(R, O, I)``."""
+        return torch.bmm(self.delta.mT, self.inputs)
+
+    def square(self) -> Tensor:
+        """Return its sum of squares ``(R,)``, by the factors."""
+        alike = torch.bmm(self.inputs, self.inputs.mT), torch.bmm(self.delta, self.delta.mT)
+        return _inner(alike[0].flatten(1), alike[1].flatten(1))
+
 
 @dataclass(frozen=True)
 class _Rest:
-    """``T - c delta' a`` of a linear layer, never formed, with c ``(R, 1, 1)``; ``met`` is ``a T'``."""
+    """``T - c K`` of a linear layer with comparable part K, never formed, with c ``(R, 1, 1)``; ``met`` is ``a T'``."""
 
     wanted: Tensor
     share: Tensor
     met: Tensor
+    part: _Comparable
 
     def applied(self, of: Factors, bias: Tensor | None) -> Tensor:
-        alike = torch.bmm(of.inputs, of.inputs.mT)
+        alike = torch.bmm(of.inputs, self.part.inputs.mT)
         met = self.met if bias is None else self.met + bias.unsqueeze(1)
-        return torch.addcmul(met, torch.bmm(alike, of.delta), self.share, value=-1).flatten(0, 1)
+        return torch.addcmul(met, torch.bmm(alike, self.part.delta), self.share, value=-1).flatten(0, 1)
 
     def transposed(self, of: Factors) -> Tensor:
-        alike = torch.bmm(of.delta, of.delta.mT)
+        alike = torch.bmm(of.delta, self.part.delta.mT)
         found = torch.bmm(of.delta, self.wanted)
-        return torch.addcmul(found, torch.bmm(alike, of.inputs), self.share, value=-1).flatten(0, 1)
+        return torch.addcmul(found, torch.bmm(alike, self.part.inputs), self.share, value=-1).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -136,14 +163,16 @@ class Aim:
         kind: Kind,
         wanted: Weights,
         norms: Tensor,
-        projection: Callable[[Mapping[str, Tensor]], Weights] | None,
+        projection: Tangent | SentEntries | None,
         linear: frozenset[str],
     ) -> None:
         """Take the comparable part of gradients, None for everything, and the names of linear layers' weights."""
         self._kind = kind
-        self._wanted = wanted
+        self._tangent = projection if isinstance(projection, Tangent) else None
+        self._projection = projection if isinstance(projection, SentEntries) else None
+        # Those of truncated uploads are projected already, which the direction is derived from.
+        self._wanted = wanted if self._tangent is None else self._tangent(wanted)
         self._norms = norms
-        self._projection = projection
         self._small = [name for name in wanted if name not in linear]
         self._together = torch.cat([wanted[name].flatten(1) for name in self._small], 1) if self._small else None
         self._inverse_norms = norms.clamp_min(_TINY).reciprocal()
@@ -166,7 +195,19 @@ class Aim:
                 found[weight] = one.product()
             if bias in self._wanted and bias is not None:
                 found[bias] = one.bias()
-        return found
+        if self._tangent is None:
+            return found
+        shaped = {name: value.view_as(self._wanted[name]) for name, value in found.items()}
+        return {name: value.view_as(found[name]) for name, value in self._tangent(shaped).items()}
+
+    def _comparable(self, of: Factors) -> _Comparable:
+        name, tangent = of.layer.weight, self._tangent
+        if tangent is None or name not in tangent.left:
+            return _Comparable(of.inputs, of.delta)
+        left, right = tangent.left[name], tangent.right[name]
+        beside = torch.baddbmm(of.inputs, torch.bmm(of.inputs, right.mT), right, alpha=-1)
+        negative = torch.baddbmm(of.delta, torch.bmm(of.delta, left), left.mT, beta=-1)
+        return _Comparable(torch.cat([of.inputs, beside], 1), torch.cat([of.delta, negative], 1))
 
     def _projected(self, factors: Sequence[Factors], formed: Weights) -> tuple[Tensor, Direction]:
         assert self._projection is not None
@@ -188,7 +229,8 @@ class Aim:
         big: dict[str, Tensor | _Rest] = {}
         for one in self._linear(factors):
             name = one.layer.weight
-            apart = torch.baddbmm(self._wanted[name], one.delta.mT, one.inputs, beta=-1)
+            part = self._comparable(one)
+            apart = torch.baddbmm(self._wanted[name], part.delta.mT, part.inputs, beta=-1)
             parts.append(_inner(apart.flatten(1), apart.flatten(1)))
             big[name] = apart
         return _sum(parts), _direction(factors, rest, big, 2.0)
@@ -200,16 +242,16 @@ class Aim:
             small = self._flat(formed)
             inner.append(_inner(small, self._together))
             squares.append(_inner(small, small))
-        met, products = {}, {}
+        met, products, kept = {}, {}, {}
         for one in self._linear(factors):
             name = one.layer.weight
             met[name] = torch.bmm(one.inputs, self._wanted[name].mT)
             inner.append(_inner(one.delta.flatten(1), met[name].flatten(1)))
-            if one.narrow:
-                alike = torch.bmm(one.inputs, one.inputs.mT), torch.bmm(one.delta, one.delta.mT)
-                squares.append(_inner(alike[0].flatten(1), alike[1].flatten(1)))
+            part = kept[name] = self._comparable(one)
+            if part.narrow:
+                squares.append(part.square())
             else:  # so many images that the product itself is the smaller matrix
-                products[name] = one.product()
+                products[name] = part.product()
                 squares.append(_inner(products[name].flatten(1), products[name].flatten(1)))
         along, square = _sum(inner), _sum(squares)
         held = square.clamp_min(_TINY)
@@ -221,9 +263,11 @@ class Aim:
             rest = self._split(torch.addcmul(self._together, small, share.unsqueeze(1), value=-1), formed)
         big: dict[str, Tensor | _Rest] = {}
         for name, own in met.items():
-            wanted, part = self._wanted[name], share.view(-1, 1, 1)
+            wanted, times = self._wanted[name], share.view(-1, 1, 1)
             big[name] = (
-                torch.addcmul(wanted, products[name], part, value=-1) if name in products else _Rest(wanted, part, own)
+                torch.addcmul(wanted, products[name], times, value=-1)
+                if name in products
+                else _Rest(wanted, times, own, kept[name])
             )
         return 1 - along * inverse, _direction(factors, rest, big, -inverse)
 

@@ -57,8 +57,8 @@ class ChainGradients:
     def distance(self, weights: Weights, images: Tensor, labels: Tensor, readout: str, aim: Aim) -> Tensor:
         """Return the distances ``(R,)``, differentiable once in images ``(R, n, c, h, w)`` and labels ``(R, n, C)``.
 
-        All rows have the same weights. Labels and readout are as of
-        :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`.
+        All rows have the same weights, but for linear layers whose weights ``(R, O, I)`` and biases ``(R, O)`` have a
+        leading axis. Labels and readout are as of :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`.
         """
         assert self._chain is not None
         chain = self._chain
@@ -149,7 +149,7 @@ class _Pass:
                 if values.dim() != 2:
                     return None
                 self.factors.append(Factors(link, _by_row(values, self.rows)))
-                kept, values = None, functional.linear(values, self.weights[link.weight], self._bias(link))
+                kept, values = None, self._transformed(link, values)
             else:
                 values, kept = link.forward(values)
             self._kept.append(kept)
@@ -157,6 +157,18 @@ class _Pass:
 
     def _bias(self, layer: Layer) -> Tensor | None:
         return None if layer.bias is None else self.weights[layer.bias]
+
+    def _transformed(self, layer: FullyConnected, values: Tensor) -> Tensor:
+        weight, bias = self.weights[layer.weight], self._bias(layer)
+        if weight.dim() == 2:
+            return functional.linear(values, weight, bias)
+        return self._times(values, weight.mT, None if bias is None else bias.unsqueeze(1))
+
+    def _times(self, values: Tensor, matrices: Tensor, besides: Tensor | None) -> Tensor:
+        """Return the products of rows' vectors ``(R n, I)`` with matrices ``(R, I, O)`` of each row's own, and a summand."""
+        by_row = _by_row(values, self.rows)
+        found = torch.bmm(by_row, matrices) if besides is None else torch.baddbmm(besides, by_row, matrices)
+        return found.flatten(0, 1)
 
     def _convolved(self, layer: Convolution, values: Tensor) -> Tensor:
         patches = layer.patches(values)
@@ -192,6 +204,8 @@ class _Pass:
         """Return the derivative at what went into a layer, of patches or vectors, with ``besides`` added to it."""
         if isinstance(layer, FullyConnected):
             weight = self.weights[layer.weight]
+            if weight.dim() == 3:
+                return self._times(delta, weight, None if besides is None else _by_row(besides, self.rows))
             return delta @ weight if besides is None else torch.addmm(besides, delta, weight)
         matrix, flat = self._matrix(layer, len(delta)).mT, delta.flatten(2)
         patches = torch.bmm(matrix, flat) if besides is None else torch.baddbmm(besides, matrix, flat)
@@ -209,8 +223,10 @@ class _Pass:
             number += 1
             own = direction.applied(number)  # (R n, O) or (R n, O, L)
             if isinstance(link, FullyConnected):
-                if tangent is not None:
-                    weight = self.weights[link.weight].t()
+                weight = self.weights[link.weight].mT
+                if tangent is not None and weight.dim() == 3:
+                    own = self._times(tangent, weight, None if own is None else _by_row(own, self.rows))
+                elif tangent is not None:
                     own = tangent @ weight if own is None else torch.addmm(own, tangent, weight)
                 tangent = own
                 continue

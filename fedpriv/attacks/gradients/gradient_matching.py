@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from fedpriv.attacks.gradients.chain_aims import Aim, Kind
 from fedpriv.attacks.gradients.chain_distance import ChainGradients
-from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, same_weights, stacked
+from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, equal_weights, same_weights, stacked
 from fedpriv.attacks.gradients.row_gradients import (
     FormedGradient,
     LayerGradient,
@@ -66,7 +66,8 @@ class _Group:
     Attributes:
         rows: ``(R,)`` int64 on the CPU, their numbers among all rows.
         weights: broadcast parameters by name, without leading axis.
-        fixed: parameters that the loss takes but the client did not send.
+        fixed: parameters that the loss takes but the client did not send; where they are rows' own, each ``(R, ...)``.
+        own_fixed: whether they are.
         wanted: observed gradients by name, each ``(R, ...)``.
         norms: ``(R,)`` their norms.
         sizes: images of each batch, in order.
@@ -80,6 +81,7 @@ class _Group:
     norms: Tensor
     sizes: tuple[int, ...]
     readout: str
+    own_fixed: bool = False
 
     @property
     def count(self) -> int:
@@ -124,17 +126,17 @@ class Matcher:
 
     def against(self, steps: Sequence[LocalStep], counts: Sequence[int]) -> Matching:
         """Return the comparison with N steps, one a row, whose rounds had these numbers of images."""
+        kinds = [
+            (step.sizes or tuple(batch_sizes(count, self.facts)), step.readout)
+            for step, count in zip(steps, counts, strict=True)
+        ]
+        # A chain takes every row's own head; what is unrolled takes one.
+        unrolled = self.unrolls and any(len(sizes) > 1 for sizes, _ in kinds)
         groups = []
-        for alike in same_weights(steps):
-            kinds = {
-                row: (steps[row].sizes or tuple(batch_sizes(counts[row], self.facts)), steps[row].readout)
-                for row in alike
-            }
-            for kind in dict.fromkeys(kinds.values()):
+        for alike in same_weights(steps, fixed=unrolled or not self._chain.supported):
+            for kind in dict.fromkeys(kinds[row] for row in alike):
                 rows = [row for row in alike if kinds[row] == kind]
-                first, wanted = steps[rows[0]], stacked([steps[row] for row in rows])
-                norms = sum_of_squares(wanted).sqrt()
-                groups.append(_Group(torch.tensor(rows), first.weights, first.fixed, wanted, norms, *kind))
+                groups.append(_group(rows, [steps[row] for row in rows], *kind))
         return Matching(self, groups, [step.project for step in steps])
 
     def distance(self, share: _Share, images: Tensor, labels: Tensor, kind: Kind) -> Tensor:
@@ -257,8 +259,17 @@ class Matching:
         if not torch.equal(member, torch.arange(len(group.rows))):
             there = member.to(device)
             wanted = {name: value[there] for name, value in group.wanted.items()}
-            group = replace(group, rows=group.rows[member], wanted=wanted, norms=group.norms[there])
+            fixed = {name: value[there] for name, value in group.fixed.items()} if group.own_fixed else group.fixed
+            group = replace(group, rows=group.rows[member], wanted=wanted, norms=group.norms[there], fixed=fixed)
         return [_Share(None if len(asked) == len(rows) else asked.to(device), group, projection)]
+
+
+def _group(rows: Sequence[int], steps: Sequence[LocalStep], sizes: tuple[int, ...], readout: str) -> _Group:
+    first, wanted = steps[0], stacked(steps)
+    own = not all(equal_weights(first.fixed, step.fixed) for step in steps)
+    fixed = {name: torch.stack([step.fixed[name] for step in steps]) for name in first.fixed} if own else first.fixed
+    norms = sum_of_squares(wanted).sqrt()
+    return _Group(torch.tensor(rows), first.weights, fixed, wanted, norms, sizes, readout, own)
 
 
 def sum_of_squares(gradients: Mapping[str, Tensor]) -> Tensor:

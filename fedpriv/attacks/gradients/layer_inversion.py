@@ -88,7 +88,7 @@ def invert_layers(
 
         draws = [[row.generator(problem.seed, image) for image in range(count)] for row in rows]
         prior = SeveralImages(draws, image_shape, shape, device)
-        found = fit_rows(rows, prior, distance, schedule, tick, count=count)
+        found = fit_rows(rows, prior, distance, schedule, tick, count=count, restarts=restarts)
         # A batch of fewer images shows them again, and again.
         shown = [_filled(own, count, len(one.inputs)) for own, one in zip(found.images, known, strict=True)]
         own_labels = labels[[row.position for row in rows]].to(device)
@@ -100,6 +100,7 @@ def invert_layers(
         solve,
         restarts=restarts,
         iterations=schedule.iterations,
+        together=bool(schedule.halvings),
         bytes_per_row=count * (bytes_of_generator(shape, image_shape) + 4 * 1000 * height * width),
     )
 

@@ -33,6 +33,9 @@ _EXPLAINED = 1e-2
 """A batch is explained when what it leaves of the layer's gradient is below this share."""
 
 
+_HALVINGS = (0.1, 0.25)
+"""Shares of an inversion's steps after which the worse half of a target's rows ends: of four, a third of the steps is left."""
+
 _SUMMED = (
     "The layer stands behind others that moved in every local step, so what went into it in later steps is not what the "
     "broadcast weights make of an image: the fewer steps, the more this attack says."
@@ -161,7 +164,7 @@ class LinearLayer(Attack):
                 for view, update, one, own in zip(views, updates, found, facts, strict=True)
             ],
             problem,
-            Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4),
+            Schedule(self.iterations, self.learning_rate, average=0.99, tolerance=2e-4, halvings=_HALVINGS),
             share=self.earlier,
             restarts=self.restarts,
             labels=labels,

@@ -147,13 +147,14 @@ def mean_loss(output: Tensor, labels: Tensor, readout: str) -> Tensor:
     return (own * output if readout else -(own * functional.log_softmax(output, 1))).sum(1).mean()
 
 
-def same_weights(steps: Sequence[LocalStep]) -> list[list[int]]:
-    """Return the positions of the steps, those that began from equal weights (and fixed parameters) together."""
+def same_weights(steps: Sequence[LocalStep], *, fixed: bool = True) -> list[list[int]]:
+    """Return the positions of the steps, those together that began from equal weights, and unless told from equal fixed ones."""
     groups: list[list[int]] = []
     for place, step in enumerate(steps):
         for group in groups:
             first = steps[group[0]]
-            if equal_weights(first.weights, step.weights) and equal_weights(first.fixed, step.fixed):
+            alike = equal_weights(first.fixed, step.fixed) if fixed else same_shapes(first.fixed, step.fixed)
+            if alike and equal_weights(first.weights, step.weights):
                 group.append(place)
                 break
         else:
@@ -164,6 +165,11 @@ def same_weights(steps: Sequence[LocalStep]) -> list[list[int]]:
 def equal_weights(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
     """True for equal parameters of the same names."""
     return first is second or all(torch.equal(first[name], second[name]) for name in first)
+
+
+def same_shapes(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    """True for parameters of the same names and shapes."""
+    return {name: value.shape for name, value in first.items()} == {name: value.shape for name, value in second.items()}
 
 
 def stacked(steps: Sequence[LocalStep]) -> Weights:

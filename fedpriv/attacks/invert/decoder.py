@@ -235,14 +235,15 @@ class DecoderInversion(Attack):
         images, objective = start.images, aims.distances(start.images)
         settled = torch.full_like(objective, start.decoder.settled, dtype=torch.bool)
         places = shares.nonzero().flatten()
+        taken = torch.zeros(len(images), dtype=torch.int64)
         if not len(places):
-            return Fitted(images, objective, settled, 0)
+            return Fitted(images, objective, settled, taken)
         steps, there = self.refine_steps if self.refine == "auto" else self.refine, places.to(images.device)
         found = refined(start.of(places), aims.of(places), steps, self.refine_over, self.refine_rate)
         weights = shares[places].to(images.device).view(-1, 1, 1, 1)
         images = images.index_copy(0, there, torch.lerp(images[there], found.images, weights))
         settled = settled.index_copy(0, there, settled[there] | found.converged)
-        return Fitted(images, aims.distances(images), settled, found.iterations)
+        return Fitted(images, aims.distances(images), settled, taken.index_copy(0, places, found.steps))
 
 
 def defenses_of(problem: AttackProblem, clients: Sequence[int]) -> list[Rehearsal | None]:

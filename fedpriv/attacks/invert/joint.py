@@ -5,12 +5,13 @@ the client's extractor g in hand. Inverting a mean of two representations as if 
 image has that representation; the two images together do.
 
 How many images went in is uploaded by most methods that upload prototypes. Where it is not, the objective gives it away: a
-number too small cannot reach the objective that the right one reaches.
+number too small cannot reach the objective that the right one reaches. The largest number is tried before all others: what
+it cannot reach, no smaller one can, and most prototypes of a run are means of many more images than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -42,7 +43,7 @@ class JointInversion(DipFitting, Attack):
     Attributes:
         most: largest number of images M; a prototype of more images is inverted by ``most``.
         fits: relative feature distance at which a number of images counts as enough. Where the upload hides the count,
-            M = 1, 2, .. are tried and the first that reaches it is kept; if none does, the one with the lowest distance.
+            ``most`` images are tried; if they reach it, then M = 1, 2, .., and the first that reaches it is kept.
         match: what of the prototype is believed; see :data:`fedpriv.attacks.optim.objectives.Match`.
     """
 
@@ -53,7 +54,7 @@ class JointInversion(DipFitting, Attack):
 
     name = "joint"
     summary = "as many images as an uploaded class mean is made of, found together"
-    version = 2
+    version = 3
     targets = CLASS_MEANS
     unit = "upload"
     budget = "iterations"
@@ -66,41 +67,48 @@ class JointInversion(DipFitting, Attack):
         require_extractors(problem.knowledge, targets)
         vectors = [target_feature(problem.observations, t, CLASS_MEANS).to(problem.device) for t in targets]
         counts = [uploaded_count(problem.observations, target) for target in targets]
-        best: dict[int, _Attempt] = {}
+        kept: dict[int, _Attempt] = {}
         spent: list[Cost] = []
-        for number in range(1, self.most + 1):
-            waiting = [
-                place
-                for place, count in enumerate(counts)
-                if (min(count, self.most) == number if count is not None else not self._settled(best.get(place)))
-            ]
+        passes = ([self.most] if None in counts else []) + list(range(1, self.most + 1))
+        for place, number in enumerate(passes):
+            waiting = self._waiting(counts, kept, number)
             if not waiting:
                 continue
 
-            def within(done: int, planned: int, number: int = number) -> None:
+            def within(done: int, planned: int, before: int = sum(passes[:place]), own: int = number) -> None:
                 if problem.progress is not None:
-                    problem.progress((number - 1) * planned + done, self.most * planned)
+                    problem.progress(before * planned + own * done, sum(passes) * planned)
 
-            part = replace(problem, targets=tuple(targets[place] for place in waiting), progress=within)
+            part = replace(problem, targets=tuple(targets[one] for one in waiting), progress=within)
             solved = self._solve(part, number)
             in_turn = torch.arange(self.most, device=solved.images.device) % number
             solved = replace(solved, images=solved.images[:, in_turn], labels=solved.labels[:, in_turn])
             spent.append(solved.cost)
-            for position, place in enumerate(waiting):
-                attempt = _Attempt(solved, position)
-                if place not in best or attempt.lowest < best[place].lowest:
-                    best[place] = attempt
-        kept = [best[place] for place in range(len(targets))]
+            for position, one in enumerate(waiting):
+                attempt = _Attempt(solved, position, number)
+                if one not in kept or attempt.lowest <= self.fits:
+                    kept[one] = attempt
+        found = [kept[one] for one in range(len(targets))]
         names = ("images", "objective", "chosen", "labels", "converged")
         return Reconstruction(
             targets=targets,
             cost=Cost(iterations=max(cost.iterations for cost in spent), rows=sum(cost.rows for cost in spent)),
             features=torch.stack(vectors),
-            **{name: torch.stack([getattr(one.solved, name)[one.position] for one in kept]) for name in names},
+            **{name: torch.stack([getattr(one.solved, name)[one.position] for one in found]) for name in names},
         )
 
-    def _settled(self, attempt: _Attempt | None) -> bool:
-        return attempt is not None and attempt.lowest <= self.fits
+    def _waiting(self, counts: Sequence[int | None], kept: Mapping[int, _Attempt], number: int) -> list[int]:
+        """Return the places of the targets that are to be solved by a number of images, after those that are kept so far."""
+
+        def waits(place: int, count: int | None) -> bool:
+            if count is not None:
+                return place not in kept and min(count, self.most) == number
+            first = kept.get(place)
+            if first is None:
+                return number == self.most
+            return first.number == self.most > number and first.lowest <= self.fits
+
+        return [place for place, count in enumerate(counts) if waits(place, count)]
 
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the distance to the uploaded vectors, each by as many images as it is a mean of.
@@ -149,6 +157,7 @@ class _Attempt:
 
     solved: Reconstruction
     position: int
+    number: int
 
     @property
     def lowest(self) -> float:

@@ -101,7 +101,7 @@ def refined(start: Start, aims: Aims, steps: int, over: Over = "pixels", rate: f
         images=torch.cat([part.images for part in parts]),
         objective=torch.cat([part.objective for part in parts]),
         converged=torch.cat([part.converged for part in parts]),
-        iterations=max(part.iterations for part in parts),
+        steps=torch.cat([part.steps for part in parts]),
     )
 
 

@@ -64,13 +64,18 @@ class Fitted:
         images: ``(N, c, h, w)`` in [0, 1].
         objective: ``(N,)`` of exactly these images.
         converged: ``(N,)`` bool, whether the objective is below the tolerance, or the distance alone says that it fits.
-        iterations: steps of the slowest row.
+        steps: ``(N,)`` int64 steps of each row.
     """
 
     images: Tensor
     objective: Tensor
     converged: Tensor
-    iterations: int
+    steps: Tensor
+
+    @property
+    def iterations(self) -> int:
+        """Steps of the slowest row."""
+        return int(self.steps.max())
 
 
 def fit(
@@ -79,12 +84,14 @@ def fit(
     schedule: Schedule,
     tick: Callable[[int], None],
     numerics: Numerics = FLOAT32,
+    restarts: int = 1,
 ) -> Fitted:
     """Optimise the rows of a prior until each has met its stop rule or the iterations are used up.
 
     A row that has met its stop rule shows its image without noise from the next step on, and nothing of it counts any
     more. The host looks every few steps only: then such rows are settled, and dropped from the computation as soon as
-    fewer than half are left. Settling compares three candidates by the objective, each evaluated as it would be returned:
+    no more than half are left. Of the ``restarts`` rows of a target, which stand side by side, those with the higher
+    objectives end where the schedule has them end. Settling compares three candidates by the objective, each evaluated as it would be returned:
     the row's parameters after its last step without noise, the running mean of the images shown, and the image shown with
     the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or compared at the end
     is computed in float32; ``numerics`` is of the search.
@@ -93,7 +100,7 @@ def fit(
     prior.parameters = optimiser.parameters
     if numerics.compiled:
         prior.compile()
-    settled = _Settled(prior, distance, schedule)
+    settled = _Settled(prior, distance, schedule, restarts)
     step = 0
     for step in range(1, schedule.iterations + 1):
         done = (step - 1) / schedule.iterations
@@ -106,6 +113,7 @@ def fit(
         settled.records.note(images.detach(), value.detach(), moving)
         optimiser.step(gradients, schedule.rate(done))
         prior.project()
+        settled.halve(step)
         if step % schedule.look_every == 0:
             left = settled.look(step)
             if left is not None and not len(left):
@@ -121,8 +129,8 @@ def fit(
 class _Settled:
     """The rows that are still computed, and the images of those that have ended, numbered as the caller does."""
 
-    def __init__(self, prior: Prior, distance: Distance, schedule: Schedule) -> None:
-        self._prior, self._distance, self._schedule = prior, distance, schedule
+    def __init__(self, prior: Prior, distance: Distance, schedule: Schedule, restarts: int) -> None:
+        self._prior, self._distance, self._schedule, self._restarts = prior, distance, schedule, restarts
         with torch.no_grad():
             first = prior.clean().detach()
         self.records = RowRecords(first, schedule)
@@ -130,18 +138,28 @@ class _Settled:
         self._running = torch.ones(len(first), dtype=torch.bool)
         self._images = first.clone()
         self._objective = first.new_full((len(first),), torch.inf)
-        self._slowest = 0
+        self._steps = torch.zeros(len(first), dtype=torch.int64)
+        self._lowest = torch.full((len(first),), torch.inf)
 
     def objective(self, images: Tensor, which: Tensor) -> Tensor:
         """Return distance and penalty ``(n,)`` of images of some rows."""
         return self._distance(images, which) + self._prior.penalty(images)
 
+    def halve(self, step: int) -> None:
+        """End the rows that their targets' others are ahead of, where this step is one to do so."""
+        number = self._schedule.left(step, self._restarts)
+        if number is None:
+            return
+        self._lowest[self.rows] = self.records.lowest.cpu()
+        standing = self._lowest.view(-1, self._restarts).argsort(dim=1, stable=True).argsort(1)
+        self.records.end((standing >= number).flatten()[self.rows])
+
     def look(self, step: int) -> Tensor | None:
-        """Settle the rows that have ended; return which are left where that is fewer than half, else None."""
+        """Settle the rows that have ended; return which are left where that is half or fewer, else None."""
         ended_at = self.records.ended_at.cpu()
         # One that ended with this very step has not shown its image without noise yet.
         self._settle(self._running & (ended_at < step), ended_at, self.records.clean)
-        if 2 * int(self._running.sum()) >= len(self._running):
+        if 2 * int(self._running.sum()) > len(self._running):
             return None
         left = self._running.nonzero().flatten()
         self.records.keep(left)
@@ -157,7 +175,7 @@ class _Settled:
             self._settle(self._running, ended_at, torch.where(shown, self.records.clean, self._prior.clean()))
         apart = self._distance(self._images, torch.arange(len(self._images)))
         converged = (self._objective < self._schedule.tolerance) | (apart < self._schedule.fits)
-        return Fitted(self._images, self._objective, converged, self._slowest)
+        return Fitted(self._images, self._objective, converged, self._steps)
 
     @torch.no_grad()
     def _settle(self, ended: Tensor, ended_at: Tensor, clean: Tensor) -> None:
@@ -177,4 +195,4 @@ class _Settled:
             chosen = torch.where(better.view(-1, 1, 1, 1), images, chosen)
         self._images[rows.to(clean.device)], self._objective[rows.to(clean.device)] = chosen, lowest
         self._running = self._running & ~ended
-        self._slowest = max(self._slowest, int(steps.max()))
+        self._steps[rows] = steps

@@ -29,6 +29,7 @@ class RowAdam:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._values = _joined([values.detach() for values in parameters]).clone()
         self._mean, self._square = torch.zeros_like(self._values), torch.zeros_like(self._values)
+        self._gradient = self._values[:0]
         self._taken = torch.zeros((), device=self._values.device)
         self._view_as(parameters)
 
@@ -37,7 +38,7 @@ class RowAdam:
         with torch.no_grad():
             adam(
                 [self._values],
-                [_joined(gradients)],
+                [self._gathered(gradients)],
                 [self._mean],
                 [self._square],
                 [],
@@ -51,6 +52,11 @@ class RowAdam:
                 eps=_EPSILON,
                 maximize=False,
             )
+
+    def _gathered(self, gradients: Sequence[Tensor]) -> Tensor:
+        if self._gradient.shape != self._values.shape:
+            self._gradient = torch.empty_like(self._values)
+        return torch.cat([values.reshape(-1) for values in gradients], out=self._gradient)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only (int64 positions on the device of the parameters)."""

@@ -13,7 +13,7 @@ _GAIN = 0.99
 _NEVER = 2**31
 """Step at which a row has ended that has not."""
 
-_PER_ROW = ("mean", "best", "clean", "ended_at", "_lowest", "_mark", "_marked_at")
+_PER_ROW = ("mean", "best", "clean", "ended_at", "lowest", "_mark", "_marked_at")
 
 
 class RowRecords:
@@ -24,13 +24,14 @@ class RowRecords:
         best: ``(N, c, h, w)`` image shown with the lowest objective.
         clean: ``(N, c, h, w)`` image shown right after the row's last step; of a row that still runs, nothing.
         ended_at: ``(N,)`` int64 step with which the row met its stop rule.
+        lowest: ``(N,)`` lowest objective shown.
     """
 
     def __init__(self, images: Tensor, schedule: Schedule) -> None:
         rows = len(images)
         self.mean, self.best, self.clean = torch.zeros_like(images), images.clone(), images.clone()
         self.ended_at = torch.full((rows,), _NEVER, device=images.device)
-        self._lowest = images.new_full((rows,), torch.inf)
+        self.lowest = images.new_full((rows,), torch.inf)
         self._mark = images.new_full((rows,), torch.inf)
         self._marked_at = torch.zeros_like(self.ended_at)
         self._average = schedule.average
@@ -51,14 +52,18 @@ class RowRecords:
             self.mean = torch.where(moving.view(-1, 1, 1, 1), mean, self.mean)
         # A row's image without noise after its last step is what it shows at the next.
         self.clean = torch.where((self.ended_at == self._before).view(-1, 1, 1, 1), images, self.clean)
-        better = (value < self._lowest) & moving
-        self._lowest = torch.where(better, value, self._lowest)
+        better = (value < self.lowest) & moving
+        self.lowest = torch.where(better, value, self.lowest)
         self.best = torch.where(better.view(-1, 1, 1, 1), images, self.best)
-        gained = self._lowest < self._gain * self._mark
-        self._mark = torch.where(gained, self._lowest, self._mark)
+        gained = self.lowest < self._gain * self._mark
+        self._mark = torch.where(gained, self.lowest, self._mark)
         self._marked_at = torch.where(gained, self._now, self._marked_at)
-        go_on = (self._marked_at > self._too_long_ago) & (self._lowest >= self._tolerance) & (value < self._infinite)
+        go_on = (self._marked_at > self._too_long_ago) & (self.lowest >= self._tolerance) & (value < self._infinite)
         self.ended_at = torch.where(go_on, self.ended_at, torch.minimum(self.ended_at, self._now))
+
+    def end(self, rows: Tensor) -> None:
+        """End some rows ``(N,)`` (bool) with the present step."""
+        self.ended_at = torch.where(rows.to(self.ended_at.device), self.ended_at.clamp_max(self._now), self.ended_at)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only (int64 positions)."""

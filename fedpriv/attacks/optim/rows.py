@@ -93,10 +93,14 @@ def fit_rows(
     tick: Callable[[int], None],
     *,
     count: int = 1,
+    restarts: int = 1,
     numerics: Numerics | None = None,
 ) -> Solved:
-    """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'."""
-    fitted = fit(prior, distance, schedule, tick, numerics or Numerics())
+    """Fit ``count`` images a row, which the prior shows one after the other along the channels; labels are the targets'.
+
+    Where the schedule halves the rows of a target, they are ``restarts`` and stand side by side.
+    """
+    fitted = fit(prior, distance, schedule, tick, numerics or Numerics(), restarts)
     labels = torch.tensor([row.target.label for row in rows], device=fitted.images.device)
     return Solved(
         images=fitted.images.unflatten(1, (count, -1)),
@@ -104,6 +108,7 @@ def fit_rows(
         converged=fitted.converged,
         labels=labels.unsqueeze(1).expand(-1, count),
         iterations=fitted.iterations,
+        evaluations=fitted.steps,
     )
 
 
@@ -123,7 +128,11 @@ def rows_that_fit(bytes_per_row: int, device: torch.device) -> int:
 
 
 def in_chunks(
-    problem: AttackProblem, rows: Sequence[Row], work: Callable[[Sequence[Row]], Found], bytes_per_row: int
+    problem: AttackProblem,
+    rows: Sequence[Row],
+    work: Callable[[Sequence[Row]], Found],
+    bytes_per_row: int,
+    together: int = 1,
 ) -> Iterator[tuple[Sequence[Row], Found]]:
     """Work on rows in chunks, in order; yield each chunk with what came of it.
 
@@ -134,6 +143,7 @@ def in_chunks(
         rows: in order.
         work: on a chunk; called again with its first half where memory ran out.
         bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
+        together: rows side by side that are never in different chunks, though a chunk then has more than was asked for.
 
     Raises:
         UserError: for a chunk of fewer than one row, or one that the CPU's memory cannot hold.
@@ -141,6 +151,7 @@ def in_chunks(
     if problem.chunk_rows is not None and problem.chunk_rows < 1:
         raise UserError(f"chunk_rows={problem.chunk_rows}: expected at least 1")
     size = min(len(rows), problem.chunk_rows or rows_that_fit(bytes_per_row, problem.device))
+    size = max(1, size // together) * together
     if problem.device.type == "cpu":
         what = f"{size:,} rows of an attack (targets x restarts) at a time"
         require(size * bytes_per_row, what, lambda free: _chunks_that_fit(free // max(1, bytes_per_row)), "chunk_rows")
@@ -150,11 +161,11 @@ def in_chunks(
         try:
             found = work(some)
         except torch.cuda.OutOfMemoryError:
-            if len(some) == 1:
+            if len(some) == together:
                 raise
             found = None
         if found is None:  # outside the handler, whose error holds the tensors of the chunk
-            size = len(some) // 2
+            size = max(1, len(some) // 2 // together) * together
             torch.cuda.empty_cache()
             problem.say(
                 f"the GPU's memory is too small for {len(some)} rows of the attack at a time; going on with {size} "
@@ -187,6 +198,7 @@ def solve_rows(
     iterations: int,
     bytes_per_row: int,
     features: Tensor | None = None,
+    together: bool = False,
 ) -> Reconstruction:
     """Solve every row in chunks and keep the restart with the lowest objective of each target.
 
@@ -197,6 +209,7 @@ def solve_rows(
         iterations: iterations planned for a row, for progress.
         bytes_per_row: estimate of a row's memory, from which the chunk size follows where the problem names none.
         features: ``(T, d)`` vectors that the images are fitted to, or None.
+        together: whether a chunk must hold all rows of its targets.
 
     Raises:
         UserError: for fewer than one restart or row of a chunk, or more than memory holds.
@@ -220,7 +233,7 @@ def solve_rows(
         tick(iterations)
         return found
 
-    for some, found in in_chunks(problem, rows, solve_some, bytes_per_row):
+    for some, found in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
         solved.append(found)
         done += len(some)
     objective = torch.cat([part.objective for part in solved]).view(len(targets), restarts)
