@@ -25,8 +25,8 @@ NOT_FAR = {"gradient-dip": (1, 1), "linear-layer": (1, 1), "dlg": (1, None)}
 """Steps and images of a step at which a suite of which none is named runs some attacks (None: any number). Beyond, they
 search for one network an image, or by L-BFGS through unrolled steps, which takes minutes for each upload."""
 
-HALVED = ("gradient-dip",)
-"""Attacks that give half of their budget to the other settings."""
+HALVED = ("gradient-dip", "linear-layer")
+"""Attacks that give half of their budget to the other settings, where they search."""
 
 BEYOND = 128
 """What the budget of a search for batches is divided by at several steps, which are unrolled."""

@@ -26,7 +26,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
 from fedpriv.algebra.angle_matrix import dense, diagonal_blocks
 from fedpriv.attacks.gradients.local_step import private_head
@@ -44,6 +44,9 @@ BATCH = 256
 
 _GRADIENT_VALUES = 2**24
 """Values of candidates' gradients held at a time."""
+
+_TINY = 1e-12
+"""Least length that is divided by."""
 
 ClassEvaluator = Literal["gradient", "loss"]
 
@@ -91,15 +94,17 @@ class Training:
         """Return the same for the first so many inputs."""
         return replace(self, inputs=self.inputs[:number])
 
-    def rows(self, changes: Mapping[str, Tensor]) -> Tensor:
-        """Return the comparable part of changes of the weights, stacked along a first axis: ``(n, p)``, float64."""
+    def comparable(self, changes: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the comparable part of changes of the weights, stacked along a first axis: ``(n, p)`` a parameter."""
         kept = changes if self.project is None else self.project(changes)
-        return torch.cat([kept[name].flatten(1) for name in self.before], 1).double()
+        return [kept[name].flatten(1) for name in self.before]
 
     @property
-    def update(self) -> Tensor:
-        """The part of the update that can be compared ``(p,)``, float64."""
-        return self.rows({name: (value - self.after[name])[None] for name, value in self.before.items()})[0]
+    def update(self) -> list[Tensor]:
+        """The part of the update that can be compared, ``(1, p)`` a parameter, of length one altogether."""
+        parts = self.comparable({name: (value - self.after[name])[None] for name, value in self.before.items()})
+        length = torch.stack([part.double().square().sum() for part in parts]).sum().sqrt().clamp_min(_TINY)
+        return [(part.double() / length).to(part.dtype) for part in parts]
 
 
 def loss_drops(trainings: Sequence[Training], labels: Tensor) -> Tensor:
@@ -115,19 +120,32 @@ def alignments(trainings: Sequence[Training], labels: Tensor) -> Tensor:
     def loss(weights: Weights, one: Tensor, label: Tensor) -> Tensor:
         return cross_entropy(first.logits(weights, one[None]), label[None])
 
-    updates = torch.stack([normalize(one.update, dim=0) for one in trainings])
+    updates = [one.update for one in trainings]
     gradients = vmap(grad(loss), in_dims=(None, 0, 0))
-    size = max(1, min(BATCH, _GRADIENT_VALUES // updates.shape[1]))
+    size = max(1, min(BATCH, _GRADIENT_VALUES // sum(part.shape[1] for part in updates[0])))
     alike = all(one.project is first.project for one in trainings)
+    together = [torch.cat(parts) for parts in zip(*updates, strict=True)]
     found = []
     for some, own in zip(first.inputs.split(size), labels.split(size), strict=True):
         stack = gradients(first.before, some, own)
         if alike:
-            found.append(updates @ normalize(first.rows(stack), dim=1).T)
+            found.append(_cosines(together, first.comparable(stack)))
         else:
             each = zip(trainings, updates, strict=True)
-            found.append(torch.stack([normalize(one.rows(stack), dim=1) @ update for one, update in each]))
+            found.append(torch.cat([_cosines(update, one.comparable(stack)) for one, update in each]))
     return torch.cat(found, 1)
+
+
+def _cosines(updates: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Return the cosines ``(k, n)``, float64, of updates of length one and gradients, ``(k, p)`` and ``(n, p)`` a parameter.
+
+    Parameter by parameter, in the type they come in: a stack of gradients is the largest thing there is, and copies of it
+    would take most of the time.
+    """
+    pairs = list(zip(updates, gradients, strict=True))
+    inner = torch.stack([(update @ gradient.T).double() for update, gradient in pairs]).sum(0)
+    squares = torch.stack([torch.linalg.vecdot(gradient, gradient).double() for gradient in gradients]).sum(0)
+    return inner / squares.sqrt().clamp_min(_TINY)
 
 
 def update_signals(

@@ -54,6 +54,9 @@ class RowAdam:
             )
 
     def _gathered(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return gradients as one, in memory that is kept: of many rows it is too much to ask the system for at every step."""
+        if len(gradients) == 1:
+            return _joined(gradients)
         if self._gradient.shape != self._values.shape:
             self._gradient = torch.empty_like(self._values)
         return torch.cat([values.reshape(-1) for values in gradients], out=self._gradient)
