@@ -63,10 +63,9 @@ class Crew:
             return
         self._suites = suites
         shares = left_to_do(suites)
-        for share in shares:
-            if len(share.divided()) > 1:  # two processes will write there: the folder must be known as ours by then
-                for name in share.plan.results():
-                    mark(suites[share.suite].folder / name, "attack")
+        for divided in (share for share in shares if len(share.divided()) > 1):
+            for name in divided.plan.results():  # two processes will write there, so it must be known as ours by then
+                mark(suites[divided.suite].folder / name, "attack")
         self._left = Shares(shares)
         self._ready.set()
         networks: set[str] = set()

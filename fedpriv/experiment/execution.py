@@ -210,7 +210,9 @@ def attack_part(
         if is_attack_directory(folder / job.folder):
             continue
         with contextlib.suppress(UserError):
-            search(folder / job.folder, job, ground.evidence_for(job), _execution(ground, plan, listener), part, listener)
+            search(
+                folder / job.folder, job, ground.evidence_for(job), _execution(ground, plan, listener), part, listener
+            )
 
 
 def _execution(ground: AttackContext, plan: AttackPlan, listener: Listener) -> Execution:

@@ -25,8 +25,8 @@ NOT_FAR = {"gradient-dip": (1, 1), "linear-layer": (1, 1), "dlg": (1, None)}
 """Steps and images of a step at which a suite of which none is named runs some attacks (None: any number). Beyond, they
 search for one network an image, or by L-BFGS through unrolled steps, which takes minutes for each upload."""
 
-HALVED = ("gradient-dip", "linear-layer")
-"""Attacks that give half of their budget to the other settings, where they search."""
+GIVING = {"gradient-dip": 4, "linear-layer": 3}
+"""Attacks by a network an image leave time to the other settings: what their budgets are divided by besides."""
 
 BEYOND = 128
 """What the budget of a search for batches is divided by at several steps, which are unrolled."""
@@ -204,7 +204,7 @@ def _goes_as_far(name: str, setting: Setting) -> bool:
 
 def _shared(made: Attack, setting: Setting, *, alone: bool) -> Attack:
     whole = int(getattr(made, str(made.budget)))
-    part = divisor(setting, classes=made.unit == "class") * (2 if made.name in HALVED and not alone else 1)
+    part = divisor(setting, classes=made.unit == "class") * (1 if alone else GIVING.get(made.name, 1))
     return replace(made, **{str(made.budget): max(1, whole // part)})
 
 

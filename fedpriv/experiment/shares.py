@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,11 +64,19 @@ class Share:
         return ", ".join(self.plan.results())
 
     @property
-    def long(self) -> bool:
-        """True where each target is a long search of its own."""
+    def rank(self) -> int:
+        """Place in the order in which shares are handed out, so that no long one is the last: the lower the sooner.
+
+        Long searches, then inferences that learn from clients they make up, other searches, and inferences that do not.
+        """
         from fedpriv.attacks.contract import Attack
 
-        return any(made.most_targets < Attack.most_targets for made in self.plan.attacks.values())
+        plan = self.plan
+        if any(made.most_targets < Attack.most_targets for made in plan.attacks.values()):
+            return 0
+        if any("shadow" in option.name for made in plan.inferences.values() for option in fields(made)):
+            return 1
+        return 2 if plan.attacks else 3
 
     def divided(self) -> list[Share]:
         """Return it in two, the search and its control, where an attack has both and they share nothing; else itself."""
@@ -98,7 +106,7 @@ class Shares:
     """
 
     def __init__(self, shares: Iterable[Share] = ()) -> None:
-        wholes = sorted(shares, key=lambda share: not share.long)
+        wholes = sorted(shares, key=lambda share: share.rank)
         self._left = [part for share in wholes for part in share.divided()]
         self._wholes = {(share.suite, str(share)): share for share in wholes}
         self._undone = Counter((part.suite, str(part)) for part in self._left if part.part)
@@ -142,7 +150,7 @@ class Shares:
 
 
 def shares_of(plan: AttackPlan) -> list[Share]:
-    """Return the parts of a plan, inferences first: one that learns from clients it makes up takes longest.
+    """Return the parts of a plan.
 
     With ``extractor=shadow`` all attacks that use an extractor are one share, so that the substitutes are trained once.
     """

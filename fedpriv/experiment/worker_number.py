@@ -40,9 +40,12 @@ def number_of_workers(asked: int | str, device: str, most: int | None = None) ->
     return max(1, number if most is None else min(number, most))
 
 
-def patience_for(asked: int | str) -> float:
-    """Return the seconds that one process works alone before others are started: none where a number was asked for."""
-    return PATIENCE if str(asked) == "auto" else 0.0
+def patience_for(asked: int | str, suites: int = 1) -> float:
+    """Return the seconds that one process works alone before others are started: none where a number was asked for.
+
+    Of several suites that are carried out together it is known beforehand that they take longer.
+    """
+    return PATIENCE / suites if str(asked) == "auto" else 0.0
 
 
 def _cores() -> int:

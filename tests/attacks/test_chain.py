@@ -87,7 +87,9 @@ def tangent_of(gradient, draw):
     for name, value in list(gradient.items())[1:]:
         if value.dim() > 1:
             rank = int(torch.randint(1, min(value.shape[-2:]), (1,), generator=draw))
-            directions = torch.linalg.svd(torch.randn(value.shape, generator=draw, dtype=value.dtype), full_matrices=False)
+            directions = torch.linalg.svd(
+                torch.randn(value.shape, generator=draw, dtype=value.dtype), full_matrices=False
+            )
             left[name], right[name] = directions[0][..., :rank], directions[2][..., :rank, :]
     return Tangent(left, right)
 

@@ -204,12 +204,12 @@ def test_a_search_and_its_control_are_handed_out_apart_and_then_put_together():
         handed.append((str(share), share.part))
         left.done(share)
     parts = ["reconstruction", "permuted", ""]
-    # A search that takes few targets, because each is long, goes first; what trains a network stays in one piece.
+    # Searches that take few targets, because each is long, go first; what trains a network stays in one piece.
     assert handed == [
         *[("dip", part) for part in parts],
         *[("pixels", part) for part in parts],
-        ("membership", ""),
         ("unmix-prior", ""),
+        ("membership", ""),
     ]
     left = Shares(shares_of(plan("dip", "pixels")))
     one, other = left.take(set()), left.take(set())

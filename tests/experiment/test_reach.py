@@ -115,7 +115,7 @@ def test_budgets_are_shared_out_unless_somebody_names_them():
     full = {name: getattr(made, made.budget) for name, made in whole.attacks.items()}
     for setting, own in zip(SERIES, plans, strict=True):
         for name, made in own.attacks.items():
-            part = divisor(setting) * (2 if name == "gradient-dip" else 1)
+            part = divisor(setting) * (4 if name == "gradient-dip" else 1)
             assert getattr(made, made.budget) == max(1, full[name] // part)
     assert [sorted(own.attacks) for own in plans] == [
         ["dlg", "gradient-dip", "inverting-gradients"],

@@ -34,7 +34,7 @@ _EXPLAINED = 1e-2
 
 
 _HALVINGS = (0.1, 0.25)
-"""Shares of an inversion's steps after which the worse half of a target's rows ends: of four, a third of the steps is left."""
+"""Shares of an inversion's steps after which the worse half of a target's rows ends: four take a third of all steps."""
 
 _SUMMED = (
     "The layer stands behind others that moved in every local step, so what went into it in later steps is not what the "
@@ -123,6 +123,7 @@ class LinearLayer(Attack):
 
     name = "linear-layer"
     summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
+    version = 2
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"

@@ -91,10 +91,10 @@ def fit(
     A row that has met its stop rule shows its image without noise from the next step on, and nothing of it counts any
     more. The host looks every few steps only: then such rows are settled, and dropped from the computation as soon as
     no more than half are left. Of the ``restarts`` rows of a target, which stand side by side, those with the higher
-    objectives end where the schedule has them end. Settling compares three candidates by the objective, each evaluated as it would be returned:
-    the row's parameters after its last step without noise, the running mean of the images shown, and the image shown with
-    the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or compared at the end
-    is computed in float32; ``numerics`` is of the search.
+    objectives end where the schedule has them end. Settling compares three candidates by the objective, each evaluated as
+    it would be returned: the row's parameters after its last step without noise, the running mean of the images shown, and
+    the image shown with the lowest objective. ``tick`` is called with the number of steps done. Whatever is kept or
+    compared at the end is computed in float32; ``numerics`` is of the search.
     """
     optimiser = RowAdam(prior.parameters)
     prior.parameters = optimiser.parameters

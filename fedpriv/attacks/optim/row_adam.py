@@ -54,7 +54,7 @@ class RowAdam:
             )
 
     def _gathered(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Return gradients as one, in memory that is kept: of many rows it is too much to ask the system for at every step."""
+        """Return gradients as one, in memory that is kept: for many rows too much to ask for at every step."""
         if len(gradients) == 1:
             return _joined(gradients)
         if self._gradient.shape != self._values.shape:

@@ -225,7 +225,7 @@ def _attack(
     ):
         listener.resumable()
         command = listener.command or f"fedpriv.attack(target={target!r}, ...)"
-        with crew(workers, listener, patience=0.0 if plan.devices else patience_for(wanted)) as hands:
+        with crew(workers, listener, patience=0.0 if plan.devices else patience_for(wanted, len(plans))) as hands:
             if configs:
                 runs = [folder / f"run{plan.suffix}" for plan in plans]
                 train_first(
