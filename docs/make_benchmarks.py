@@ -65,11 +65,14 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
 - **Rounds** (`local`): 53 % convolutions and 21 % matrix products, which are the library's and HtFLlib's as well; 6 %
   pooling, 5 % steps, 3 % copies. All that is ours to save is the quarter that is left, and of it the goal asks a third.
 - **DIP**: 36 % convolutions and 16 % matrix products of networks that share no weights, so that nothing of them can be put
-  together; 20 % Adam and what hands it the gradients, which pass over all weights and moments. Eight targets side by side
-  save the work between the kernels, which is about what is saved; the goal would take kernels that do a layer at once.
+  together; 20 % Adam and what hands it the gradients. A network has 575,000 weights for 3,072 values of an image, and
+  each step reads or writes every one of them some twelve times (twice in the passes, as gradients, as one buffer of
+  these, as weights and two moments): 28 MB, which no cache of a core holds. Eight targets side by side save the work
+  between the kernels, which is about what is saved; the goal would take kernels that do a layer and its step at once.
 - **A study's fixed cost**: torch's own import is half of it, the pictures' library a tenth.
-- **Default suite of prototypes**: `joint` alone takes more than half of it. Where counts are not uploaded it tries one to
-  four images a prototype, each by a network of its own.
+- **Default suite of low-rank models**: the network is the largest of those that are sent whole, and its second
+  convolution makes 33 MB of patches of ten batches of 16 images, which are copied for every product with a row's own
+  matrix; at 16 images that is half of the time.
 """
 
 GPU_COMMAND = """## On a GPU

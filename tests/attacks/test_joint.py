@@ -84,7 +84,15 @@ def test_the_objective_gives_the_number_of_images_away(digits, extractor):
     assert [len(shots.flatten(1).unique(dim=0)) for shots in found.images] == sizes
     # Fewer images than ``most`` are repeated in turn.
     expect_same(found.images[1, 0], found.images[1, 2])
-    assert found.cost.rows == 3 + 2 + 1
+    assert found.cost.rows == 3 + 3 + 2 + 1  # by four images each, then by one, two, three
+
+
+def test_what_the_most_images_do_not_reach_is_tried_by_no_fewer(digits, extractor):
+    images, labels = digits
+    seen = observed(extractor, [images[labels == 0][:9]], torch.tensor([0]), None)
+    found = invert(JointInversion(iterations=3, most=3, generator=SMALL), seen, knowledge(extractor))
+    assert found.cost.rows == 1
+    assert len(found.images[0].flatten(1).unique(dim=0)) == 3
 
 
 def test_another_clients_upload_is_worth_no_more_than_a_flat_image(digits, extractor):

@@ -148,7 +148,7 @@ def mean_loss(output: Tensor, labels: Tensor, readout: str) -> Tensor:
 
 
 def same_weights(steps: Sequence[LocalStep], *, fixed: bool = True) -> list[list[int]]:
-    """Return the positions of the steps, those together that began from equal weights, and from equal fixed ones if asked."""
+    """Return the positions of the steps, those together that began from equal weights, and equal fixed ones if asked."""
     groups: list[list[int]] = []
     for place, step in enumerate(steps):
         for group in groups:
