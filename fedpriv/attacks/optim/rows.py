@@ -236,6 +236,13 @@ def solve_rows(
     for some, found in in_chunks(problem, rows, solve_some, bytes_per_row, restarts if together else 1):
         solved.append(found)
         done += len(some)
+    return _chosen(targets, restarts, solved, features)
+
+
+def _chosen(
+    targets: tuple[TargetId, ...], restarts: int, solved: Sequence[Solved], features: Tensor | None
+) -> Reconstruction:
+    """Return the restart with the lowest objective of each target, of rows that were solved in order."""
     objective = torch.cat([part.objective for part in solved]).view(len(targets), restarts)
     # A row that failed has no finite objective and must not win: NaN would, in an argmin.
     chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
@@ -248,6 +255,6 @@ def solve_rows(
         chosen=chosen,
         converged=torch.cat([part.converged for part in solved])[best],
         labels=torch.cat([part.labels for part in solved])[best],
-        cost=Cost(iterations=max(part.iterations for part in solved), rows=len(rows), evaluations=int(spent.max())),
+        cost=Cost(iterations=max(part.iterations for part in solved), rows=len(targets) * restarts, evaluations=int(spent.max())),
         features=features,
     )
