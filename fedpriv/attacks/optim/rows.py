@@ -248,6 +248,7 @@ def _chosen(
     chosen = objective.nan_to_num(nan=torch.inf).argmin(1)
     spent = torch.cat([part.evaluated() for part in solved]).view(len(targets), restarts).sum(1)
     best = torch.arange(len(targets), device=chosen.device) * restarts + chosen
+    iterations = max(part.iterations for part in solved)
     return Reconstruction(
         targets=targets,
         images=torch.cat([part.images for part in solved])[best],
@@ -255,6 +256,6 @@ def _chosen(
         chosen=chosen,
         converged=torch.cat([part.converged for part in solved])[best],
         labels=torch.cat([part.labels for part in solved])[best],
-        cost=Cost(iterations=max(part.iterations for part in solved), rows=len(targets) * restarts, evaluations=int(spent.max())),
+        cost=Cost(iterations=iterations, rows=len(targets) * restarts, evaluations=int(spent.max())),
         features=features,
     )
