@@ -138,7 +138,7 @@ def test_devices_are_one_process_each(tmp_path):
     attacks = build_attacks(("dip", "pixels", "decoder"), {})
     plan = AttackPlan("representation", attacks, KnowledgeCard(), device="cpu", devices=names)
     assert workers_for("auto", plan) == 2
-    assert workers_for("auto", replace(plan, devices=("cpu",) * 9)) == 3
+    assert workers_for("auto", replace(plan, devices=("cpu",) * 9)) == 5  # two searches and their controls, a decoder
     suite, share = Suite(tmp_path, tmp_path, plan, (), ""), shares_of(plan)[0]
     assert suite.on("cuda:1").plan.device == share.on("cuda:1").plan.device == "cuda:1"
     assert share.on("cuda:1").plan.attacks == share.plan.attacks
