@@ -6,7 +6,22 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_ATTENTION_BACK = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def _of_attention(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+
+
+def _of_attention_back(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+
+
+_FORMULAS = {_ATTENTION: _of_attention, _ATTENTION_BACK: _of_attention_back}
+"""Of the processor's own attention, which torch's counter counts since its version 2.15 only."""
 
 
 class OperationCounter(TorchDispatchMode):
@@ -33,7 +48,8 @@ class OperationCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         named = kwargs or {}
-        formula = flop_registry.get(func._overloadpacket)
+        packet = func._overloadpacket
+        formula = flop_registry.get(packet) or _FORMULAS.get(packet)
         if formula is None:
             if func is not torch.ops.prim.device.default:
                 with self:  # an operation made of others counts as these

@@ -38,13 +38,16 @@ def test_a_step_counts_as_by_torchs_counter(name: str) -> None:
     assert ours.total == torchs.get_total_flops() > 0
 
 
-def test_attention_counts_as_by_torchs_counter() -> None:
-    one = torch.rand(2, 4, 6, 8)
-    with OperationCounter() as ours:
-        scaled_dot_product_attention(one, one, one)
-    with FlopCounterMode(display=False) as torchs:
-        scaled_dot_product_attention(one, one, one)
-    assert ours.total == torchs.get_total_flops() > 0
+def test_attention_counts_its_two_products_and_five_on_the_way_back() -> None:
+    batch, heads, length, width = 2, 4, 6, 8
+    one = torch.rand(batch, heads, length, width, requires_grad=True)
+    product = 2 * batch * heads * length * length * width
+    with OperationCounter() as forth:
+        found = scaled_dot_product_attention(one, one, one)
+    assert forth.total == 2 * product
+    with OperationCounter() as back:
+        found.sum().backward()
+    assert back.total == 5 * product  # the scores once more, and a derivative of each factor of the two products
 
 
 def test_training_and_attacks_import_no_compiler(tmp_path: Path) -> None:
