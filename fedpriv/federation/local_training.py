@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import accumulate
 
 import torch
@@ -15,6 +16,7 @@ from fedpriv.federation.method import ClientSetup, GuardedTraining, LocalTrainin
 from fedpriv.federation.sgd import Part, Sgd, velocity_by_name, velocity_of
 from fedpriv.federation.states import put
 from fedpriv.federation.trace import Trace
+from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
 from fedpriv.models.split import SplitModel
 from fedpriv.util.seeds import generator, global_seed
 
@@ -122,10 +124,13 @@ def train(
     step, work = guarded(guards), Work(module, loss, moved, expected, generator(noise, "guards"))
     module.train()
     total = torch.zeros((), device=samples.labels.device)
-    with global_seed(noise):
+    # Guards take gradients apart in ways of their own, which need not fit another order of them.
+    turned = not guards and samples.images.dim() == 4 and takes_channels_last(module)
+    with global_seed(noise), weights_channels_last(module) if turned else nullcontext():
         for index in batches:
             optimiser.forget_gradients()
-            total += step(work, *samples.batch(index.to(samples.labels.device)))
+            images, labels = samples.batch(index.to(samples.labels.device))
+            total += step(work, channels_last(images) if turned else images, labels)
             optimiser.step()
     if velocity is not None:
         velocity |= velocity_by_name(module, optimiser.velocity)

@@ -83,4 +83,8 @@ def velocity_of(module: nn.Module, known: Mapping[str, Tensor]) -> dict[nn.Param
 
 def velocity_by_name(module: nn.Module, velocity: Mapping[nn.Parameter, Tensor]) -> dict[str, Tensor]:
     """Return a copy of every velocity by its parameter's name in a module."""
-    return {name: velocity[one].clone() for name, one in module.named_parameters() if one in velocity}
+    return {
+        name: velocity[one].clone(memory_format=torch.contiguous_format)
+        for name, one in module.named_parameters()
+        if one in velocity
+    }

@@ -1,0 +1,94 @@
+"""Networks that work with the channels of a position side by side: which, and that nothing else changes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.datasets.types import Samples
+from fedpriv.federation import local_training
+from fedpriv.federation.local_training import classification_loss, train
+from fedpriv.federation.method import LocalTraining
+from fedpriv.federation.trace import Trace
+from fedpriv.models import default_width
+from fedpriv.models.build import build_model
+from fedpriv.models.layout import channels_last, takes_channels_last, weights_channels_last
+from fedpriv.models.split import Blueprint
+
+
+class Viewing(nn.Module):
+    """A network of somebody else's, which looks at its maps as vectors without a copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 2)
+
+    def forward(self, images):
+        return self.head(self.layer(images).view(len(images), -1))
+
+
+def built(name, shape):
+    return build_model(Blueprint(name, shape, 4, default_width(name, shape)), 0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_lie_together_also_where_there_is_one(channels):
+    images = torch.rand(2, channels, 5, 4)
+    found = channels_last(images)
+    assert torch.equal(found, images)
+    assert found.stride() == (channels * 20, 1, channels * 4, channels)
+
+
+def test_only_networks_that_cannot_mind_are_asked_and_none_that_is_slower():
+    assert takes_channels_last(built("small-cnn", (1, 8, 8)))
+    assert takes_channels_last(nn.ModuleList([built("cnn4", (3, 16, 16)), built("cnn-5", (3, 16, 16))]))
+    assert not takes_channels_last(built("small-mlp", (1, 8, 8)))
+    assert not takes_channels_last(Viewing())
+    assert not takes_channels_last(nn.Sequential(Viewing(), nn.ReLU()))
+    assert not takes_channels_last(built("resnet18", (3, 32, 32)))
+
+
+def test_weights_return_to_their_order_also_after_an_error():
+    model = built("small-cnn", (3, 8, 8))
+    parameters, before = list(model.parameters()), [one.detach().clone() for one in model.parameters()]
+    turned = []
+
+    def fail():
+        with weights_channels_last(model):
+            turned.append(any(not one.is_contiguous() for one in model.parameters()))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert turned == [True]
+    for one, same, value in zip(model.parameters(), parameters, before, strict=True):
+        assert one is same
+        assert one.is_contiguous()
+        assert torch.equal(one, value)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("name", ["small-cnn", "small-cnn-deep", "resnet4", "lenet-sigmoid"])
+def test_training_moves_weights_as_in_the_other_order(name, momentum, monkeypatch):
+    shape = (3, 16, 16)
+    draw = torch.Generator().manual_seed(0)
+    samples = Samples(torch.randint(256, (12, *shape), generator=draw).byte(), torch.randint(4, (12,), generator=draw))
+    training = LocalTraining(batch_size=6, learning_rate=0.01, momentum=momentum, max_steps=2)
+    found = []
+    for asked in (takes_channels_last, lambda module: False):
+        monkeypatch.setattr(local_training, "takes_channels_last", asked)
+        model, velocity = copy.deepcopy(built(name, shape)), {}
+        train(
+            model,
+            samples,
+            training,
+            torch.Generator().manual_seed(1),
+            classification_loss(model),
+            Trace(),
+            velocity=velocity,
+        )
+        assert all(value.is_contiguous() for value in (*model.state_dict().values(), *velocity.values()))
+        found.append({**model.state_dict(), **{f"velocity {key}": value for key, value in velocity.items()}})
+    for key, value in found[0].items():
+        torch.testing.assert_close(value, found[1][key], rtol=1e-3, atol=1e-5)
