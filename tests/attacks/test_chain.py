@@ -38,6 +38,21 @@ def pooled_net():
     )
 
 
+def wide_net():
+    """Convolutions of more channels than patches are made of: with strides, dilation, one on a single position."""
+    return nn.Sequential(
+        nn.Conv2d(1, 9, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(9, 10, 3, stride=2, padding=1, bias=False),
+        nn.Tanh(),
+        nn.Conv2d(10, 8, 2, dilation=(1, 2)),
+        nn.Sigmoid(),
+        nn.Conv2d(8, 8, (3, 2), stride=(2, 1), padding=(1, 0)),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+
+
 def built(name, shape=SHAPE, **fields):
     return build_model(Blueprint(name, shape, 10, default_width(name, shape), **fields), 0)
 
@@ -50,6 +65,7 @@ def narrowed():
 MODELS = {
     "sigmoids": sigmoid_net,
     "pools": pooled_net,
+    "wide": wide_net,
     "small-cnn": lambda: built("small-cnn"),
     "lenet": lambda: built("lenet-sigmoid"),
     "mapped": narrowed,
@@ -142,6 +158,29 @@ def test_heads_of_rows_own_are_computed_together(count, kind, monkeypatch):
         images, labels = torch.rand(2, count, *SHAPE).double(), torch.rand(2, count, 10).double()
         both = compare.cosine(images, labels, torch.arange(2))
         torch.testing.assert_close(compare.cosine(images[1:], labels[1:], torch.tensor([1])), both[1:])
+
+
+def test_a_row_alone_comes_out_as_among_others(monkeypatch):
+    torch.manual_seed(0)
+    model = wide_net()
+    steps = steps_of(model, 3)
+    steps = [
+        replace(
+            step,
+            weights={name: value.float() for name, value in step.weights.items()},
+            gradient={name: value.float() for name, value in step.gradient.items()},
+        )
+        for step in steps
+    ]
+    compare = matching(model, steps, 1, True, monkeypatch)
+    images, labels = torch.rand(3, 1, *SHAPE).requires_grad_(), torch.eye(10)[:3, None]
+    together = compare.cosine(images, labels, torch.arange(3))
+    (slopes,) = torch.autograd.grad(together.sum(), images)
+    for row in range(3):
+        one = images[row : row + 1].detach().requires_grad_()
+        alone = compare.cosine(one, labels[row : row + 1], torch.tensor([row]))
+        torch.testing.assert_close(alone, together[row : row + 1], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(torch.autograd.grad(alone.sum(), one)[0][0], slopes[row], rtol=1e-5, atol=1e-8)
 
 
 def expect_equal(model, steps, count, kind, monkeypatch):

@@ -210,7 +210,10 @@ class MeanPooled(_Linear):
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution by weights ``(O, C, k, k)`` under names, perhaps with a bias ``(O,)``, as products of patches."""
+    """A convolution by weights ``(O, C, k, k)`` under names, perhaps with a bias ``(O,)``.
+
+    It is computed as products of patches; where it is ``direct`` as of :mod:`fedpriv.attacks.gradients.row_convolution`.
+    """
 
     name: str
     weight: str
@@ -219,6 +222,7 @@ class Convolution:
     dilation: tuple[int, ...]
     padding: tuple[int, ...]
     stride: tuple[int, ...]
+    direct: bool
 
     def patches(self, maps: Tensor) -> Tensor:
         """Return the patch under each output position, of maps ``(n, C, h, w)``: ``(n, C k k, L)``."""
@@ -372,7 +376,7 @@ def _of_module(name: str, module: nn.Module) -> list[Link | Layer] | None:
         if padding is None or module.groups > 1:
             return None
         sizes = module.kernel_size, module.dilation, padding, module.stride
-        return [Convolution(name, f"{name}.weight", bias, *sizes)]
+        return [Convolution(name, f"{name}.weight", bias, *sizes, module.in_channels >= _SEVERAL)]
     if type(module) is nn.Flatten:
         return [Flat()] if (module.start_dim, module.end_dim) == (1, -1) else None
     if isinstance(module, nn.MaxPool2d) and type(module) in (nn.MaxPool2d, MaxPool):
@@ -385,6 +389,9 @@ def _of_module(name: str, module: nn.Module) -> list[Link | Layer] | None:
 
 
 _DROPS = nn.modules.dropout._DropoutNd
+
+_SEVERAL = 8
+"""Input channels from which a convolution is faster directly than by its patches."""
 
 
 def _pair(side: Any) -> list[int]:

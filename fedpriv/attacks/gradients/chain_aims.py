@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.gradients.chain import FullyConnected, Layer
+from fedpriv.attacks.gradients.chain import Convolution, FullyConnected, Layer
+from fedpriv.attacks.gradients.row_convolution import convolved_by_row, pulled_by_row, weights_by_row
 from fedpriv.attacks.gradients.row_gradients import FormedGradient, cosine_distance, squared_distance
 from fedpriv.attacks.read.sent_entries import SentEntries
 from fedpriv.attacks.read.updates import Tangent, Weights
@@ -26,8 +27,9 @@ class Factors:
 
     Attributes:
         layer: whose.
-        inputs: ``(R, n, I)`` what went in, or the patches ``(R, n, K, L)`` of a convolution.
-        delta: ``(R, n, O)`` or ``(R, n, O, L)`` the derivative of the row's loss at what came out.
+        inputs: ``(R, n, I)`` what went in, or the patches ``(R, n, K, L)`` of a convolution, or the maps ``(R, n, C, h, w)``
+            where it is direct.
+        delta: ``(R, n, O)``, ``(R, n, O, L)`` or ``(R, n, O, H, W)`` the derivative of the row's loss at what came out.
     """
 
     layer: Layer
@@ -38,29 +40,38 @@ class Factors:
         """Return the gradient ``(R, O, I)`` or ``(R, O, K)``."""
         if isinstance(self.layer, FullyConnected):
             return torch.bmm(self.delta.mT, self.inputs)
+        if isinstance(self.layer, Convolution) and self.layer.direct:
+            return weights_by_row(self.layer, self.delta, self.inputs)
         found = torch.bmm(self.delta.flatten(0, 1), self.inputs.flatten(0, 1).mT)
         return found if self.inputs.shape[1] == 1 else found.unflatten(0, self.inputs.shape[:2]).sum(1)
 
     def bias(self) -> Tensor:
         """Return the gradient of the bias ``(R, O)``."""
-        return self.delta.sum(1) if isinstance(self.layer, FullyConnected) else self.delta.sum((1, 3))
+        return self.delta.sum((1, *range(3, self.delta.dim())))
 
     def applied(self, matrix: Tensor, bias: Tensor | None) -> Tensor:
         """Return the products of matrices ``(R, O, I)`` or ``(R, O, K)`` and biases ``(R, O)`` with what went in.
 
-        It is ``(R n, O)`` or ``(R n, O, L)``.
+        It is ``(R n, O)``, ``(R n, O, L)`` or ``(R n, O, H, W)``.
         """
         if isinstance(self.layer, FullyConnected):
             factors = self.inputs, matrix.mT
             found = torch.bmm(*factors) if bias is None else torch.baddbmm(bias.unsqueeze(1), *factors)
             return found.flatten(0, 1)
+        if isinstance(self.layer, Convolution) and self.layer.direct:
+            return convolved_by_row(self.layer, self.inputs, matrix, bias)
         factors = self._for_images(matrix), self.inputs.flatten(0, 1)
         return torch.bmm(*factors) if bias is None else torch.baddbmm(self._for_images(bias).unsqueeze(2), *factors)
 
     def transposed(self, matrix: Tensor) -> Tensor:
-        """Return the products of transposed matrices with the derivatives: ``(R n, I)`` or ``(R n, K, L)``."""
+        """Return the products of transposed matrices with the derivatives.
+
+        It is ``(R n, I)``, or of patches ``(R n, K, L)``, or of maps ``(R n, C, h, w)``.
+        """
         if isinstance(self.layer, FullyConnected):
             return torch.bmm(self.delta, matrix).flatten(0, 1)
+        if isinstance(self.layer, Convolution) and self.layer.direct:
+            return pulled_by_row(self.layer, self.delta, matrix, self.inputs)
         return torch.bmm(self._for_images(matrix).mT, self.delta.flatten(0, 1))
 
     def _for_images(self, matrix: Tensor) -> Tensor:
@@ -136,18 +147,19 @@ class Direction:
     scale: Tensor | float
 
     def applied(self, number: int) -> Tensor | None:
-        """Return the change of a layer's output, ``(R n, O)`` or ``(R n, O, L)``; None for not at all."""
+        """Return the change of a layer's output, in the shape of :meth:`Factors.applied`; None for not at all."""
         of = self.factors[number]
         weight, bias = self.weights.get(of.layer.weight), self.biases.get(of.layer.bias or "")
         if weight is not None:
             return of.applied(weight, bias) if isinstance(weight, Tensor) else weight.applied(of, bias)
         if bias is None:
             return None
+        places = of.delta.shape[3:]
         own = bias.repeat_interleave(of.inputs.shape[1], 0)
-        return own if isinstance(of.layer, FullyConnected) else own.unsqueeze(2).expand(-1, -1, of.inputs.shape[3])
+        return own.view(*own.shape, *(1 for _ in places)).expand(-1, -1, *places)
 
     def transposed(self, number: int) -> Tensor | None:
-        """Return the product of the change with the derivative at a layer's output, ``(R n, I)`` or ``(R n, K, L)``."""
+        """Return the product of the change with the derivative at a layer's output, as :meth:`Factors.transposed`."""
         of = self.factors[number]
         weight = self.weights.get(of.layer.weight)
         if weight is None:

@@ -19,6 +19,7 @@ from torch.nn import functional
 from fedpriv.attacks.gradients.chain import Chain, Convolution, FullyConnected, Layer, chain_of
 from fedpriv.attacks.gradients.chain_aims import Aim, Direction, Factors
 from fedpriv.attacks.gradients.local_step import RANDOM
+from fedpriv.attacks.gradients.row_convolution import convolved, pulled
 from fedpriv.attacks.gradients.row_gradients import prepared
 from fedpriv.attacks.read.updates import Weights
 
@@ -144,7 +145,7 @@ class _Pass:
         values = images
         for link in self.chain:
             if isinstance(link, Convolution):
-                kept, values = values.shape, self._convolved(link, values)
+                kept, values = values if link.direct else values.shape, self._convolved(link, values)
             elif isinstance(link, FullyConnected):
                 if values.dim() != 2:
                     return None
@@ -171,6 +172,9 @@ class _Pass:
         return found.flatten(0, 1)
 
     def _convolved(self, layer: Convolution, values: Tensor) -> Tensor:
+        if layer.direct:
+            self.factors.append(Factors(layer, _by_row(values, self.rows)))
+            return convolved(layer, values, self.weights[layer.weight], self._bias(layer))
         patches = layer.patches(values)
         self.factors.append(Factors(layer, _by_row(patches, self.rows)))
         matrix, bias = self._matrix(layer, len(patches)), self._bias(layer)
@@ -194,19 +198,22 @@ class _Pass:
                 delta = link.pull(delta, kept)
                 continue
             left -= 1
-            flat = delta if isinstance(link, FullyConnected) else delta.flatten(2)
-            self.factors[left].delta = _by_row(flat, self.rows)
+            own = delta.flatten(2) if isinstance(link, Convolution) and not link.direct else delta
+            self.factors[left].delta = _by_row(own, self.rows)
             if not left:
                 break  # what comes before is needed of the change alone
             delta = self._pulled(link, delta, kept, None)
 
     def _pulled(self, layer: Layer, delta: Tensor, kept: Any, besides: Tensor | None) -> Tensor:
-        """Return the derivative at what went into a layer, of patches or vectors, with ``besides`` added to it."""
+        """Return the derivative at what went into a layer; ``besides``, of vectors, maps or patches, is added to it."""
         if isinstance(layer, FullyConnected):
             weight = self.weights[layer.weight]
             if weight.dim() == 3:
                 return self._times(delta, weight, None if besides is None else _by_row(besides, self.rows))
             return delta @ weight if besides is None else torch.addmm(besides, delta, weight)
+        if layer.direct:
+            found = pulled(layer, delta, self.weights[layer.weight], kept)
+            return found if besides is None else found + besides
         matrix, flat = self._matrix(layer, len(delta)).mT, delta.flatten(2)
         patches = torch.bmm(matrix, flat) if besides is None else torch.baddbmm(besides, matrix, flat)
         return layer.folded(patches, kept)
@@ -221,7 +228,7 @@ class _Pass:
                 tangent = None if tangent is None else link.push(tangent, kept)
                 continue
             number += 1
-            own = direction.applied(number)  # (R n, O) or (R n, O, L)
+            own = direction.applied(number)
             if isinstance(link, FullyConnected):
                 weight = self.weights[link.weight].mT
                 if tangent is not None and weight.dim() == 3:
@@ -229,6 +236,10 @@ class _Pass:
                 elif tangent is not None:
                     own = tangent @ weight if own is None else torch.addmm(own, tangent, weight)
                 tangent = own
+                continue
+            if link.direct:
+                passed = None if tangent is None else convolved(link, tangent, self.weights[link.weight], None)
+                tangent = passed if own is None else own if passed is None else own + passed
                 continue
             if tangent is not None:
                 matrix, patches = self._matrix(link, len(tangent)), link.patches(tangent)
@@ -254,7 +265,9 @@ class _Pass:
             if moved is not None:
                 moved = self._pulled(link, moved, kept, besides)
             elif besides is not None:
-                moved = besides if isinstance(link, FullyConnected) else link.folded(besides, kept)
+                moved = besides
+                if isinstance(link, Convolution) and not link.direct:
+                    moved = link.folded(besides, kept)
         assert moved is not None
         return moved
 
