@@ -8,7 +8,7 @@ from torch.nn import functional
 from fedpriv.attacks.optim.fitting import fit
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass, levels_that_fit
-from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve
+from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double_and_convolve
 from fedpriv.util.errors import UserError
 
 CPU = torch.device("cpu")
@@ -172,19 +172,19 @@ def test_the_objective_is_that_of_the_images():
 
 def test_finished_rows_are_left_alone():
     """A row alone and a row that outlives two others end alike, and finished rows keep what they had."""
-    schedule = Schedule(60, 1e-2, average=0.9, tolerance=0.0)
+    schedule = Schedule(20, 1e-2, average=0.9, tolerance=0.0)
     longest = run((2,), schedule)
 
     def easy(images, rows):
         return mean_square(WANTED)(images, rows) - torch.where(rows == 2, 0.0, 10.0)
 
     together = fit(
-        prior_of((0, 1, 2), 8, channels=1), easy, Schedule(60, 1e-2, average=0.9, tolerance=-5.0), lambda s: 0
+        prior_of((0, 1, 2), 8, channels=1), easy, Schedule(20, 1e-2, average=0.9, tolerance=-5.0), lambda s: 0
     )
     first = run((0,), Schedule(1, 1e-2, average=0.9, tolerance=0.0))
     assert (together.objective[:2] < -5).all()
     torch.testing.assert_close(together.images[0], first.images[0], rtol=1e-4, atol=1e-4)
-    assert together.iterations == 60
+    assert together.iterations == 20
     torch.testing.assert_close(together.objective[2], longest.objective[0], rtol=0.05, atol=0)
 
 
@@ -206,3 +206,19 @@ def test_a_row_that_is_not_finite_ends_at_once():
     assert fitted.iterations == 1
     assert fitted.objective.isinf().all()
     assert fitted.images.isfinite().all()
+
+
+@pytest.mark.parametrize("side", [2, 4, 8, 16])
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_doubling_and_convolving_at_once_is_one_after_the_other(side, kernel):
+    draw = torch.Generator().manual_seed(0)
+    maps = torch.randn(1, 3 * 4, side, side + 2, generator=draw).requires_grad_()
+    weight = torch.randn(3, 5, 4, kernel, kernel, generator=draw).requires_grad_()
+    size = 2 * side, 2 * (side + 2)
+    found = double_and_convolve(maps, weight, *size)
+    doubled = maps.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    expected = torch.nn.functional.conv2d(doubled, weight.flatten(0, 1), padding=kernel // 2, groups=3)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    slope = torch.randn(expected.shape, generator=draw)
+    for own, other in zip(*(torch.autograd.grad(one, (maps, weight), slope) for one in (found, expected)), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-3)

@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, MinLen, Predicate
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, normalise
+from fedpriv.attacks.priors.grouped import convolve, convolve_and_halve, double, double_and_convolve, normalise
 from fedpriv.attacks.priors.row_draws import BLOCK, RowDraws, normal
 from fedpriv.util.errors import UserError
 
@@ -210,8 +210,8 @@ class DeepImagePrior:
             deep = self._level(deep, level + 1, weights)
         height, width = maps.shape[-2:]
         if height % 2 or width % 2:
-            deep = norm("deeper", double(deep, len(weight("up")), height, width))
+            up = convolve(norm("deeper", double(deep, len(weight("up")), height, width)), weight("up"))
         else:  # repeating values changes neither mean nor variance
-            deep = double(norm("deeper", deep), len(weight("up")), height, width)
-        joined = convolve(deep, weight("up")) + convolve(norm("joined", skip), weight("beside"))
+            up = double_and_convolve(norm("deeper", deep), weight("up"), height, width)
+        joined = up + convolve(norm("joined", skip), weight("beside"))
         return activate("mix", convolve(activate("up", joined), weight("mix")))

@@ -6,8 +6,11 @@ keeps one mean and variance for each channel of each row, so its statistics are 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 _SMALL_MAP = 16
@@ -15,6 +18,12 @@ _SMALL_MAP = 16
 
 _LARGE_MAP = 256
 """Positions from which a convolution and the average pooling after it are faster as one strided convolution."""
+
+_DOUBLED_MAP = 64
+"""Positions of a map from which doubling it and the convolution after that are faster as one transposed convolution."""
+
+_NARROW = 64
+"""Columns up to which libraries of matrix products are faster, up to six times, when asked for the transposed product."""
 
 
 _NEIGHBOURS: dict[tuple[int, int, int, torch.device], Tensor] = {}
@@ -45,6 +54,9 @@ def convolve(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
         patches = patches @ _neighbours(height, width, kernel, maps.device)
         patches = patches.view(rows, in_channels * kernel**2, positions)
     matrix = weight.flatten(2)
+    if bias is None and positions < _NARROW:
+        narrow: Tensor = _NarrowProduct.apply(matrix, patches)
+        return narrow.view(1, rows * out_channels, height, width)
     product = torch.bmm(matrix, patches) if bias is None else torch.baddbmm(bias.unsqueeze(2), matrix, patches)
     return product.view(1, rows * out_channels, height, width)
 
@@ -64,6 +76,23 @@ def convolve_and_halve(maps: Tensor, weight: Tensor) -> Tensor:
     return _by_groups(maps, wide, None, 2, kernel // 2, rows)
 
 
+def double_and_convolve(maps: Tensor, weight: Tensor, height: int, width: int) -> Tensor:
+    """Repeat every position of the maps 2 x 2 (nearest upsampling), crop to ``height`` x ``width``, then :func:`convolve`.
+
+    Returns:
+        ``(1, N * O, height, width)``.
+    """
+    rows, _, in_channels, kernel, _ = weight.shape
+    positions = maps.shape[-2] * maps.shape[-1]
+    if height % 2 or width % 2 or kernel == 1 or positions < _DOUBLED_MAP:
+        return convolve(double(maps, rows, height, width), weight)
+    # Each position of a map is seen by two neighbours a side of the kernel, so what it adds to the result is one
+    # (k + 1) x (k + 1) window with stride 2: the way back of convolve_and_halve, with sums in place of means.
+    wide = weight.transpose(1, 2).reshape(-1, kernel**2).flip(1) @ (4 * _widened(kernel, maps.device))
+    wide = wide.view(rows * in_channels, -1, kernel + 1, kernel + 1)
+    return functional.conv_transpose2d(maps, wide, stride=2, padding=kernel // 2, groups=rows)
+
+
 def normalise(maps: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Batch norm in training mode: each channel of each row by its own mean and variance over the map.
 
@@ -81,6 +110,24 @@ def double(maps: Tensor, rows: int, height: int, width: int) -> Tensor:
     by_row = maps.view(rows, -1, *maps.shape[-2:])
     doubled = functional.interpolate(by_row, scale_factor=2, mode="nearest")[:, :, :height, :width]
     return doubled.reshape(1, -1, height, width)
+
+
+class _NarrowProduct(torch.autograd.Function):
+    """Products of matrices ``(N, O, K)`` and few columns ``(N, K, P)``, whose transposed product is the faster one."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, columns: Tensor) -> Tensor:
+        """Return ``(N, O, P)``."""
+        ctx.save_for_backward(matrix, columns)
+        return torch.bmm(columns.mT, matrix.mT).mT.contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the derivatives at matrices and columns."""
+        matrix, columns = ctx.saved_tensors
+        by_columns = torch.bmm(gradients[0].mT, matrix).mT if ctx.needs_input_grad[1] else None
+        return torch.bmm(gradients[0], columns.mT), by_columns
 
 
 def _by_groups(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rows: int) -> Tensor:
