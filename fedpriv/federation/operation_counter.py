@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ def _of_attention_back(grad: Any, query: Any, key: Any, value: Any, *rest: Any, 
     return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
-_FORMULAS = {_ATTENTION: _of_attention, _ATTENTION_BACK: _of_attention_back}
+_FORMULAS: dict[Any, Callable[..., int]] = {_ATTENTION: _of_attention, _ATTENTION_BACK: _of_attention_back}
 """Of the processor's own attention, which torch's counter counts since its version 2.15 only."""
 
 
@@ -49,7 +50,7 @@ class OperationCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         named = kwargs or {}
         packet = func._overloadpacket
-        formula = flop_registry.get(packet) or _FORMULAS.get(packet)
+        formula: Callable[..., Any] | None = flop_registry.get(packet) or _FORMULAS.get(packet)
         if formula is None:
             if func is not torch.ops.prim.device.default:
                 with self:  # an operation made of others counts as these
