@@ -1,7 +1,7 @@
 """Write ``docs/benchmarks.md`` from the records in ``docs/benchmarks``: ``python docs/make_benchmarks.py [RESULT...]``.
 
 RESULT is a folder that ``fedpriv benchmark`` made: its record is taken over first, as that of a GPU where it was measured
-on one, else as that of a CPU. Several are one record; a comparison that two of them hold is the later one's.
+on one, else as that of its machine. Several are one record; a comparison that two of them hold is the later one's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedpriv.scoring.storage import BENCHMARK, load_benchmark
 
 PAGE = Path(__file__).with_name("benchmarks.md")
 RECORDS = Path(__file__).with_name("benchmarks")
-ON_CPU, ON_GPU = RECORDS / "cpu.json", RECORDS / "gpu.json"
+ON_GPU = RECORDS / "gpu.json"
 
 PEAKS = ("matrix_gflops", "convolution_gflops")
 
@@ -100,9 +100,21 @@ def main(results: Sequence[str]) -> None:
 def take_over(*results: Path) -> None:
     """Keep the records of results, which are of one machine, as one."""
     record = together([load_benchmark(result / BENCHMARK) for result in results])
-    place = ON_GPU if {case.device for case in record.cases} == {GPU} else ON_CPU
-    place.parent.mkdir(exist_ok=True)
+    RECORDS.mkdir(exist_ok=True)
+    place = ON_GPU if {case.device for case in record.cases} == {GPU} else _place_of(record.machine)
     place.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def on_cpu() -> list[Path]:
+    """Return the records of machines without a GPU, one a machine."""
+    return sorted(RECORDS.glob("cpu*.json"), key=lambda place: (len(place.stem), place.stem))
+
+
+def _place_of(machine: Machine) -> Path:
+    """Return where the record of a machine is kept, or is to be."""
+    known = on_cpu()
+    own = (place for place in known if _kind(load_benchmark(place).machine) == _kind(machine))
+    return next(own, RECORDS / (f"cpu-{len(known) + 1}.json" if known else "cpu.json"))
 
 
 def together(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
@@ -141,15 +153,22 @@ def _kind(machine: Machine) -> dict[str, object]:
 
 def page() -> str:
     """Return the page as Markdown."""
-    record = load_benchmark(ON_CPU)
     gpu = load_benchmark(ON_GPU) if ON_GPU.is_file() else None
+    made = "".join(_measured(load_benchmark(place), gpu) for place in on_cpu())
+    return f"{HEAD}\n{made}{GPU_COMMAND}"
+
+
+def _measured(record: BenchmarkRecord, gpu: BenchmarkRecord | None) -> str:
+    """Return the section of one machine, beside the figures of a GPU where there are any."""
     images = "random images" if record.images == "random" else "real images"
     told = dict.fromkeys(case.comparison for case in record.cases)
     left = [name for name in COMPARISONS.builtins if name not in told]
-    made = f"## Measured\n\n`{record.command}`, {images}" + (f"; not measured yet: {', '.join(left)}" if left else "")
+    name = f"{record.machine.processor}, {record.machine.cores} cores"
+    made = f"## Measured: {name}\n\n`{record.command}`, {images}" + (
+        f"; not measured: {', '.join(left)}" if left else ""
+    )
     made += ". " + ("" if record.scale == "full" else QUICK) + "\n\n"
-    shown = benchmark_markdown(record, gpu, level=3)
-    return f"{HEAD}\n{made}{shown}\n{GPU_COMMAND}"
+    return f"{made}{benchmark_markdown(record, gpu, level=3)}\n"
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from torch import nn
 
 from fedpriv.attacks.invert.inversion import DipInversion, PixelInversion
 from fedpriv.attacks.observation import Knowledge, KnowledgeCard, Observation
+from fedpriv.attacks.optim import row_adam
 from fedpriv.attacks.optim.fitting import fit
 from fedpriv.attacks.optim.row_adam import RowAdam
 from fedpriv.attacks.optim.schedule import Schedule
+from fedpriv.attacks.priors import grouped
 from fedpriv.attacks.priors.dip import DeepImagePrior, Hourglass
 from fedpriv.attacks.priors.pixels import PixelPrior, PixelSettings
 from fedpriv.attacks.priors.row_draws import RowDraws, normal, shifts
@@ -60,8 +62,10 @@ class BlindPixels(PixelInversion):
 
 
 @pytest.mark.parametrize(("attack", "most"), [(BlindDip, 270), (BlindPixels, 69)])
-def test_an_iteration_is_few_kernels_and_the_host_reads_nothing(asked, attack, most):
+def test_an_iteration_is_few_kernels_and_the_host_reads_nothing(asked, attack, most, monkeypatch):
     """One row after the other, with an optimiser step a weight, it was 553 and 129 kernels, and 83 and 2 reads."""
+    monkeypatch.setattr(row_adam, "steps_apart", lambda device, number: False)  # as on a GPU, and so is the next
+    monkeypatch.setattr(grouped, "faster_transposed", lambda columns, device: False)
 
     def work(iterations):
         return asked(attack(iterations=iterations, restarts=1, tolerance=0.0, patience=1000))
@@ -138,7 +142,9 @@ def test_results_do_not_depend_on_how_often_the_host_looks(prior):
         torch.testing.assert_close(seldom.objective, every.objective, rtol=1e-4, atol=1e-7)
 
 
-def test_the_optimiser_of_rows_takes_the_steps_of_an_ordinary_one():
+@pytest.mark.parametrize("apart", [True, False])
+def test_the_optimiser_of_rows_takes_the_steps_of_an_ordinary_one(apart, monkeypatch):
+    monkeypatch.setattr(row_adam, "steps_apart", lambda device, number: apart)
     shapes = [(3, 4, 2), (3, 5), (3, 1, 2, 3)]
     drawn = torch.Generator().manual_seed(0)
     start = [torch.randn(shape, generator=drawn) for shape in shapes]

@@ -33,6 +33,7 @@ from fedpriv.federation.states import parameters
 from fedpriv.federation.trace import Trace
 from fedpriv.models.bottleneck import VariationalBottleneck, divergence
 from fedpriv.models.build import build_model, count_parameters
+from fedpriv.models.layout import channels_last, weights_channels_last
 from fedpriv.models.split import Blueprint, SplitModel
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator, global_seed
@@ -204,10 +205,11 @@ def test_training_without_defenses_is_the_plain_loop_bit_for_bit():
     train(one, samples, training, generator(5), classification_loss(one), Trace())
     rng = generator(5)
     optimiser = torch.optim.SGD(list(two.parameters()), lr=0.1, momentum=0.5)
-    for index in local_batches(23, training, rng):
-        optimiser.zero_grad()
-        cross_entropy(two(images[index]), labels[index]).backward()
-        optimiser.step()
+    with weights_channels_last(two):
+        for index in local_batches(23, training, rng):
+            optimiser.zero_grad()
+            cross_entropy(two(channels_last(images[index])), labels[index]).backward()
+            optimiser.step()
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         expect_same(a, b)
 

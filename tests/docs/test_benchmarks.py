@@ -41,12 +41,12 @@ def strings(value):
 
 def test_a_record_of_a_gpu_fills_the_columns_of_the_other(tmp_path, monkeypatch):
     made = maker()
-    record = json.loads(made.ON_CPU.read_text())
+    record = json.loads(made.on_cpu()[0].read_text())
     for case in record["cases"]:
         case["device"] = "cuda"
     (tmp_path / "result").mkdir()
     (tmp_path / "result" / "benchmark.json").write_text(json.dumps(record))
-    monkeypatch.setattr(made, "ON_GPU", tmp_path / "kept" / "gpu.json")
+    monkeypatch.setattr(made, "ON_GPU", tmp_path / "gpu.json")
     before = made.page()
     made.take_over(tmp_path / "result")
     assert made.ON_GPU.is_file()
@@ -55,7 +55,7 @@ def test_a_record_of_a_gpu_fills_the_columns_of_the_other(tmp_path, monkeypatch)
 
 def test_what_two_commands_measured_on_one_machine_is_one_record():
     made = maker()
-    whole = made.load_benchmark(made.ON_CPU)
+    whole = made.load_benchmark(made.on_cpu()[0])
     first = whole.cases[0].comparison
     halves = [
         whole.model_copy(update={"cases": tuple(case for case in whole.cases if (case.comparison == first) is own)})
@@ -73,3 +73,21 @@ def test_what_two_commands_measured_on_one_machine_is_one_record():
         made.together(
             [halves[0], halves[1].model_copy(update={"scale": "full" if whole.scale == "quick" else "quick"})]
         )
+
+
+def test_machines_have_a_record_each(tmp_path, monkeypatch):
+    made = maker()
+    first = made.load_benchmark(made.on_cpu()[0])
+    monkeypatch.setattr(made, "RECORDS", tmp_path / "kept")
+
+    def take(processor):
+        folder = tmp_path / processor
+        folder.mkdir(exist_ok=True)
+        record = first.model_copy(update={"machine": first.machine.model_copy(update={"processor": processor})})
+        (folder / "benchmark.json").write_text(record.model_dump_json())
+        made.take_over(folder)
+
+    for processor in ("slow", "fast", "slow"):
+        take(processor)
+    assert [made.load_benchmark(place).machine.processor for place in made.on_cpu()] == ["slow", "fast"]
+    assert made.page().index("## Measured: slow, ") < made.page().index("## Measured: fast, ")

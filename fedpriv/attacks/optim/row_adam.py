@@ -18,6 +18,11 @@ _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
 
 
+def steps_apart(device: torch.device, number: int) -> bool:
+    """True where a step goes through that many tensors one by one: on a GPU it would be as many kernels."""
+    return device.type == "cpu" and number > 1
+
+
 class RowAdam:
     """Adam on parameters whose first axis is the rows.
 
@@ -32,20 +37,19 @@ class RowAdam:
         self._values = _joined([values.detach() for values in parameters]).clone()
         self._mean, self._square = torch.zeros_like(self._values), torch.zeros_like(self._values)
         self._gradient = self._values[:0]
-        self._taken = torch.zeros((), device=self._values.device)
-        self._apart = self._values.device.type == "cpu" and len(parameters) > 1
+        self._apart = steps_apart(self._values.device, len(parameters))
+        self._taken = [
+            torch.zeros((), device=self._values.device) for _ in range(len(parameters) if self._apart else 1)
+        ]
         self._view_as(parameters)
 
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
         """Take a step against gradients, one for each parameter."""
-        values, moments = [self._values], ([self._mean], [self._square])
-        taken = [self._taken]
         if self._apart:
             values, moments = self.parameters, self._moments
-            taken = [self._taken.clone() for _ in values]
-            self._taken += 1
             gradients = [own.contiguous() for own in gradients]
         else:
+            values, moments = [self._values], ([self._mean], [self._square])
             gradients = [self._gathered(gradients)]
         with torch.no_grad():
             adam(
@@ -53,7 +57,7 @@ class RowAdam:
                 gradients,
                 *moments,
                 [],
-                taken,
+                self._taken,
                 fused=True,
                 amsgrad=False,
                 beta1=_BETAS[0],

@@ -23,7 +23,7 @@ _DOUBLED_MAP = 64
 """Positions of a map from which doubling it and the convolution after that are faster as one transposed convolution."""
 
 _NARROW = 64
-"""Columns up to which libraries of matrix products are faster, up to six times, when asked for the transposed product."""
+"""Columns up to which a processor's products of matrices are faster, up to six times, when asked for as transposed."""
 
 
 _NEIGHBOURS: dict[tuple[int, int, int, torch.device], Tensor] = {}
@@ -54,7 +54,8 @@ def convolve(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
         patches = patches @ _neighbours(height, width, kernel, maps.device)
         patches = patches.view(rows, in_channels * kernel**2, positions)
     matrix = weight.flatten(2)
-    if bias is None and positions < _NARROW:
+    alike = matrix.dtype == patches.dtype  # not where torch mixes precisions
+    if bias is None and alike and faster_transposed(positions, maps.device):
         narrow: Tensor = _NarrowProduct.apply(matrix, patches)
         return narrow.view(1, rows * out_channels, height, width)
     product = torch.bmm(matrix, patches) if bias is None else torch.baddbmm(bias.unsqueeze(2), matrix, patches)
@@ -74,6 +75,11 @@ def convolve_and_halve(maps: Tensor, weight: Tensor) -> Tensor:
     rows, _, in_channels, kernel, _ = weight.shape
     wide = (weight.view(-1, kernel**2) @ _widened(kernel, maps.device)).view(-1, in_channels, kernel + 1, kernel + 1)
     return _by_groups(maps, wide, None, 2, kernel // 2, rows)
+
+
+def faster_transposed(columns: int, device: torch.device) -> bool:
+    """True where a product with so few columns is computed as that of the transposed matrices, at the price of copies."""
+    return columns < _NARROW and device.type == "cpu"
 
 
 def double_and_convolve(maps: Tensor, weight: Tensor, height: int, width: int) -> Tensor:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedpriv.attacks.observation import Knowledge, TargetId
 from fedpriv.attacks.read.stacked import StackedExtractors, architecture, stack, worth_stacking
 from fedpriv.attacks.trained import Same, Trained
-from fedpriv.models.layout import channels_last, takes_channels_last
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.last import Last
@@ -84,8 +82,8 @@ class OwnExtractors:
         self._sample = images.detach()
         calls, back = self._calls(owners)
         if back is None:
-            return calls[0](images)
-        found = [call(images[call.places]).flatten(0, -2)[call.own] for call in calls]
+            return calls[0].of(images)
+        found = [call.of(images[call.places]).flatten(0, -2)[call.own] for call in calls]
         return torch.cat(found)[back]
 
     def _plan(self, owners: Tensor) -> tuple[list[_Call], Tensor | None]:
@@ -147,12 +145,3 @@ class _Call:
     of: Callable[[Tensor], Tensor]
     places: Tensor
     own: Tensor | slice
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return what the images, those of its places, are for it."""
-        return self.of(channels_last(images) if self._turned else images)
-
-    @cached_property
-    def _turned(self) -> bool:
-        network = getattr(self.of, "__self__", self.of)
-        return isinstance(network, nn.Module) and takes_channels_last(network)
