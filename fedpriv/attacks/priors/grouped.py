@@ -27,7 +27,7 @@ _NARROW = 64
 
 
 _NEIGHBOURS: dict[tuple[int, int, int, torch.device], Tensor] = {}
-_WIDENED: dict[tuple[int, torch.device], Tensor] = {}
+_WIDENED: dict[tuple[int, torch.device, bool], Tensor] = {}
 """Constants of sizes that were asked for, a few hundred KiB."""
 
 
@@ -94,7 +94,7 @@ def double_and_convolve(maps: Tensor, weight: Tensor, height: int, width: int) -
         return convolve(double(maps, rows, height, width), weight)
     # Each position of a map is seen by two neighbours a side of the kernel, so what it adds to the result is one
     # (k + 1) x (k + 1) window with stride 2: the way back of convolve_and_halve, with sums in place of means.
-    wide = weight.transpose(1, 2).reshape(-1, kernel**2).flip(1) @ (4 * _widened(kernel, maps.device))
+    wide = weight.transpose(1, 2).reshape(-1, kernel**2) @ _widened(kernel, maps.device, back=True)
     wide = wide.view(rows * in_channels, -1, kernel + 1, kernel + 1)
     return functional.conv_transpose2d(maps, wide, stride=2, padding=kernel // 2, groups=rows)
 
@@ -158,12 +158,16 @@ def _neighbours(height: int, width: int, kernel: int, device: torch.device) -> T
     return _NEIGHBOURS[key]
 
 
-def _widened(kernel: int, device: torch.device) -> Tensor:
-    """Return ``(k * k, (k + 1) * (k + 1))``, which takes a kernel to the mean of its four shifts by up to one position."""
-    key = (kernel, device)
+def _widened(kernel: int, device: torch.device, *, back: bool = False) -> Tensor:
+    """Return ``(k * k, (k + 1) * (k + 1))``, which takes a kernel to the mean of its four shifts by up to one position.
+
+    On the way ``back`` it takes the kernel turned by half a turn to their sum.
+    """
+    key = (kernel, device, back)
     if key not in _WIDENED:
         across = torch.zeros(kernel, kernel + 1)
         for place in range(kernel):
             across[place, place : place + 2] = 0.5
-        _WIDENED[key] = torch.kron(across, across).to(device)
+        wide = torch.kron(across, across)
+        _WIDENED[key] = (4 * wide.flip(0) if back else wide).to(device)
     return _WIDENED[key]
