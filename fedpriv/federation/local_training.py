@@ -125,7 +125,7 @@ def train(
     module.train()
     total = torch.zeros((), device=samples.labels.device)
     # Guards take gradients apart in ways of their own, which need not fit another order of them.
-    turned = not guards and samples.images.dim() == 4 and takes_channels_last(module)
+    turned = not guards and samples.images.dim() == 4 and takes_channels_last(module, loss)
     with global_seed(noise), weights_channels_last(module) if turned else nullcontext():
         for index in batches:
             optimiser.forget_gradients()

@@ -47,6 +47,9 @@ def test_only_networks_that_cannot_mind_are_asked_and_none_that_is_slower():
     assert not takes_channels_last(Viewing())
     assert not takes_channels_last(nn.Sequential(Viewing(), nn.ReLU()))
     assert not takes_channels_last(built("resnet18", (3, 32, 32)))
+    model = built("small-cnn", (1, 8, 8))
+    assert takes_channels_last(model, classification_loss(model))
+    assert not takes_channels_last(model, lambda images, labels: images.view(len(images), -1).sum())
 
 
 def test_weights_return_to_their_order_also_after_an_error():
@@ -76,7 +79,7 @@ def test_training_moves_weights_as_in_the_other_order(name, momentum, monkeypatc
     samples = Samples(torch.randint(256, (12, *shape), generator=draw).byte(), torch.randint(4, (12,), generator=draw))
     training = LocalTraining(batch_size=6, learning_rate=0.01, momentum=momentum, max_steps=2)
     found = []
-    for asked in (takes_channels_last, lambda module: False):
+    for asked in (takes_channels_last, lambda module, loss: False):
         monkeypatch.setattr(local_training, "takes_channels_last", asked)
         model, velocity = copy.deepcopy(built(name, shape)), {}
         train(
