@@ -70,9 +70,26 @@ Shares of the time in kernels, by `python benchmarks/where_time_goes.py local` a
   these, as weights and two moments): 28 MB, which no cache of a core holds. Eight targets side by side save the work
   between the kernels, which is about what is saved; the goal would take kernels that do a layer and its step at once.
 - **A study's fixed cost**: torch's own import is half of it, the pictures' library a tenth.
-- **Default suite of low-rank models**: the network is the largest of those that are sent whole, and its second
-  convolution makes 33 MB of patches of ten batches of 16 images, which are copied for every product with a row's own
-  matrix; at 16 images that is half of the time.
+- **Default suite of low-rank models**: the network is the largest of those that are sent whole. What is searched there,
+  ten targets and their controls at four settings, is 2,000 evaluations of each image by two attacks, and as many shared
+  out at each further setting; an evaluation of one image is seven passes of its convolutions, 6.6 million operations each
+  in the second alone.
+
+## Since these were measured
+
+The tables below were not measured again after the changes that these commands show, on another 2-core CPU (AMD EPYC,
+one thread, ratios in pairs, least, middle and largest, seed 0):
+
+- `python benchmarks/training_layout.py cnn4:3x32x32 small-cnn:1x28x28 small-cnn-deep:1x28x28 googlenet:3x32x32
+  mobilenet-v2:3x32x32`, a local step with the channels of a position side by side: 0.85-0.91-1.00, 0.78-0.81-0.86,
+  0.73-0.82-0.98, 0.61-0.64-0.71 and 0.53-0.63-0.69 of the time before. Of whole rounds of the 4-layer CNN, beside
+  HtFLlib on that machine, the change is smaller than what turns differ by.
+- `python benchmarks/matching_convolutions.py cnn4:3x32x32 lenet-sigmoid:3x32x32`, an evaluation of gradient matching for
+  ten targets with convolutions computed directly: cnn4 1.09-1.14-1.16 times as fast for one image a target,
+  1.16-1.40-1.49 for four, 1.81-1.88-2.08 for sixteen; LeNet 0.88-0.98-1.04, 1.28-1.31-1.36 and 1.41-1.50-1.62.
+- `fedpriv benchmark dip --scale full` there: 2.15-2.34-2.43 times ordinary modules before, 2.18-2.59-2.82 now.
+- `fedpriv attack --target low-rank-model` there: 452 s before and 334 s with direct convolutions and memory that is kept;
+  `dlg` at 16 images, which the suite leaves out since, took 26 of each core's seconds.
 """
 
 GPU_COMMAND = """## On a GPU

@@ -21,15 +21,26 @@ def _of_attention_back(grad: Any, query: Any, key: Any, value: Any, *rest: Any, 
     return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
-_FORMULAS: dict[Any, Callable[..., int]] = {_ATTENTION: _of_attention, _ATTENTION_BACK: _of_attention_back}
-"""Of the processor's own attention, which torch's counter counts since its version 2.15 only."""
+def _of_convolution_back(grad: Any, maps: Any, weight: Any, *rest: Any, **named: Any) -> int:
+    transposed, asked = rest[4], rest[7]
+    positions = (maps if transposed else grad).shape[2:].numel()
+    return int(2 * (asked[0] + asked[1]) * grad.shape[0] * positions * weight.numel())
+
+
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    _ATTENTION: _of_attention,
+    _ATTENTION_BACK: _of_attention_back,
+    torch.ops.aten.convolution_backward: _of_convolution_back,
+}
+"""Where torch's own differ: it counts the processor's attention since its version 2.15 only, and the weights' gradient of a
+grouped convolution as if every group saw all channels."""
 
 
 class OperationCounter(TorchDispatchMode):
     """Counts convolutions, matrix products and attention, forward and backward; a multiply-add counts two.
 
-    Torch's ``FlopCounterMode`` counts the same (a test holds it to that) and also tells modules apart, by hooks, and imports
-    torch's compiler to keep itself out of it: a second of every process that trains.
+    Torch's ``FlopCounterMode`` counts the same but for grouped convolutions (a test holds it to that). It also tells modules
+    apart, by hooks, and imports torch's compiler to keep itself out of it: a second of every process that trains.
 
     Attributes:
         total: operations so far.
@@ -50,7 +61,7 @@ class OperationCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         named = kwargs or {}
         packet = func._overloadpacket
-        formula: Callable[..., Any] | None = flop_registry.get(packet) or _FORMULAS.get(packet)
+        formula: Callable[..., Any] | None = _FORMULAS.get(packet) or flop_registry.get(packet)
         if formula is None:
             if func is not torch.ops.prim.device.default:
                 with self:  # an operation made of others counts as these

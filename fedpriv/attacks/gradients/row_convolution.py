@@ -1,8 +1,8 @@
 """Convolutions of R rows' n images each, by weights that all rows share or by each row's own.
 
 Rows' own weights are groups of one convolution, with the rows' maps side by side among the channels: what a gradient of
-each row's, and a direction for each row's weights, take. Where a layer has more than a few input channels this is two to
-three times as fast on a CPU as products of patches, which are as many times larger than the maps as a kernel has entries.
+each row's, and a direction for each row's weights, take. Where a layer has more than a few input channels this is faster on
+a CPU than products of patches, which are as many times larger than the maps as a kernel has entries.
 """
 
 from __future__ import annotations
