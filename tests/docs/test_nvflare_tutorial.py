@@ -48,5 +48,8 @@ def test_the_commands_of_the_page_find_what_it_says(tmp_path):
     assert rows.keys() == told.keys()
     for number, row in rows.items():
         # Exact inverses move with the processor and the order in which sites answer, and so does an interval over few sites.
-        assert min(float(row["advantage_db"]), told[number]) > 5
+        assert told[number] > 10
+        assert float(row["advantage_db"]) > 5
         assert row["method"].startswith("recorded (nvflare ")
+    # Beyond the least effect, whatever the processor: a leak is claimed of the first round.
+    assert float(rows[0]["advantage_db_low"]) > 0.5
