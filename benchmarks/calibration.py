@@ -50,7 +50,9 @@ A page holds two of the inversions and all inferences, on two targets of each of
 what a perfect attack would make of an upload that carries nothing of its client: a draw of the class's mean and covariance,
 another client's image, another data set's, or the class's image in general. Scores of membership and of a property are
 noise, or tell the class alone. Each has its control on permuted uploads. A verdict other than `none` and `untested` is
-false. $PAGES pages; no attack runs.
+false. $PAGES pages; no attack runs. On half of the pages every client's images have a look of their own, so that guesses are
+measured; on the others, "drawn alike", chance alone decides which images a client holds, as where a data set is divided,
+and identification is compared with the rate that follows from it.
 
 $FALSE
 The rate of every verdict on these pages:

@@ -53,8 +53,9 @@ def calibrate(
     """Run an attack on small simulated federations whose truth is known, and count what a page says of it.
 
     Every page holds one attack and its control on permuted uploads. Images are 6 x 6 and grey, of four classes; the
-    extractor is granted. Nulls: uploads of the same mean and covariance as representations of the class, another client's,
-    another data set's, and the class alone. A claim on any of them is false.
+    extractor is granted. In every second federation clients have a look of their own. Nulls: uploads of the same mean and
+    covariance as representations of the class, another client's, another data set's, and the class alone. A claim on any
+    of them is false.
 
     Args:
         attack: an attack or inference with its options, or a name, ``package.module:NAME`` too, for one without any.
@@ -81,7 +82,10 @@ def calibrate(
         )
 
     def claimed(name: str, upload: Upload) -> Rate:
-        worlds = (World(derive_seed(seed, "own", name, page), (targets,) * clients, kind) for page in range(pages))
+        worlds = (
+            World(derive_seed(seed, "own", name, page), (targets,) * clients, kind, page % 2 == 1)
+            for page in range(pages)
+        )
         return counted(judge(_record(made, world, upload)).claims != () for world in worlds)
 
     return Calibration(

@@ -9,7 +9,7 @@ from fedpriv.calibration.rates import counted, table
 from fedpriv.calibration.simulated import GRADES, INVERSIONS, SimulatedMembership, SimulatedProperty, inferred, inverted
 from fedpriv.calibration.world import Kind, World, raw
 from fedpriv.scoring.judgement import judge, judge_page
-from fedpriv.scoring.records import InferenceResult, ReconstructionRecord
+from fedpriv.scoring.records import Comparison, InferenceResult, ReconstructionRecord
 from fedpriv.util.seeds import derive_seed
 
 CLIENTS, EACH = 10, 2
@@ -29,6 +29,9 @@ ASKED = 20
 
 PAGE = "whole page"
 
+DRAWN_ALIKE = ", drawn alike"
+"""Said of uploads in worlds whose clients have no look of their own."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -36,11 +39,11 @@ class Outcome:
 
     Attributes:
         attack: what it was, or :data:`PAGE`.
-        unit: kind of upload.
+        unit: kind of upload, and whether the world's images are drawn alike.
         leak: whether there was something to find.
         alone: kind of its verdict where it stands alone on a page.
         together: kind of its verdict on the whole page; of the page, the gravest of its nulls.
-        claims: measures claimed on the whole page.
+        claims: measures claimed on the whole page, with those by design by themselves.
         found: measures whose own p-value is at most 5 %, unadjusted, and those compared.
     """
 
@@ -57,14 +60,16 @@ def page_of(seed: int, number: int) -> list[Outcome]:
     """One page: two inversions and four inferences that know nothing; one page in five again with leaks beside them.
 
     Pages of even number attack representations, those of odd number prototypes; two of them in turn hold one half of the
-    inversions, and the next two the other.
+    inversions, and the next two the other. In four pages clients have a look of their own, in the next four they have none.
 
     Args:
         seed: of the whole calibration.
         number: of the page.
     """
     kind: Kind = "representation" if number % 2 == 0 else "prototype"
-    world = World(derive_seed(seed, "page", number), (EACH,) * CLIENTS, kind)
+    alike = number // 4 % 2 == 1
+    unit = kind + (DRAWN_ALIKE if alike else "")
+    world = World(derive_seed(seed, "page", number), (EACH,) * CLIENTS, kind, alike)
     seen = raw(world)
     nulls: dict[str, ReconstructionRecord | InferenceResult] = {
         name: inverted(world, name) for name in INVERSIONS[number // 2 % 2 :: 2]
@@ -76,14 +81,14 @@ def page_of(seed: int, number: int) -> list[Outcome]:
         nulls[f"property: {what}"] = inferred(
             world, SimulatedProperty(world=world, by_class=by_class), seen, "property"
         )
-    found = _judged(nulls, {}, kind)
+    found = _judged(nulls, {}, unit)
     if number // 4 % POSITIVE_EVERY == 0:
         leaks: dict[str, ReconstructionRecord | InferenceResult] = {name: inverted(world, name) for name in GRADES}
         for name, shift in LEAKS.items():
             leaks[name] = inferred(world, SimulatedMembership(world=world, shift=shift), seen, "membership")
-        many = World(world.seed, (EACH,) * ASKED, kind)
+        many = World(world.seed, (EACH,) * ASKED, kind, alike)
         leaks["property"] = inferred(many, SimulatedProperty(world=many, shift=PROPERTY), raw(many), "property")
-        found += [one for one in _judged(nulls, leaks, kind) if one.leak]
+        found += [one for one in _judged(nulls, leaks, unit) if one.leak]
     return found
 
 
@@ -95,20 +100,26 @@ def _judged(
     verdicts = judge_page(nulls | leaks)
     found = []
     for name, record in (nulls | leaks).items():
-        own = tuple((one.measure, one.p_value is not None and one.p_value <= 0.05) for one in record.comparisons)
-        claims = tuple(sorted({one.measure for one in verdicts[name].claims}))
+        own = tuple((_name(one), one.p_value is not None and one.p_value <= 0.05) for one in record.comparisons)
+        claims = tuple(sorted({_name(one) for one in verdicts[name].claims}))
         alone = judge(record).kind
         found.append(Outcome(name, unit, name in leaks, alone, verdicts[name].kind, claims, own))
     false = tuple(sorted({measure for one in found if not one.leak for measure in one.claims}))
     return [*found, Outcome(PAGE, unit, False, "", "claims" if false else "none", false, ())]
 
 
+def _name(one: Comparison) -> str:
+    return one.measure if one.by_design is None else f"{one.measure} by design"
+
+
 def false_claims(outcomes: Sequence[Outcome]) -> str:
     """A table of how often nulls are said to leak: alone, on a page, and anywhere on a page."""
     rows = []
     for name in dict.fromkeys(one.attack for one in outcomes if not one.leak):
-        for unit in ("representation", "prototype"):
+        for unit in dict.fromkeys(one.unit for one in outcomes):
             own = [one for one in outcomes if (one.attack, one.unit, one.leak) == (name, unit, False)]
+            if not own:
+                continue
             rows.append(
                 {
                     "null": name,
@@ -123,7 +134,7 @@ def false_claims(outcomes: Sequence[Outcome]) -> str:
     rows.append(
         {
             "null": "any of them",
-            "upload": "both",
+            "upload": "all",
             "pages": len(both),
             "claims a leak, alone (%)": "",
             "on the page (%)": counted(bool(one.claims) for one in both),
@@ -165,7 +176,7 @@ def power(outcomes: Sequence[Outcome]) -> str:
     """A table of how often leaks are found on a page that holds every null beside them."""
     rows = []
     for name in dict.fromkeys(one.attack for one in outcomes if one.leak):
-        for unit in ("representation", "prototype"):
+        for unit in dict.fromkeys(one.unit for one in outcomes):
             own = [one for one in outcomes if one.leak and (one.attack, one.unit) == (name, unit)]
             if own:
                 measures = sorted({measure for one in own for measure, _ in one.found})

@@ -1,7 +1,8 @@
 """A small simulated federation whose truth is known: images by class and client, an extractor, uploads that may be null.
 
-Images are so small that a thousand pages run in minutes. Those of a client are alike, as in a real federation, and a class
-is told from the others by an image of its own, so that a guess that knows the class is worth something.
+Images are so small that a thousand pages run in minutes. Those of a client are alike, as in a real federation, unless a
+world divides images by class alone, as a division of a data set does. A class is told from the others by an image of its
+own, so that a guess that knows the class is worth something.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class World:
         seed: of everything drawn.
         sizes: how many representations of each client are attacked; a client's prototypes are attacked alternately.
         kind: of upload.
+        alike: whether clients' images and strangers' are drawn alike: then a client has nothing of its own.
     """
 
     seed: int
     sizes: tuple[int, ...]
     kind: Kind
+    alike: bool = False
 
     @cached_property
     def patterns(self) -> Tensor:
@@ -69,7 +72,12 @@ class World:
         """Draw images ``(n, c, h, w)`` in [0, 1] of classes ``(n,)``, of somebody whom ``parts`` name."""
         mean = (self.patterns if patterns is None else patterns)[labels]
         somebody, own = self.smooth(1, "somebody", *parts), self.smooth(len(labels), "images", *parts)
-        return (0.5 + 0.13 * mean + 0.07 * somebody + 0.13 * own).clamp(0, 1)
+        return (0.5 + 0.13 * mean + self.of_client * somebody + 0.13 * own).clamp(0, 1)
+
+    @property
+    def of_client(self) -> float:
+        """Standard deviation of what all images of a client have in common."""
+        return 0.0 if self.alike else 0.07
 
     @property
     def clients(self) -> range:
@@ -90,15 +98,15 @@ class World:
     def strangers(self) -> tuple[Tensor, Tensor]:
         """Images ``(n, c, h, w)`` that no client holds, each of somebody else, and their classes ``(n,)``."""
         labels = torch.arange(CLASSES).repeat_interleave(STRANGERS)
-        somebody = 0.07 * self.smooth(len(labels), "somebody", "strangers")
+        somebody = self.of_client * self.smooth(len(labels), "somebody", "strangers")
         plain = self.draw(labels, "strangers")
-        shared = 0.07 * self.smooth(1, "somebody", "strangers")
+        shared = self.of_client * self.smooth(1, "somebody", "strangers")
         return (plain - shared + somebody).clamp(0, 1), labels
 
     @cached_property
     def pool(self) -> Pool:
         """Strangers, in two parts."""
-        return Pool.divided(*self.strangers, self.seed, "strangers")
+        return Pool.divided(*self.strangers, self.seed, "strangers", alike=self.alike)
 
     @cached_property
     def weight(self) -> Tensor:

@@ -67,6 +67,16 @@ class PartitionOptions:
             )
 
 
+def drawn_by_class(options: PartitionOptions) -> bool:
+    """Return True for a division that shuffles the images of every class: chance alone decides which ones a client holds.
+
+    ``pathological`` in order gives the images of a class as they are stored.
+    """
+    return options.name in ("dirichlet", "iid", "long_tail") or (
+        options.name == "pathological" and options.assignment == "random"
+    )
+
+
 def by_dirichlet(labels: np.ndarray, n_clients: int, options: PartitionOptions, rng: Random) -> list[np.ndarray]:
     """Divide with :func:`fedpriv.datasets.partition.dirichlet_partition`."""
     least = _least(labels, n_clients, options)

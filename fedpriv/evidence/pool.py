@@ -34,12 +34,16 @@ class Pool:
         guess_labels: ``(p,)`` int64; -1 where the class is not known.
         decoys: ``(q, c, h, w)``: what a true image is told apart from.
         decoy_labels: ``(q,)`` int64.
+        alike: whether chance alone decided which images of a class the client holds and which are decoys, so that without
+            the upload any of them is as likely as another to be nearest to a guess. Known of divisions by class; not of
+            clients with data of their own.
     """
 
     guesses: Tensor
     guess_labels: Tensor
     decoys: Tensor
     decoy_labels: Tensor
+    alike: bool = False
 
     def __post_init__(self) -> None:
         for name, labels, least in (("guesses", "guess_labels", 1), ("decoys", "decoy_labels", 0)):
@@ -54,10 +58,10 @@ class Pool:
             )
 
     @classmethod
-    def divided(cls, images: Tensor, labels: Tensor, *parts: int | str) -> Pool:
+    def divided(cls, images: Tensor, labels: Tensor, *parts: int | str, alike: bool = False) -> Pool:
         """Return a pool of images ``(n, c, h, w)``, divided by the seed ``parts``; see :func:`divide`."""
         guesses, decoys = divide(labels, *parts)
-        return cls(images[guesses], labels[guesses], images[decoys], labels[decoys])
+        return cls(images[guesses], labels[guesses], images[decoys], labels[decoys], alike)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -98,7 +102,10 @@ class Pool:
     def to_cpu(self) -> Pool:
         """Return the same on the CPU."""
         held = (self.guesses, self.guess_labels, self.decoys, self.decoy_labels)
-        return self if all(value.device.type == "cpu" for value in held) else Pool(*(value.cpu() for value in held))
+        if all(value.device.type == "cpu" for value in held):
+            return self
+        guesses, guess_labels, decoys, decoy_labels = (value.cpu() for value in held)
+        return Pool(guesses, guess_labels, decoys, decoy_labels, self.alike)
 
 
 def refuse_no_images(name: str, images: Tensor, least: int = 1) -> None:

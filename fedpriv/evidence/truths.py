@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedpriv.attacks.observation import TargetId, Unit
 from fedpriv.attacks.trained import Same, Trained
+from fedpriv.datasets.federated import drawn_by_class
 from fedpriv.datasets.types import as_unit
 from fedpriv.evidence.client_states import state_behind
 from fedpriv.evidence.pool import ENOUGH_DECOYS, MOST_VALUES, Pool
@@ -101,7 +102,8 @@ def _pool(federation: Federation, client: int, seed: int) -> Pool:
         of_class = (outside & (labels == label)).nonzero().squeeze(1)
         kept.append(of_class[order[of_class].argsort()[:most]])
     index = torch.cat(kept).sort().values
-    return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client)
+    alike = drawn_by_class(federation.config.partition)
+    return Pool.divided(as_unit(images[index]), labels[index], seed, "strangers", client, alike=alike)
 
 
 def _members(

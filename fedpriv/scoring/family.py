@@ -45,9 +45,10 @@ def holm(p_values: Sequence[float], level: float = 1.0, least: Sequence[float] |
 def attainable(one: Comparison) -> float:
     """Return the smallest p-value that as many targets of as many clients can give; 0 where there is no such bound.
 
-    A difference of shares is largest where the attack is right for every target and the guess for none.
+    A difference of shares is largest where the attack is right for every target and the guess, if it was measured, for none.
     """
     if one.measure not in _RATES or one.p_value is None:
         return 0.0
     number = max(one.n_clients, one.n / (1 + ASSUMED * (one.n / one.n_clients - 1)))
-    return float(min(one.p_value, ((1 + one.least) / 2) ** number))
+    base = (1 + one.least) / 2 if one.by_design is None else min(1.0, one.by_design + one.least)
+    return float(min(one.p_value, base**number))

@@ -14,6 +14,9 @@ from fedpriv.util.seeds import generator
 
 PERMUTED = "permuted"
 
+DECOYS = "decoys"
+"""Any of the decoys: what a guess without the upload reaches where chance alone decided which images are decoys."""
+
 NEAREST = "nearest_stranger"
 """The choice of the upload among strangers: beside the floor and no part of it, for it is not blind."""
 
@@ -142,6 +145,7 @@ LABELS = {
     "mid_grey": "mid-grey",
     NEAREST: "the stranger nearest to the upload",
     PERMUTED: "permuted uploads",
+    DECOYS: "chance among the decoys",
     "strangers": "class mean of strangers through the granted extractor",
     "head_rows": "row of the broadcast classifier, scaled",
     "other_uploads": "the class in other clients' uploads",

@@ -1,8 +1,9 @@
 """Can the reconstruction tell the true image from others? The rank of the truth among decoys of its class.
 
-What a guess that knows nothing reaches is measured, by the same rule, on the very targets and decoys: a class mean is
-nearer to many images of its class than these are to each other, and of several guesses the one that is compared with an
-image is chosen by the truth.
+Where chance alone decided which images of a class the client holds and which are decoys, a guess without the upload is
+right once in as many times as there are images to choose from, whatever it shows: that is known and need not be measured.
+Elsewhere a client's images may be nearer to some guess than strangers' are, so every guess is ranked by the same rule on the
+very targets and decoys.
 """
 
 from __future__ import annotations
@@ -18,15 +19,22 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.pool import ENOUGH_DECOYS
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import squared_errors
-from fedpriv.scoring.floors import NEAREST, PERMUTED
-from fedpriv.scoring.intervals import Kind, Values
+from fedpriv.scoring.floors import DECOYS, NEAREST, PERMUTED
+from fedpriv.scoring.intervals import Kind, Values, clustered
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Summary
 from fedpriv.scoring.records.reconstruction import Control
 from fedpriv.scoring.records.reconstruction import Identification as IdentificationRecord
 from fedpriv.scoring.sections import Means
 
+_NO_ERROR = 1e-12
+"""Errors below this count as this, so that nothing is divided by none."""
+
 NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} strangers of its class as decoys"
+
+
+FOUND_BY_CHANCE = 0.05
+"""Where so good a result of permuted uploads is rarer than this by chance, they tell images apart, and are compared with."""
 
 
 @dataclass(frozen=True)
@@ -34,33 +42,39 @@ class Identification:
     """Identification of one target's images among decoys.
 
     Attributes:
-        top1: share of members, by weight, to which the assigned guess is nearer than to every decoy; in [0, 1]. A tie
-            counts as one over the number of images tied.
-        mean_rank: mean rank of the member, 1 is nearest.
+        top1: share of members, by weight, that are told from every decoy (:func:`identify`); in [0, 1].
+        mean_rank: mean rank of the member by the guess that it is compared with, 1 is nearest.
         decoys: the smallest number of decoys that a member had.
+        by_design: the share that a guess without the upload reaches where any image is as likely to be a member as a decoy.
     """
 
     top1: float
     mean_rank: float
     decoys: int
+    by_design: float
 
 
 def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification | None:
-    """Rank each member among the decoys of its class by mean squared error to the guess assigned to it.
+    """Look for each member among the decoys of its class, by mean squared error.
+
+    How much an image stands out to a guess is the error of the guess's nearest other image over its own error. A member is
+    told where it stands out to one of the guesses more than any decoy does to any of them; of a single guess it is the
+    nearest image. The rule treats members and decoys alike and does not ask which guess is the member's, so that without
+    the upload each of them is found equally often.
 
     Members with fewer than :data:`fedpriv.evidence.pool.ENOUGH_DECOYS` decoys have no part in it.
 
     Args:
         guesses: ``(M, c, h, w)`` finite images in [0, 1].
         truth: the target; its pool holds the decoys.
-        assigned: ``(m,)`` which guess each member is compared with.
+        assigned: ``(m,)`` which guess each member is compared with, for ranks.
 
     Returns:
-        None where no member has enough decoys.
+        None where no member has enough decoys. A tie counts as one over the number of images tied.
     """
-    own = squared_errors(guesses, truth.members)[assigned, torch.arange(truth.n_c)]
+    own = squared_errors(guesses, truth.members)
     weights = truth.weights.double()
-    top1 = rank = total = 0.0
+    top1 = rank = total = by_design = 0.0
     counts = []
     for label in truth.label_weights():
         decoys = truth.pool.decoys_of(label)
@@ -68,21 +82,31 @@ def identify(guesses: Tensor, truth: Truth, assigned: Tensor) -> Identification 
             continue
         counts.append(len(decoys))
         members = (truth.labels == label).nonzero().squeeze(1)
-        against = _errors_of_used(guesses, assigned[members], decoys)
-        nearer = (against < own[members, None]).sum(1)
-        tied = (against == own[members, None]).sum(1).double()
-        top1 += float((weights[members] * (nearer == 0) / (1 + tied)).sum())
-        rank += float((weights[members] * (1 + nearer + tied / 2)).sum())
-        total += float(weights[members].sum())
-    return Identification(top1 / total, rank / total, min(counts)) if total > 0 else None
+        errors, part = squared_errors(guesses, decoys), weights[members]
+        used = errors[assigned[members]]
+        named = own[assigned[members], members][:, None]
+        nearer, tied = (used < named).sum(1), (used == named).sum(1)
+        top1 += float((part * _told(own[:, members], errors)).sum())
+        rank += float((part * (1 + nearer + tied.double() / 2)).sum())
+        by_design += float(part.sum()) / (1 + len(decoys))
+        total += float(part.sum())
+    return Identification(top1 / total, rank / total, min(counts), by_design / total) if total > 0 else None
 
 
-def _errors_of_used(guesses: Tensor, used: Tensor, decoys: Tensor) -> Tensor:
-    """Return the errors between the guess used for each member and each decoy ``(m, q)``; no guess is compared twice."""
-    if len(guesses) == 1:
-        return squared_errors(guesses, decoys).expand(len(used), -1)
-    different, place = used.unique(return_inverse=True)
-    return squared_errors(guesses[different], decoys)[place]
+def _told(members: Tensor, decoys: Tensor) -> Tensor:
+    """Return, for each member, 1 where it is told, a share of it in a tie, else 0: ``(m,)`` float64.
+
+    Args:
+        members: ``(M, m)`` errors of guesses at members.
+        decoys: ``(M, q)`` errors of guesses at decoys, q >= 2.
+    """
+    first, second = decoys.topk(2, dim=1, largest=False).values.clamp_min(_NO_ERROR).unbind(1)
+    own = members.clamp_min(_NO_ERROR)
+    member, guess = (own / first[:, None]).min(0)
+    decoy = (first[:, None] / torch.minimum(own, second[:, None])).min(0).values
+    nearest = own[guess, torch.arange(own.shape[1])][:, None]
+    tied = (decoys.clamp_min(_NO_ERROR)[guess] == nearest).sum(1).clamp_min(1).double()
+    return torch.where(member < decoy, 1.0, torch.where(member == decoy, 1 / (1 + tied), 0.0))
 
 
 @dataclass(frozen=True)
@@ -92,12 +116,14 @@ class Identified:
     Attributes:
         record: the metric.
         rows: targets that were judged.
-        gains: attack less guess at these targets, by guess.
+        gains: attack less guess at these targets, by guess: that which follows from the drawing alone, or all measured ones.
+        by_design: the rates of that one guess at these targets; None where guesses were measured.
     """
 
     record: IdentificationRecord
     rows: tuple[int, ...]
     gains: Mapping[str, Values]
+    by_design: Values | None = None
 
 
 def identification(
@@ -126,33 +152,59 @@ def identification(
     found = by_rule(attack)
     rows = tuple(row for row, one in enumerate(found) if one is not None)
     seen = [one for one in found if one is not None]
+    if not rows:
+        return Identified(_nothing(len(targets)), (), {})
+    judged, shares = means.keep(rows), np.array([one.top1 for one in seen])
     hits = {
         name: np.array([one.top1 for one in by_rule(panel) if one is not None])
         for name, panel in floors.items()
         if name != NEAREST
     }
-    blind = {name: float(shares.mean()) for name, shares in hits.items() if rows}
-    of = max(blind, key=lambda name: blind[name]) if rows else None
-    judged = means.keep(rows)
-    own = judged.finite([one.top1 for one in seen], "share") if rows else None
-    permuted = None
-    if own is not None and PERMUTED in hits:
-        permuted = control_of(own, hits[PERMUTED].tolist(), judged, "difference")
+    by_design = _by_design([truths[row] for row in rows], seen, hits.get(PERMUTED), judged)
+    guesses = hits if by_design is None else {DECOYS: by_design}
+    rates = {name: float(own.mean()) for name, own in guesses.items()}
+    of = max(rates, key=lambda name: rates[name])
+    own = judged.finite(shares, "share")
+    permuted = control_of(own, hits[PERMUTED].tolist(), judged, "difference") if PERMUTED in hits else None
     record = IdentificationRecord.model_validate(
-        dict(Summary.nothing(NO_DECOYS) if own is None else own)
+        dict(own)
         | {
             "per_target": tuple(None if one is None else one.top1 for one in found),
-            "chance": None if of is None else blind[of],
+            "chance": rates[of],
             "chance_of": of,
-            "mean_rank": float(np.mean([one.mean_rank for one in seen])) if rows else None,
+            "mean_rank": float(np.mean([one.mean_rank for one in seen])),
             "decoys": tuple(sorted({one.decoys for one in seen})),
             "n_left_out": len(targets) - len(rows),
             "permuted": permuted,
-            "blind": blind,
+            "blind": {name: float(own.mean()) for name, own in hits.items()},
         }
     )
-    gains = {name: np.array([one.top1 for one in seen]) - shares for name, shares in hits.items()}
-    return Identified(record, rows, gains if rows else {})
+    return Identified(record, rows, {name: shares - own for name, own in guesses.items()}, by_design)
+
+
+def _nothing(n_targets: int) -> IdentificationRecord:
+    empty = {"chance": None, "chance_of": None, "mean_rank": None, "decoys": (), "n_left_out": n_targets}
+    per_target = {"per_target": (None,) * n_targets}
+    return IdentificationRecord.model_validate(dict(Summary.nothing(NO_DECOYS)) | per_target | empty)
+
+
+def _by_design(
+    truths: Sequence[Truth], found: Sequence[Identification], control: Values | None, means: Means
+) -> Values | None:
+    """Return the rates at which chance finds members ``(T,)``; None where not chance alone decides.
+
+    That is so of clients with images of their own, and where permuted uploads find more than chance does: what they show
+    came from elsewhere than the client's upload, and the attack is to be better than they are.
+    """
+    if not all(truth.pool.alike for truth in truths):
+        return None
+    rates = np.array([one.by_design for one in found])
+    if control is not None:
+        rate = float(rates.mean())
+        p_value = clustered(control - rate, means.units, "difference", guess=rate).p_value(0.0)
+        if p_value is not None and p_value <= FOUND_BY_CHANCE:
+            return None
+    return rates
 
 
 def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:

@@ -299,6 +299,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
         "against": Counter(one.against for one in comparisons).most_common(1)[0][0],
         "n_clients": min(one.n_clients for one in comparisons),
         "least": least,
+        "by_design": _mean_rate([one.by_design for one in comparisons]),
     }
     known = [(one.ci95, one.degrees) for one in comparisons if one.ci95 is not None and one.degrees is not None]
     if len(known) < number:
@@ -318,6 +319,12 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     return first.model_copy(
         update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
     )
+
+
+def _mean_rate(rates: Sequence[float | None]) -> float | None:
+    """Return the mean of rates that are all known."""
+    known = [rate for rate in rates if rate is not None]
+    return float(np.mean(known)) if len(known) == len(rates) else None
 
 
 def _barnard_rubin(between: float, within: float, number: int, complete: float) -> float:

@@ -105,7 +105,7 @@ def score(
     strata = [stratum(truth.n_c) for truth in truths]
     comparisons = image_comparisons(attack, floors, strata, means)
     comparisons += means.keep(told.rows).compare(
-        told.gains, "identified", effects.IDENTIFIED, [strata[row] for row in told.rows]
+        told.gains, "identified", effects.IDENTIFIED, [strata[row] for row in told.rows], told.by_design
     )
     own = (
         images

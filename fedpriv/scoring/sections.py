@@ -67,6 +67,7 @@ class Means:
         measure: Measure,
         least: float | Mapping[str, Values],
         strata: Sequence[str] = (),
+        by_design: Values | None = None,
     ) -> tuple[Comparison, ...]:
         """Compare with guesses over all targets, and over those of each stratum where there are several strata.
 
@@ -77,6 +78,7 @@ class Means:
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
             strata: the T targets' strata.
+            by_design: ``(T,)`` rates of the only guess, where they follow from how targets and decoys were drawn.
         """
         if not gains or not self.units:
             return ()
@@ -87,16 +89,22 @@ class Means:
         made = []
         for name, chosen in rows.items():
             against = min(gains, key=lambda guess: float(gains[guess][chosen].mean()))
-            made.append(
-                compare(
-                    gains[against][chosen],
-                    [self.units[row] for row in chosen],
-                    measure=measure,
-                    against=against,
-                    least=least if isinstance(least, float) else float(least[against][chosen].mean()),
-                    stratum=name,
-                )
+            values, rate = gains[against][chosen], None
+            if (
+                by_design is not None
+            ):  # the same rate for all, their mean: what differs from it by decoys is no difference
+                rate = float(by_design[chosen].mean())
+                values = values + by_design[chosen] - rate
+            one = compare(
+                values,
+                [self.units[row] for row in chosen],
+                measure=measure,
+                against=against,
+                least=least if isinstance(least, float) else float(least[against][chosen].mean()),
+                stratum=name,
+                guess=rate,
             )
+            made.append(one.model_copy(update={"by_design": rate}))
         return tuple(made)
 
 

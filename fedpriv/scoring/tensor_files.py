@@ -90,7 +90,7 @@ def load_reconstruction(path: Path) -> Reconstruction:
 # ---------------------------------------------------------------- truths
 
 
-_POOL = tuple(spec.name for spec in dataclasses.fields(Pool))
+_POOL = tuple(spec.name for spec in dataclasses.fields(Pool) if spec.name != "alike")
 _TRUTH = ("members", "weights", "labels", "feature", "nearest")
 
 
@@ -145,7 +145,8 @@ def save_truths(path: Path, truths: tuple[Truth, ...]) -> None:
         | {"vectors": {name: found.put(vector) for name, vector in truth.vectors.items()}}
         for truth in truths
     ]
-    header = {"truths": rows, "pools": [{name: found.put(getattr(pool, name)) for name in _POOL} for pool in held]}
+    pooled = [{name: found.put(getattr(pool, name)) for name in _POOL} | {"alike": pool.alike} for pool in held]
+    header = {"truths": rows, "pools": pooled}
     _save(path, found.all(), "truth", header)
 
 
@@ -169,7 +170,9 @@ def load_truths(path: Path) -> tuple[Truth, ...]:
 
     found, where = [], "pools"
     try:
-        pools = [Pool(**{name: get(value) for name, value in row.items()}) for row in header["pools"]]
+        pools = [
+            Pool(**{name: get(row[name]) for name in _POOL}, alike=row.get("alike") is True) for row in header["pools"]
+        ]
         for position, row in enumerate(header["truths"]):
             where = f"target {position}"
             vectors = {name: get(value) for name, value in row["vectors"].items()}

@@ -240,6 +240,8 @@ def _difference(one: JudgedComparison) -> str:
 
 def _guess(one: JudgedComparison) -> str:
     """Return the best guess's value by the same measure."""
+    if one.by_design is not None:
+        return f"by chance: {percent(one.guess)}"
     rank = "next best guess" if one.measure == "beyond_3db" else "best guess"
     return f"{rank}, {_called(one)}: {percent(one.guess)}"
 

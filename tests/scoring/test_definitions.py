@@ -208,7 +208,7 @@ def test_the_mean_colour_is_of_each_channel():
 
 
 def test_what_guesses_are_called():
-    assert set(LABELS) == {*FLOORS, NEAREST, "permuted", "strangers", "head_rows", "other_uploads", "mean_upload"}
+    assert set(LABELS) == {*FLOORS, NEAREST, "permuted", "decoys", "strangers", "head_rows", "other_uploads", "mean_upload"}
     assert len(set(LABELS.values())) == len(LABELS)
     assert floor_words("noise") == "the floor (best blind guess: uniform noise)"
     assert floor_words("of_another_package") == "the floor (best blind guess: of_another_package)"
@@ -269,7 +269,8 @@ def test_the_fewest_decoys_of_a_targets_classes_are_told():
     pool = Pool(flat(0.3), torch.tensor([0]), strangers, labels)
     truth = Truth(members, torch.tensor([0.4, 0.6]), torch.tensor([0, 1]), pool)
     found = identify(flat(0.5, 0.25), truth, torch.tensor([0, 1]))
-    assert (found.top1, found.decoys) == (pytest.approx(0.4), 10)
+    assert (found.top1, found.decoys) == (1, 10)  # both by the first guess, whichever they are compared with
+    assert found.by_design == pytest.approx(0.4 / 11 + 0.6 / 15)
     assert found.mean_rank == pytest.approx(0.4 * 1 + 0.6 * 15)
     shared = identify(flat(0.0, 0.65), truth, torch.tensor([1, 1]))  # both compared with the second guess
     assert (shared.top1, shared.mean_rank) == (1, 1)

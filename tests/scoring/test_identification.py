@@ -1,7 +1,9 @@
 """The metric of identification from hand-made images: attack, guesses and control by one rule, and who is left out."""
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,9 +11,10 @@ from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
 from fedpriv.scoring.definitions import ComparisonSet
-from fedpriv.scoring.floors import NEAREST, PERMUTED
-from fedpriv.scoring.identification import control_of, identification
-from fedpriv.scoring.intervals import clustered
+from fedpriv.scoring.family import attainable
+from fedpriv.scoring.floors import DECOYS, NEAREST, PERMUTED
+from fedpriv.scoring.identification import control_of, identification, identify
+from fedpriv.scoring.intervals import clustered, combine
 from fedpriv.scoring.panel import ScoredGuesses, measure, own_guesses
 from fedpriv.scoring.sections import Means
 
@@ -89,12 +92,101 @@ def test_a_control_beside_its_attack():
     assert (unknown.mean, unknown.median, unknown.difference) == (3, 2, None)
 
 
-def test_images_of_a_batch_are_told_by_the_guess_that_each_was_compared_with():
-    decoys = flat(*(0.02 * place for place in range(10)))
-    pool = Pool(flat(0.3), torch.tensor([0]), decoys, torch.zeros(10, dtype=torch.int64))
-    batch = (Truth(flat(0.9, 0.5), torch.tensor([0.25, 0.75]), torch.tensor([0, 0]), pool),)
-    shots = own_guesses(flat(0.15, 0.8)[None], batch)
-    found = measure(shots, batch, [ComparisonSet(None, "none")])
-    own = identification(TARGETS[:1], batch, found, {"noise": found}, Means((0,))).record
-    assert own.per_target == (0.25,)  # 0.8 is nearest to 0.9; 0.15 is nearer to decoys than to 0.5
-    assert own.ci95 is None
+def a_batch(decoys, *members, **shares):
+    labels = torch.zeros(len(decoys), dtype=torch.int64)
+    pool = Pool(flat(0.3), torch.tensor([0]), flat(*decoys), labels)
+    weights = torch.tensor(shares.get("weights", [1 / len(members)] * len(members)))
+    return Truth(flat(*members), weights, torch.zeros(len(members), dtype=torch.int64), pool)
+
+
+def told(truth, *guesses):
+    shots = own_guesses(flat(*guesses)[None], (truth,))
+    scored = measure(shots, (truth,), [ComparisonSet(None, "none")])
+    return identify(shots[0], truth, scored.scores[0].assigned).top1
+
+
+SPREAD = [0.02 * place for place in range(10)]
+
+
+def test_an_image_of_a_batch_is_told_by_whichever_guess_it_stands_out_to():
+    batch = a_batch(SPREAD, 0.9, 0.1, weights=[0.25, 0.75])
+    assert told(batch, 0.15, 0.8) == 0.25  # 0.8 is nearest to 0.9; 0.15 is nearer to a decoy than to 0.1
+    assert told(batch, 0.8, 0.8) == 0.25
+
+
+def test_a_decoy_that_stands_out_more_takes_the_place():
+    batch = a_batch([*SPREAD, 0.5], 0.9)
+    assert told(batch, 0.8) == 1
+    assert told(batch, 0.8, 0.5) == 0  # that guess is exactly the decoy
+    assert told(batch, 0.9, 0.49) == 1
+
+
+def test_ties_are_shared():
+    batch = a_batch([0.75, 0.75, *SPREAD], 1.0)
+    assert told(batch, 0.875) == pytest.approx(1 / 3)
+    assert told(batch, 0.9) == 1
+    assert told(batch, 0.85) == 0
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_whoever_knows_nothing_tells_one_image_in_as_many_as_there_are(number):
+    rng = torch.Generator().manual_seed(number)
+    wins = []
+    for _ in range(3000):
+        values = torch.randn(12, generator=rng)  # one member and eleven decoys, drawn alike
+        guesses = 0.5 * torch.randn(number, generator=rng)
+        pixels = flat(*(0.5 + 0.1 * values).clamp(0, 1).tolist())
+        pool = Pool(flat(0.3), torch.tensor([0]), pixels[1:], torch.zeros(11, dtype=torch.int64))
+        truth = Truth.equal(pixels[:1], torch.tensor([0]), pool)
+        shots = flat(*(0.5 + 0.1 * guesses).tolist())
+        found = identify(shots, truth, torch.zeros(1, dtype=torch.int64))
+        wins.append(found.top1)
+        assert found.by_design == pytest.approx(1 / 12)
+    assert abs(sum(wins) / len(wins) - 1 / 12) < 3 * (1 / 12 * 11 / 12 / len(wins)) ** 0.5
+
+
+def drawn_alike(truth):
+    return dataclasses.replace(truth, pool=dataclasses.replace(truth.pool, alike=True))
+
+
+def test_where_chance_alone_drew_the_decoys_it_is_what_counts():
+    alike = tuple(map(drawn_alike, TRUTHS))
+    found = identification(TARGETS, alike, RIGHT, {"noise": WRONG, "mean_image": HALF}, MEANS)
+    chance = (1 / 11 + 1 / 13) / 2
+    assert (found.record.chance, found.record.chance_of) == (pytest.approx(chance), DECOYS)
+    assert found.record.blind == {"noise": 0, "mean_image": 0.5}  # told all the same
+    assert found.by_design.tolist() == pytest.approx([1 / 11, 1 / 13])
+    assert list(found.gains) == [DECOYS]
+    one, alone = alike[0], identification(TARGETS, TRUTHS, RIGHT, {"noise": WRONG}, MEANS)
+    assert identification(TARGETS, (one, *TRUTHS[1:]), RIGHT, {"noise": WRONG}, MEANS).by_design is None
+    assert (alone.by_design, alone.record.chance_of) == (None, "noise")
+
+
+def test_permuted_uploads_that_find_images_are_what_counts():
+    many = tuple(drawn_alike(a_truth(0.9, 20)) for _ in range(5))
+    targets, means = [TargetId(1, client, 0, 0) for client in range(5)], Means(tuple(range(5)))
+
+    def against(*control):
+        floors = {"noise": panel(*[0.0] * 5, of=many), PERMUTED: panel(*control, of=many)}
+        return identification(targets, many, panel(*[0.9] * 5, of=many), floors, means).record.chance_of
+
+    assert against(0.0, 0.0, 0.0, 0.0, 0.9) == DECOYS  # one of five by luck
+    assert against(0.0, 0.9, 0.9, 0.9, 0.9) == PERMUTED
+
+
+def test_a_rate_known_by_design_makes_few_clients_enough():
+    hits = np.array([1.0] * 7 + [0.0] * 3)
+    rates = np.full(10, 0.02)
+    means = Means(tuple(range(10)))
+    known = means.compare({DECOYS: hits - rates}, "identified", 0.05, (), rates)[0]
+    measured = means.compare({"noise": hits}, "identified", 0.05)[0]
+    assert known.by_design == pytest.approx(0.02)
+    assert measured.by_design is None
+    # P(at least 7 of 10) at 7 %, about 120 * 0.07^7 * 0.93^3; deviations of few clients count as fewer
+    assert known.p_value < 1e-5 < 0.01 < measured.p_value
+    assert attainable(known) <= 0.07**10 * 1.01
+    assert combine([known, known]).by_design == pytest.approx(0.02)
+    assert combine([known, measured]).by_design is None
+    nothing = means.compare({DECOYS: np.zeros(10) - rates}, "identified", 0.05, (), rates)[0]
+    assert nothing.p_value == 1.0
+    assert nothing.mean == pytest.approx(-0.02)

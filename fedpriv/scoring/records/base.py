@@ -11,7 +11,7 @@ from fedpriv.util.record import Record
 RECORD_VERSION: Literal[3] = 3
 """Of the format of all records. 1 were dictionaries without ``kind``; 2 had no comparisons."""
 
-SCORING_VERSION = 3
+SCORING_VERSION = 4
 """Of what the numbers in a record mean. It changes with a metric, a floor, an interval or a verdict."""
 
 Measure = Literal[
@@ -94,6 +94,7 @@ class Comparison(Estimate):
         least: the least effect that counts, in the unit of the mean.
         p_value: one-sided, of a difference no larger than ``least``; None for fewer than two units.
         degrees: of freedom of the interval, by which seeds are combined; None for fewer than two units.
+        by_design: the guess's rate where it follows from how targets and decoys were drawn; None where it was measured.
     """
 
     measure: Measure
@@ -103,3 +104,4 @@ class Comparison(Estimate):
     least: FiniteFloat
     p_value: FiniteFloat | None
     degrees: FiniteFloat | None = None
+    by_design: FiniteFloat | None = None
