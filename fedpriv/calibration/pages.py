@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.calibration.rates import counted, table
-from fedpriv.calibration.simulated import GRADES, INVERSIONS, SimulatedMembership, SimulatedProperty, inferred, inverted
+from fedpriv.calibration.simulated import (
+    GRADES,
+    INVERSIONS,
+    SOME,
+    SimulatedMembership,
+    SimulatedProperty,
+    inferred,
+    inverted,
+)
 from fedpriv.calibration.world import Kind, World, raw
 from fedpriv.scoring.judgement import judge, judge_page
 from fedpriv.scoring.records import Comparison, InferenceResult, ReconstructionRecord
@@ -83,7 +91,9 @@ def page_of(seed: int, number: int) -> list[Outcome]:
         )
     found = _judged(nulls, {}, unit)
     if number // 4 % POSITIVE_EVERY == 0:
-        leaks: dict[str, ReconstructionRecord | InferenceResult] = {name: inverted(world, name) for name in GRADES}
+        leaks: dict[str, ReconstructionRecord | InferenceResult] = {
+            name: inverted(world, name) for name in (*GRADES, SOME)
+        }
         for name, shift in LEAKS.items():
             leaks[name] = inferred(world, SimulatedMembership(world=world, shift=shift), seen, "membership")
         many = World(world.seed, (EACH,) * ASKED, kind, alike)

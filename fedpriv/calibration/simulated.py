@@ -28,6 +28,11 @@ GRADES = {"truth": 0.01, "truth + little noise": 0.05, "truth + much noise": 0.1
 """Leaks by the standard deviation of the noise on the true image, pixels in [0, 1]; of vectors, as a share of their norm,
 twice that. The first is what a raw representation gives away."""
 
+SOME = "the truth of some"
+"""A leak of every third target, of which the first grade of the truth is returned; of the others, another client's."""
+
+_EVERY = 3
+
 
 def about(world: World, attack: str, target: str | None = None) -> About:
     """Provenance of a simulated result."""
@@ -42,8 +47,15 @@ def about(world: World, attack: str, target: str | None = None) -> About:
 
 
 def inverted(world: World, name: str) -> ReconstructionRecord:
-    """The record of a simulated inversion, by its name among :data:`INVERSIONS` or :data:`GRADES`, with its control."""
-    if name in GRADES:
+    """The record of a simulated inversion with its control, by its name among :data:`INVERSIONS`, :data:`GRADES` or SOME."""
+    if name == SOME:
+        right, wrong = _truth_and_noise(world, "truth", 0), _null(world, "another client's", 1)
+        leaks = torch.arange(len(world.targets)) % _EVERY == 0
+        found = tuple(
+            torch.where(leaks.view(-1, *[1] * (own.dim() - 1)), own, other)
+            for own, other in zip(right, _null(world, "another client's", 0), strict=True)
+        )
+    elif name in GRADES:
         found, wrong = _truth_and_noise(world, name, 0), _null(world, "another client's", 1)
     else:
         found, wrong = _null(world, name, 0), _null(world, name, 1)

@@ -1,4 +1,9 @@
-"""Count multiplications and additions of whatever runs within a block, by torch's own formulas for each operation."""
+"""Count multiplications and additions of whatever runs within a block: a formula for each operation that has some.
+
+Torch has such formulas too, and imports a compiler for them, a fifth of a second of every training. They count
+the processor's attention since version 2.15 only, and the weights' gradient of a grouped convolution as if every group
+saw all channels. Where neither matters a test holds these to them.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,20 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
-
-_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_ATTENTION_BACK = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def _of_attention(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+def _of_product(left: Any, right: Any, *rest: Any, **named: Any) -> int:
+    return int(2 * left.shape.numel() * right.shape[-1])
 
 
-def _of_attention_back(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
-    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+def _of_sum_and_product(summand: Any, left: Any, right: Any, *rest: Any, **named: Any) -> int:
+    return _of_product(left, right)
+
+
+def _of_convolution(maps: Any, weight: Any, *rest: Any, out_val: Any, **named: Any) -> int:
+    transposed = rest[4]
+    positions = (maps if transposed else out_val).shape[2:].numel()
+    return int(2 * maps.shape[0] * positions * weight.numel())
 
 
 def _of_convolution_back(grad: Any, maps: Any, weight: Any, *rest: Any, **named: Any) -> int:
@@ -27,20 +34,35 @@ def _of_convolution_back(grad: Any, maps: Any, weight: Any, *rest: Any, **named:
     return int(2 * (asked[0] + asked[1]) * grad.shape[0] * positions * weight.numel())
 
 
-_FORMULAS: dict[Any, Callable[..., int]] = {
-    _ATTENTION: _of_attention,
-    _ATTENTION_BACK: _of_attention_back,
-    torch.ops.aten.convolution_backward: _of_convolution_back,
+def _of_attention(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+    return int(2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
+
+
+def _of_attention_back(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+    """Five products: scores again, their gradient, and the gradients of query, key and value."""
+    return int(2 * query.shape[:-1].numel() * key.shape[-2] * (3 * query.shape[-1] + 2 * value.shape[-1]))
+
+
+_ATTENTION = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+
+_FORMULAS: dict[str, Callable[..., int]] = {
+    "mm": _of_product,
+    "bmm": _of_product,
+    "addmm": _of_sum_and_product,
+    "baddbmm": _of_sum_and_product,
+    "convolution": _of_convolution,
+    "convolution_backward": _of_convolution_back,
 }
-"""Where torch's own differ: it counts the processor's attention since its version 2.15 only, and the weights' gradient of a
-grouped convolution as if every group saw all channels."""
+"""By the operation's name in torch's library ``aten``."""
+
+_FORMULAS.update({f"_scaled_dot_product_{kind}": _of_attention for kind in _ATTENTION})
+_FORMULAS.update({f"_scaled_dot_product_{kind}_backward": _of_attention_back for kind in _ATTENTION})
 
 
 class OperationCounter(TorchDispatchMode):
     """Counts convolutions, matrix products and attention, forward and backward; a multiply-add counts two.
 
-    Torch's ``FlopCounterMode`` counts the same but for grouped convolutions (a test holds it to that). It also tells modules
-    apart, by hooks, and imports torch's compiler to keep itself out of it: a second of every process that trains.
+    Torch's ``FlopCounterMode`` also tells modules apart, by hooks, and imports torch's compiler to keep itself out of it.
 
     Attributes:
         total: operations so far.
@@ -60,8 +82,7 @@ class OperationCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         named = kwargs or {}
-        packet = func._overloadpacket
-        formula: Callable[..., Any] | None = _FORMULAS.get(packet) or flop_registry.get(packet)
+        formula = _FORMULAS.get(func._opname) if func.namespace == "aten" else None
         if formula is None:
             if func is not torch.ops.prim.device.default:
                 with self:  # an operation made of others counts as these

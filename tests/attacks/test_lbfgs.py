@@ -1,5 +1,7 @@
 """Batched L-BFGS against torch.optim.LBFGS, row by row."""
 
+import dataclasses
+
 import pytest
 import torch
 from lbfgs_cases import CASES, ROSENBROCK_STARTS, quadratic, rosenbrock, with_gradient
@@ -88,3 +90,21 @@ def test_rows_below_the_goal_stop():
     without = minimise(with_gradient(quadratic), start, LbfgsSettings(outer_steps=10))
     assert (with_goal.loss < torch.tensor([1.0, 1e-8, 0.01])).all()
     assert (with_goal.evaluations < without.evaluations).tolist() == [True, False, True]
+
+
+def test_a_row_that_gets_nowhere_is_given_up_and_others_are_not():
+    def one_is_flat(points, rows):
+        """A slope that never ends beside a bowl."""
+        flat = 1000.0 - 1e-3 * points.sum(1)
+        return torch.where(rows == 0, flat, points.pow(4).sum(1))
+
+    start = torch.linspace(1, 2, 6, dtype=torch.float64).expand(2, 6).clone()
+    settings = LbfgsSettings(outer_steps=30, learning_rate=0.2, inner_steps=4)
+    patient = minimise(with_gradient(one_is_flat), start, settings)
+    found = minimise(with_gradient(one_is_flat), start, dataclasses.replace(settings, patience=3))
+    assert found.evaluations[0] < 0.5 * patient.evaluations[0]
+    assert found.evaluations[1] == patient.evaluations[1]
+    torch.testing.assert_close(found.best[1], patient.best[1])
+    alone = minimise(with_gradient(one_is_flat), start[:1], dataclasses.replace(settings, patience=3))
+    torch.testing.assert_close(alone.best[0], found.best[0])
+    assert alone.evaluations[0] == found.evaluations[0]

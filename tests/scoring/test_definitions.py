@@ -208,7 +208,16 @@ def test_the_mean_colour_is_of_each_channel():
 
 
 def test_what_guesses_are_called():
-    assert set(LABELS) == {*FLOORS, NEAREST, "permuted", "decoys", "strangers", "head_rows", "other_uploads", "mean_upload"}
+    assert set(LABELS) == {
+        *FLOORS,
+        NEAREST,
+        "permuted",
+        "decoys",
+        "strangers",
+        "head_rows",
+        "other_uploads",
+        "mean_upload",
+    }
     assert len(set(LABELS.values())) == len(LABELS)
     assert floor_words("noise") == "the floor (best blind guess: uniform noise)"
     assert floor_words("of_another_package") == "the floor (best blind guess: of_another_package)"

@@ -20,6 +20,9 @@ from fedpriv.attacks.optim.line_search import WolfeSearch
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(points ``(n, D)``, their rows ``(n,)`` int64) -> (losses ``(n,)``, gradients ``(n, D)``)."""
 
+_LEAST_FALL = 0.1
+"""Share of its loss that a row has to lose in :attr:`LbfgsSettings.patience` calls."""
+
 _LOOK_EVERY = 5
 """Ticks between two looks at which rows are finished. A finished row is evaluated until then, and nothing comes of it."""
 
@@ -37,6 +40,7 @@ class LbfgsSettings:
         tolerance_change: a call ends when the loss or every entry of the point changes by less.
         line_search: ``strong-wolfe`` looks for a step along each direction, at several evaluations; None takes it whole.
         search_evaluations: most evaluations of one line search.
+        patience: a row is finished when so many calls together took less than a tenth off its lowest loss; None for never.
     """
 
     outer_steps: int
@@ -47,6 +51,7 @@ class LbfgsSettings:
     tolerance_change: float = 1e-9
     line_search: Literal["strong-wolfe"] | None = None
     search_evaluations: int = 25
+    patience: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,8 @@ def minimise(
 ) -> Minimum:
     """Minimise N independent functions of D variables.
 
-    A row that cannot move any more (its call ends at its first evaluation), is not finite, or is below ``stop_below`` is
-    finished for good.
+    A row that cannot move any more (its call ends at its first evaluation), is not finite, is below ``stop_below``, or has
+    got nowhere for as long as ``settings`` have patience is finished for good.
 
     Args:
         evaluate: losses and gradients of some of the rows. Must not mix rows. It is handed the same tensor of rows for as
@@ -103,6 +108,7 @@ def minimise(
         done += 1
         if done % _LOOK_EVERY and done != most:
             continue
+        descent.give_up()
         left = descent.left()
         if len(left) == len(rows):
             if tick is not None:
@@ -142,6 +148,10 @@ class _Descent:
         self._steps = self._calls = self.evaluations  # steps of the present call, calls ended
         self._finished = torch.zeros(len(start), dtype=torch.bool, device=start.device)
         self._fresh = ~self._finished  # has not taken a direction yet
+        self._marked, self._marked_at = (
+            self.lowest,
+            self._calls,
+        )  # lowest loss when patience last began, and calls by then
 
     def left(self) -> Tensor:
         """Return the positions of rows that are not finished."""
@@ -150,6 +160,15 @@ class _Descent:
     def calls(self) -> int:
         """Return the number of calls that every row has ended."""
         return int(self._calls.min())
+
+    def give_up(self) -> None:
+        """Finish rows that have got nowhere for as long as there is patience."""
+        if self._settings.patience is None:
+            return
+        due = self._calls - self._marked_at >= self._settings.patience
+        self._finished = self._finished | (due & (self.lowest > (1 - _LEAST_FALL) * self._marked))
+        self._marked = torch.where(due, self.lowest, self._marked)
+        self._marked_at = torch.where(due, self._calls, self._marked_at)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""
