@@ -36,6 +36,9 @@ NO_DECOYS = f"not measured: no target has {ENOUGH_DECOYS} strangers of its class
 FOUND_BY_CHANCE = 0.05
 """Where so good a result of permuted uploads is rarer than this by chance, they tell images apart, and are compared with."""
 
+NOT_ALIKE = 0.01
+"""Where so good a result of any blind guess is rarer than this by chance, over all of them, images were not drawn alike."""
+
 
 @dataclass(frozen=True)
 class Identification:
@@ -160,7 +163,7 @@ def identification(
         for name, panel in floors.items()
         if name != NEAREST
     }
-    by_design = _by_design([truths[row] for row in rows], seen, hits.get(PERMUTED), judged)
+    by_design = _by_design([truths[row] for row in rows], seen, hits, judged)
     guesses = hits if by_design is None else {DECOYS: by_design}
     rates = {name: float(own.mean()) for name, own in guesses.items()}
     of = max(rates, key=lambda name: rates[name])
@@ -189,20 +192,22 @@ def _nothing(n_targets: int) -> IdentificationRecord:
 
 
 def _by_design(
-    truths: Sequence[Truth], found: Sequence[Identification], control: Values | None, means: Means
+    truths: Sequence[Truth], found: Sequence[Identification], guesses: Mapping[str, Values], means: Means
 ) -> Values | None:
     """Return the rates at which chance finds members ``(T,)``; None where not chance alone decides.
 
-    That is so of clients with images of their own, and where permuted uploads find more than chance does: what they show
-    came from elsewhere than the client's upload, and the attack is to be better than they are.
+    That is so of clients with images of their own; where permuted uploads find more than chance does, for what they show
+    came from elsewhere than the client's upload, and the attack is to be better than they are; and where a blind guess
+    does, for then images are not alike, whoever said so.
     """
     if not all(truth.pool.alike for truth in truths):
         return None
     rates = np.array([one.by_design for one in found])
-    if control is not None:
-        rate = float(rates.mean())
-        p_value = clustered(control - rate, means.units, "difference", guess=rate).p_value(0.0)
-        if p_value is not None and p_value <= FOUND_BY_CHANCE:
+    rate = float(rates.mean())
+    for name, hits in guesses.items():
+        p_value = clustered(hits - rate, means.units, "difference", guess=rate).p_value(0.0)
+        allowed = FOUND_BY_CHANCE if name == PERMUTED else NOT_ALIKE / len(guesses)
+        if p_value is not None and p_value <= allowed:
             return None
     return rates
 

@@ -208,6 +208,19 @@ def test_members_and_properties_are_told_of_uploads_from_elsewhere(asked, tmp_pa
     assert fedpriv.report(result.save(tmp_path / "kept")).pages
 
 
+def test_where_chance_drew_the_strangers_images_are_held_against_chance(asked):
+    def identified(**changes):
+        record = asked(attacks="pixels", iterations=2, targets=6, **changes).records["pixels"]
+        return next(one for one in record.comparisons if one.measure == "identified")
+
+    assert identified().by_design is None
+    found = identified(strangers_alike=True)
+    assert (found.against, found.by_design) == (
+        "decoys",
+        pytest.approx(1 / 16),
+    )  # fifteen of thirty of a class are decoys
+
+
 def test_inferences_resample_groups(asked):
     alone, together = asked().scores["property"], asked(groups=[0, 0, 0, 1, 1, 1]).scores["property"]
     assert (alone.n_clients, together.n_clients) == (6, 2)
@@ -271,6 +284,7 @@ def test_a_round_in_which_not_everybody_took_part():
         ({"target": "entangled"}, "uploads: holds prototype, and no entangled"),
         ({"target": "model", "attacks": "dlg"}, "uploads: holds prototype, and no model"),
         ({"attacks": "membership", "iterations": None}, "stranger_labels: missing; attack .membership. tells members"),
+        ({"strangers_alike": True}, "strangers_alike: needs stranger_labels"),
         ({"attacks": "dip", "rounds_seen": 2}, r"rounds_seen=2: 1 round\(s\) were handed in"),
         ({"groups": ["one"]}, "groups: 1 given for 2 uploads"),
         ({"groups": "one"}, "groups='one': expected one label a client"),

@@ -174,6 +174,14 @@ def test_permuted_uploads_that_find_images_are_what_counts():
     assert against(0.0, 0.9, 0.9, 0.9, 0.9) == PERMUTED
 
 
+def test_images_that_a_blind_guess_finds_were_not_drawn_alike():
+    many = tuple(drawn_alike(a_truth(0.9, 20)) for _ in range(5))
+    targets, means = [TargetId(1, client, 0, 0) for client in range(5)], Means(tuple(range(5)))
+    floors = {"noise": panel(*[0.0] * 5, of=many), "mean_image": panel(0.0, *[0.9] * 4, of=many)}
+    found = identification(targets, many, panel(*[0.9] * 5, of=many), floors, means)
+    assert (found.by_design, found.record.chance_of) == (None, "mean_image")
+
+
 def test_a_rate_known_by_design_makes_few_clients_enough():
     hits = np.array([1.0] * 7 + [0.0] * 3)
     rates = np.full(10, 0.02)

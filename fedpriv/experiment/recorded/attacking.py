@@ -111,7 +111,8 @@ def attack_round(
     handed, own = _handed(told, target, gathered, clients, model, settings)
     outside, labels = _strangers(told)
     strangers = read_strangers(outside, labels, handed)
-    given = {**settings, **own, "redact": read_rule(settings.get("redact"), RECORDED)}
+    alike = {"strangers_alike": told.facts.strangers_alike}
+    given = {**settings, **own, **alike, "redact": read_rule(settings.get("redact"), RECORDED)}
     lines, facts = _accounts(defenses, len(run.rounds()))
     costs = _costs(handed, told, named, given)
     wrong = [f"recorded: {note.told}" for note in run.notes() if note.code == "stopped"]

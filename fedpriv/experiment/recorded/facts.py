@@ -67,6 +67,8 @@ class Facts:
         data: of a partition, and of the round too where it takes two arguments: the images ``(n, c, h, w)`` in [0, 1] that
             were trained on, and their classes ``(n,)``. For scoring alone.
         strangers: of no argument: images that no client has, and their classes; blind guesses are made of them.
+        strangers_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
+            which are strangers: what attacks tell from decoys is then held against chance itself.
         public: of no argument: the attacker's own images and their classes.
         extractor: of a partition: its extractor, a module from images to representations ``(n, d)``.
         normalize: of the app, where its model takes other images than those in [0, 1].
@@ -86,6 +88,7 @@ class Facts:
     model: Any = None
     data: Any = None
     strangers: Any = None
+    strangers_alike: bool = False
     public: Any = None
     extractor: Any = None
     normalize: Normalize | None = None

@@ -84,12 +84,12 @@ def attack_handed(
     notices = [*origin.notices, *notices, *silent]
     if not (plan.attacks or cases):
         raise UserError(f"{argument('target', target)}: nothing can be attacked: {notices[len(origin.notices)]}")
+    pool, scorers = drawn(outside, seed, alike=settings.get("strangers_alike", False)), Trained()
     folder, scratch = place(settings.get("out"))
     for line in notices:
         listener.say(line)
     records: dict[str, ReconstructionRecord] = {}
     scores: dict[str, InferenceResult] = {}
-    pool, scorers = drawn(outside, seed), Trained()
     with folders.output(folder, "attacks", force=settings.get("force", False)):
         for job in plan.jobs():
             card = plan.card_for(job, handed.rounds)

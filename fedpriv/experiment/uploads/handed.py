@@ -332,8 +332,21 @@ def read_strangers(strangers: Any, labels: Any, handed: Handed) -> Samples:
     return Samples(found, known)
 
 
-def drawn(strangers: Samples, seed: int) -> Pool:
-    """Return the strangers that floors are made of, and those that are decoys: as many as memory allows."""
+def drawn(strangers: Samples, seed: int, *, alike: bool = False) -> Pool:
+    """Return the strangers that floors are made of, and those that are decoys: as many as memory allows.
+
+    Args:
+        strangers: images that no upload was computed from.
+        seed: of the drawing.
+        alike: whether chance alone decided which images of a class are strangers.
+
+    Raises:
+        UserError: where that is said of strangers without classes.
+    """
+    if alike and bool((strangers.labels < 0).all()):
+        raise UserError(
+            f"{argument('strangers_alike')}: needs {argument('stranger_labels')}: decoys are strangers of an image's class"
+        )
     images = strangers.images
     order = torch.randperm(len(images), generator=generator(seed, "strangers"))[: MOST_VALUES // images[0].numel()]
-    return Pool.divided(images[order], strangers.labels[order], seed, "strangers")
+    return Pool.divided(images[order], strangers.labels[order], seed, "strangers", alike=alike)

@@ -37,6 +37,9 @@ class UploadSettings(TypedDict, total=False):
         rounds_seen: rounds of uploads that attacks across rounds use, the last ones (default: all that are handed in).
         stranger_labels: ``(p,)`` classes of the strangers; without them floors know no classes, no image is identified among
             decoys, which have to be of its class, and membership inference has no non-members.
+        strangers_alike: True where one data set was divided and chance alone decided which images of a class a client holds
+            and which are strangers (default False): what attacks tell from decoys is then held against chance itself,
+            which takes fewer images. Needs ``stranger_labels``. Not believed where a blind guess finds more than chance does.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
@@ -70,6 +73,7 @@ class UploadSettings(TypedDict, total=False):
     groups: Sequence[int | str] | Mapping[int, int | str]
     rounds_seen: int
     stranger_labels: Any
+    strangers_alike: bool
     public: Tensor
     public_labels: Any
     n_classes: int
