@@ -154,6 +154,35 @@ def test_prototypes_over_rounds_too(tmp_path):
     assert torch.equal(one.objective, other.objective)
 
 
+def test_all_rounds_together_where_a_function_tells_the_extractor_of_each(tmp_path):
+    config = small("fedproto", clients=3, per_class=12, rounds=2, capture="all", keep=(1, 2), width=16)
+    run, federation = train_small(tmp_path / "ours", config)
+    recorded = replay(run, tmp_path / "recorded", prototypes_of)
+    shared = {k: build_model(federation.clients[k].blueprint, 0) for k in NODES}
+
+    def extractor(partition, round_):
+        state = run.client_state(round_, partition)
+        shared[partition].load_state_dict(
+            {n.removeprefix("model."): v for n, v in state.items() if n.startswith("model.")}
+        )
+        return _Extractor(shared[partition])  # one module for both rounds: what is handed over is copied
+
+    def data(partition):
+        return federation.clients[partition].train.batch(torch.arange(len(federation.clients[partition].train)))
+
+    kinds = {"protos": {"kind": "prototype", "features": "means"}}
+    facts = facts_of(run, federation, data=data, extractor=extractor, kinds=kinds)
+    asked = {"target": "prototype", "attacks": "all-rounds"} | ASKED
+    ours = fedpriv.attack(run.path, **asked)
+    theirs = fedpriv.attack(recorded, facts=facts, **asked)
+    one, other = ours.load("all-rounds").reconstruction, theirs.load("all-rounds").reconstruction
+    assert one.targets == other.targets
+    assert torch.equal(one.images, other.images)
+    assert theirs.records["all-rounds"].knowledge.rounds_seen == 2
+    with pytest.raises(UserError, match="earlier_extractors: missing; attack 'all-rounds'"):
+        fedpriv.attack(recorded, facts=facts | {"extractor": lambda partition: extractor(partition, 2)}, **asked)
+
+
 class _Extractor(nn.Module):
     def __init__(self, model):
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -293,10 +294,14 @@ def _handed(
     ]
     extractors = None
     if facts.extractor is not None:
-        extractors = {
-            number: normalized(told.call("extractor", partition), facts.normalize)
-            for number, partition in clients.values()
-        }
+        extractors = _extractors(told, clients, gathered.numbers[-1])
+        if len(kept) > 1 and told.takes_a_round("extractor"):
+            own["earlier_extractors"] = [
+                _extractors(
+                    told, {c: clients[c] for c in gathered.uploads[place] if c in clients}, gathered.numbers[place]
+                )
+                for place in kept[:-1]
+            ]
     handed = read_handed(
         [uploads[place] for place in kept],
         target,
@@ -307,6 +312,14 @@ def _handed(
         numbers=[gathered.numbers[place] for place in kept],
     )
     return replace(handed, summed=gathered.summed), own
+
+
+def _extractors(told: Told, clients: Mapping[str, tuple[int, Partition]], round_: int) -> dict[int, Any]:
+    """Return client number -> its extractor after a round; copied, for a function may load all into one module."""
+    return {
+        number: normalized(copy.deepcopy(told.call("extractor", partition, round_)), told.facts.normalize)
+        for number, partition in clients.values()
+    }
 
 
 def _strangers(told: Told) -> tuple[Any, Any]:

@@ -70,7 +70,8 @@ class Facts:
         strangers_alike: whether one data set was divided, and chance alone decided which images of a class clients hold and
             which are strangers: what attacks tell from decoys is then held against chance itself.
         public: of no argument: the attacker's own images and their classes.
-        extractor: of a partition: its extractor, a module from images to representations ``(n, d)``.
+        extractor: of a partition: its extractor after the newest round, a module from images to representations ``(n, d)``.
+            Of a partition and a round: after that round, which attacks on all rounds together need.
         normalize: of the app, where its model takes other images than those in [0, 1].
         kinds: name of a set of arrays -> kind of upload, or a table ``{kind, FIELD = "name of the array"}``. A set that is
             not named is taken for a ``model``.
@@ -127,13 +128,7 @@ class Told:
         told = getattr(self.facts, name)
         where = f"{self.where}: {name}"
         made = self._function(where, told)
-        try:
-            takes = [
-                one for one in inspect.signature(made).parameters.values() if one.kind <= one.POSITIONAL_OR_KEYWORD
-            ]
-            needed = len(takes) if name == "data" else sum(one.default is one.empty for one in takes)
-        except (TypeError, ValueError):
-            needed = len(given)
+        needed = _needed(name, made, len(given))
         with _found_below(self.folder):
             try:
                 return made(*given[: max(needed, min(len(given), 1))])
@@ -142,6 +137,11 @@ class Told:
             except Exception as error:  # somebody else's function raises anything
                 asked = ", ".join(shown(one) for one in given[:1])
                 raise UserError(f"{where}: {told}({asked}) failed: {type(error).__name__}: {reason(error)}") from error
+
+    def takes_a_round(self, name: str) -> bool:
+        """Return True where a function of a partition takes the number of a round too."""
+        told = getattr(self.facts, name)
+        return told is not None and _needed(name, self._function(f"{self.where}: {name}", told), 1) > 1
 
     def _function(self, where: str, told: Any) -> Callable[..., Any]:
         if isinstance(told, str):
@@ -172,6 +172,15 @@ class Told:
                 "[0, 1], classes (n,)"
             )
         return found[0], torch.as_tensor(found[1])
+
+
+def _needed(name: str, made: Callable[..., Any], otherwise: int) -> int:
+    """Return the number of arguments that a function wants: without a default, of ``data`` all; ``otherwise`` if unknown."""
+    try:
+        takes = [one for one in inspect.signature(made).parameters.values() if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    except (TypeError, ValueError):
+        return otherwise
+    return len(takes) if name == "data" else sum(one.default is one.empty for one in takes)
 
 
 def read_facts(run: Path, given: Any) -> Told:

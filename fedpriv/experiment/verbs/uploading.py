@@ -39,7 +39,7 @@ class UploadSettings(TypedDict, total=False):
             decoys, which have to be of its class, and membership inference has no non-members.
         strangers_alike: True where one data set was divided and chance alone decided which images of a class a client holds
             and which are strangers (default False): what attacks tell from decoys is then held against chance itself,
-            which takes fewer images. Needs ``stranger_labels``. Not believed where a blind guess finds more than chance does.
+            which takes fewer images. Needs ``stranger_labels``. Not believed where a blind guess finds more than chance.
         public: the attacker's own images ``(p, c, h, w)`` in [0, 1], where an attack learns from some.
         public_labels: ``(p,)`` their classes.
         n_classes: C (default: what uploads, model and labels say).
