@@ -83,7 +83,13 @@ def entry(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, stop)
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    try:
+        code = run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # a second one, on the way out of the first
+        code = _fail(f"interrupted{_go_on()}", 130)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted, and the code is to be told
+    exec("")  # an interrupt that passed through an exec is remembered until the next, and Python would die of it in the end
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
