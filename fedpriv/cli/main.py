@@ -88,7 +88,8 @@ def entry(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:  # a second one, on the way out of the first
         code = _fail(f"interrupted{_go_on()}", 130)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted, and the code is to be told
-    exec("")  # an interrupt that passed through an exec is remembered until the next, and Python would die of it in the end
+    # An interrupt that passed through an exec is remembered until the next one, and Python would die of it in the end.
+    exec("")
     sys.exit(code)
 
 
