@@ -18,9 +18,10 @@ from torch import Tensor
 from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.pool import ENOUGH_DECOYS
 from fedpriv.evidence.truth import Truth
+from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.definitions import squared_errors
 from fedpriv.scoring.floors import DECOYS, NEAREST, PERMUTED
-from fedpriv.scoring.intervals import Kind, Values, clustered
+from fedpriv.scoring.intervals import Kind, Values
 from fedpriv.scoring.panel import ScoredGuesses
 from fedpriv.scoring.records import Summary
 from fedpriv.scoring.records.reconstruction import Control
@@ -103,13 +104,17 @@ def _told(members: Tensor, decoys: Tensor) -> Tensor:
         members: ``(M, m)`` errors of guesses at members.
         decoys: ``(M, q)`` errors of guesses at decoys, q >= 2.
     """
-    first, second = decoys.topk(2, dim=1, largest=False).values.clamp_min(_NO_ERROR).unbind(1)
-    own = members.clamp_min(_NO_ERROR)
-    member, guess = (own / first[:, None]).min(0)
+    own, other = members.clamp_min(_NO_ERROR), decoys.clamp_min(_NO_ERROR)
+    nearest = other.topk(2, dim=1, largest=False)
+    first, second = nearest.values.unbind(1)
+    member = (own / first[:, None]).min(0).values
     decoy = (first[:, None] / torch.minimum(own, second[:, None])).min(0).values
-    nearest = own[guess, torch.arange(own.shape[1])][:, None]
-    tied = (decoys.clamp_min(_NO_ERROR)[guess] == nearest).sum(1).clamp_min(1).double()
-    return torch.where(member < decoy, 1.0, torch.where(member == decoy, 1 / (1 + tied), 0.0))
+    told = (member < decoy).double()
+    for place in (member == decoy).nonzero().flatten().tolist():  # exact copies alone
+        others = first[:, None].expand_as(other).scatter(1, nearest.indices[:, :1], second[:, None])
+        ratios = (other / torch.minimum(own[:, place, None], others)).min(0).values
+        told[place] = 1 / (1 + int((ratios == member[place]).sum()))
+    return told
 
 
 @dataclass(frozen=True)
@@ -120,13 +125,13 @@ class Identified:
         record: the metric.
         rows: targets that were judged.
         gains: attack less guess at these targets, by guess: that which follows from the drawing alone, or all measured ones.
-        by_design: the rates of that one guess at these targets; None where guesses were measured.
+        by_design: that one guess; None where guesses were measured.
     """
 
     record: IdentificationRecord
     rows: tuple[int, ...]
     gains: Mapping[str, Values]
-    by_design: Values | None = None
+    by_design: ByDesign | None = None
 
 
 def identification(
@@ -164,7 +169,7 @@ def identification(
         if name != NEAREST
     }
     by_design = _by_design([truths[row] for row in rows], seen, hits, judged)
-    guesses = hits if by_design is None else {DECOYS: by_design}
+    guesses = hits if by_design is None else {by_design.name: by_design.rates}
     rates = {name: float(own.mean()) for name, own in guesses.items()}
     of = max(rates, key=lambda name: rates[name])
     own = judged.finite(shares, "share")
@@ -193,23 +198,26 @@ def _nothing(n_targets: int) -> IdentificationRecord:
 
 def _by_design(
     truths: Sequence[Truth], found: Sequence[Identification], guesses: Mapping[str, Values], means: Means
-) -> Values | None:
-    """Return the rates at which chance finds members ``(T,)``; None where not chance alone decides.
+) -> ByDesign | None:
+    """Return the guess that is right as often as chance, or as permuted uploads where these find more; None for measuring.
 
-    That is so of clients with images of their own; where permuted uploads find more than chance does, for what they show
-    came from elsewhere than the client's upload, and the attack is to be better than they are; and where a blind guess
-    does, for then images are not alike, whoever said so.
+    Guesses are measured of clients with images of their own; where no permuted uploads were attacked; where these find
+    more than chance does, for what they show came from elsewhere than the client's upload, and the attack is to be better
+    than they are, target by target; and where a blind guess does, for then images are not alike, whoever said so.
     """
-    if not all(truth.pool.alike for truth in truths):
+    if PERMUTED not in guesses or not all(truth.pool.alike for truth in truths):
         return None
-    rates = np.array([one.by_design for one in found])
-    rate = float(rates.mean())
+    chance = ByDesign(DECOYS, np.array([one.by_design for one in found]), min(one.decoys for one in found))
     for name, hits in guesses.items():
-        p_value = clustered(hits - rate, means.units, "difference", guess=rate).p_value(0.0)
-        allowed = FOUND_BY_CHANCE if name == PERMUTED else NOT_ALIKE / len(guesses)
-        if p_value is not None and p_value <= allowed:
+        one = means.compare({name: hits - chance.rates}, "identified", 0.0, (), chance)[0]
+        if one.p_value is not None and one.p_value <= (
+            FOUND_BY_CHANCE if name == PERMUTED else NOT_ALIKE / len(guesses)
+        ):
             return None
-    return rates
+    rate = float(guesses[PERMUTED].mean())
+    if rate <= float(chance.rates.mean()):
+        return chance
+    return ByDesign(PERMUTED, np.full(len(found), rate), chance.decoys)
 
 
 def control_of(own: Summary, control: Sequence[float], means: Means, kind: Kind = "mean") -> Control:

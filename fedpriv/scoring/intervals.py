@@ -108,6 +108,11 @@ class Clustered:
         )
 
     @cached_property
+    def binary(self) -> bool:
+        """True where all values are 0 or 1."""
+        return bool((np.minimum(np.abs(self.values), np.abs(self.values - 1)) < SAME).all())
+
+    @cached_property
     def nearly_saturated(self) -> bool:
         """True where values of so few clusters deviate from the commonest that the error cannot be trusted."""
         values, counts = np.unique(np.round(self.values, 12), return_counts=True)
@@ -183,10 +188,12 @@ class Clustered:
 
     def number(self, tail: float) -> float:
         """Effective number of values behind a share: at least about that of clusters, of 0 and 1 at most that of values."""
-        from scipy.special import stdtrit
+        from scipy.special import ndtri, stdtrit
 
         least, most = self.effective(1.0), self.effective(0.0)
-        wide = float(stdtrit(max(most - 1, 1.0), 1 - tail) / stdtrit(self.degrees, 1 - tail))
+        # Of 0 and 1 the mean says the variance, but for that between clusters; other values have to show theirs.
+        usual = float(stdtrit(max(most - 1, 1.0), 1 - tail)) if self.binary else -float(ndtri(tail))
+        wide = usual / float(stdtrit(self.degrees, 1 - tail))
         number = self.mean * (1 - self.mean) * (wide / self.error) ** 2 if self.error > 0 else most
         if self.nearly_saturated:
             number = min(number, self.effective(ASSUMED))
@@ -277,7 +284,9 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
 
     Total variance = mean of those within + (1 + 1/m) times that between m seeds, with the degrees of freedom of Barnard and
     Rubin (1999, Biometrika 86, 948-955): the clients of another seed hold the same data set, so seeds are no new clients,
-    and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly.
+    and what they differ by comes on top. Both ends have a variance of their own, since those of shares lie unevenly. Where
+    the guess's rate is known by design, the p-value is twice the mean of theirs, which holds however seeds depend on each
+    other (Vovk and Wang 2020, Combining p-values via averaging, Biometrika 107, 791-808).
 
     Args:
         comparisons: of one measure and stratum, one a seed; at least one. One alone is returned as it is.
@@ -296,7 +305,7 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     shared = {
         "mean": mean,
         "n": sum(one.n for one in comparisons),
-        "against": Counter(one.against for one in comparisons).most_common(1)[0][0],
+        "against": _commonest_guess(comparisons),
         "n_clients": min(one.n_clients for one in comparisons),
         "least": least,
         "by_design": _mean_rate([one.by_design for one in comparisons]),
@@ -315,10 +324,18 @@ def combine(comparisons: Sequence[Comparison]) -> Comparison:
     degrees = [_barnard_rubin(between, own, number, complete) for own in within.tolist()]
     errors = np.sqrt(within + between)
     low, high = (float(stdtrit(free, 1 - TAIL)) * float(error) for free, error in zip(degrees, errors, strict=True))
-    p_value = float(stdtr(degrees[0], (least - mean) / errors[0]))
+    p_value = float(stdtr(degrees[0], (least - mean) / errors[0])) if errors[0] > 0 else 0.0 if mean > least else 1.0
+    if shared["by_design"] is not None:  # known rates leave no variance between seeds to be guessed from few of them
+        p_value = min(1.0, 2 * float(np.mean([one.p_value or 0.0 for one in comparisons])))
     return first.model_copy(
         update=shared | {"ci95": (mean - low, mean + high), "p_value": p_value, "degrees": degrees[0]}
     )
+
+
+def _commonest_guess(comparisons: Sequence[Comparison]) -> str:
+    """Return the guess that most seeds are compared with, of those that were measured where not all are known by design."""
+    measured = [one for one in comparisons if one.by_design is None]
+    return Counter(one.against for one in measured or comparisons).most_common(1)[0][0]
 
 
 def _mean_rate(rates: Sequence[float | None]) -> float | None:

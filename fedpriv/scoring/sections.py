@@ -12,6 +12,7 @@ import numpy as np
 from fedpriv.attacks.observation import Reconstruction
 from fedpriv.evidence.truth import STRATA, Truth, stratum
 from fedpriv.scoring import effects
+from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.convergence import is_specific
 from fedpriv.scoring.definitions import TEXTS, ComparisonSet
 from fedpriv.scoring.floors import NEAREST, PERMUTED, floor_words
@@ -67,7 +68,7 @@ class Means:
         measure: Measure,
         least: float | Mapping[str, Values],
         strata: Sequence[str] = (),
-        by_design: Values | None = None,
+        by_design: ByDesign | None = None,
     ) -> tuple[Comparison, ...]:
         """Compare with guesses over all targets, and over those of each stratum where there are several strata.
 
@@ -78,7 +79,7 @@ class Means:
             measure: the quantity compared.
             least: the least effect that counts; or by guess one a target, whose mean counts.
             strata: the T targets' strata.
-            by_design: ``(T,)`` rates of the only guess, where they follow from how targets and decoys were drawn.
+            by_design: the only guess, where its rate follows from how targets and decoys were drawn.
         """
         if not gains or not self.units:
             return ()
@@ -93,8 +94,9 @@ class Means:
             if (
                 by_design is not None
             ):  # the same rate for all, their mean: what differs from it by decoys is no difference
-                rate = float(by_design[chosen].mean())
-                values = values + by_design[chosen] - rate
+                rates = by_design.rates[chosen]
+                rate = float(rates.mean())
+                values = values + rates - rate
             one = compare(
                 values,
                 [self.units[row] for row in chosen],
@@ -104,6 +106,9 @@ class Means:
                 stratum=name,
                 guess=rate,
             )
+            if by_design is not None and rate is not None and one.mean is not None and one.p_value is not None:
+                shared = by_design.p_value(one.mean + rate, rate, one.least, one.n)
+                one = one.model_copy(update={"p_value": max(one.p_value, shared)})
             made.append(one.model_copy(update={"by_design": rate}))
         return tuple(made)
 

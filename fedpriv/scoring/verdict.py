@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedpriv.evidence.truth import STRATA
-from fedpriv.scoring.floors import LABELS
+from fedpriv.scoring.floors import DECOYS, LABELS
 from fedpriv.scoring.records import JudgedComparison, Kind, Reason, Verdict
 from fedpriv.scoring.records.made import Units
 
@@ -240,7 +240,7 @@ def _difference(one: JudgedComparison) -> str:
 
 def _guess(one: JudgedComparison) -> str:
     """Return the best guess's value by the same measure."""
-    if one.by_design is not None:
+    if one.against == DECOYS:
         return f"by chance: {percent(one.guess)}"
     rank = "next best guess" if one.measure == "beyond_3db" else "best guess"
     return f"{rank}, {_called(one)}: {percent(one.guess)}"

@@ -10,7 +10,7 @@ from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.dlg import DeepLeakage
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
-from fedpriv.attacks.gradients.layer_inputs import last_readable, readable_layers
+from fedpriv.attacks.gradients.layer_inputs import readable_layers, sent_layers
 from fedpriv.attacks.gradients.linear_layer import LinearLayer
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import KnowledgeCard
@@ -176,9 +176,9 @@ def test_layers_whose_bias_tells_the_derivative():
     names = {name for name, _ in cnn.named_parameters()}
     assert layers["head"] == names
     assert layers["extractor.7"] == {name for name in names if not name.startswith("head.")}
-    assert last_readable(layers, names, head=True) == "head"
-    assert last_readable(layers, names, head=False) == "extractor.7"
-    assert last_readable(layers, names - {"extractor.7.bias"}, head=False) == ""
+    assert sent_layers(layers, names, head=True) == ["head"]
+    assert sent_layers(layers, names, head=False)[-1] == "extractor.7"
+    assert sent_layers(layers, names - {"extractor.7.bias"}, head=False) == []
     deep = build_model(Blueprint("small-cnn-deep", shape, 10, 16), 0)
     assert list(readable_layers(deep, shape)) == ["head"]
     drawn = build_model(Blueprint("small-cnn", shape, 10, 16, bottleneck=4), 0)

@@ -10,6 +10,7 @@ import torch
 from fedpriv.attacks.observation import TargetId
 from fedpriv.evidence.pool import Pool
 from fedpriv.evidence.truth import Truth
+from fedpriv.scoring.chance import ByDesign
 from fedpriv.scoring.definitions import ComparisonSet
 from fedpriv.scoring.family import attainable
 from fedpriv.scoring.floors import DECOYS, NEAREST, PERMUTED
@@ -151,14 +152,17 @@ def drawn_alike(truth):
 
 def test_where_chance_alone_drew_the_decoys_it_is_what_counts():
     alike = tuple(map(drawn_alike, TRUTHS))
-    found = identification(TARGETS, alike, RIGHT, {"noise": WRONG, "mean_image": HALF}, MEANS)
+    floors = {"noise": WRONG, "mean_image": HALF, PERMUTED: WRONG}
+    found = identification(TARGETS, alike, RIGHT, floors, MEANS)
     chance = (1 / 11 + 1 / 13) / 2
     assert (found.record.chance, found.record.chance_of) == (pytest.approx(chance), DECOYS)
-    assert found.record.blind == {"noise": 0, "mean_image": 0.5}  # told all the same
-    assert found.by_design.tolist() == pytest.approx([1 / 11, 1 / 13])
+    assert found.record.blind == {"noise": 0, "mean_image": 0.5, PERMUTED: 0}  # told all the same
+    assert (found.by_design.rates.tolist(), found.by_design.decoys) == (pytest.approx([1 / 11, 1 / 13]), 10)
     assert list(found.gains) == [DECOYS]
-    one, alone = alike[0], identification(TARGETS, TRUTHS, RIGHT, {"noise": WRONG}, MEANS)
-    assert identification(TARGETS, (one, *TRUTHS[1:]), RIGHT, {"noise": WRONG}, MEANS).by_design is None
+    assert identification(TARGETS, (alike[0], *TRUTHS[1:]), RIGHT, floors, MEANS).by_design is None
+    alone = identification(
+        TARGETS, alike, RIGHT, {"noise": WRONG}, MEANS
+    )  # nobody knows what the attack finds elsewhere
     assert (alone.by_design, alone.record.chance_of) == (None, "noise")
 
 
@@ -168,16 +172,20 @@ def test_permuted_uploads_that_find_images_are_what_counts():
 
     def against(*control):
         floors = {"noise": panel(*[0.0] * 5, of=many), PERMUTED: panel(*control, of=many)}
-        return identification(targets, many, panel(*[0.9] * 5, of=many), floors, means).record.chance_of
+        found = identification(targets, many, panel(*[0.9] * 5, of=many), floors, means)
+        return found.record.chance_of, found.by_design
 
-    assert against(0.0, 0.0, 0.0, 0.0, 0.9) == DECOYS  # one of five by luck
-    assert against(0.0, 0.9, 0.9, 0.9, 0.9) == PERMUTED
+    assert against(0.0, 0.0, 0.0, 0.0, 0.0)[0] == DECOYS
+    name, known = against(0.0, 0.0, 0.0, 0.0, 0.9)  # one of five by luck: more than chance, and known as that
+    assert (name, known.rates.tolist(), known.decoys) == (PERMUTED, [0.2] * 5, 20)
+    assert against(0.0, 0.9, 0.9, 0.9, 0.9) == (PERMUTED, None)
 
 
 def test_images_that_a_blind_guess_finds_were_not_drawn_alike():
     many = tuple(drawn_alike(a_truth(0.9, 20)) for _ in range(5))
     targets, means = [TargetId(1, client, 0, 0) for client in range(5)], Means(tuple(range(5)))
-    floors = {"noise": panel(*[0.0] * 5, of=many), "mean_image": panel(0.0, *[0.9] * 4, of=many)}
+    nothing = panel(*[0.0] * 5, of=many)
+    floors = {"noise": nothing, "mean_image": panel(*[0.9] * 5, of=many), PERMUTED: nothing}
     found = identification(targets, many, panel(*[0.9] * 5, of=many), floors, means)
     assert (found.by_design, found.record.chance_of) == (None, "mean_image")
 
@@ -185,8 +193,8 @@ def test_images_that_a_blind_guess_finds_were_not_drawn_alike():
 def test_a_rate_known_by_design_makes_few_clients_enough():
     hits = np.array([1.0] * 7 + [0.0] * 3)
     rates = np.full(10, 0.02)
-    means = Means(tuple(range(10)))
-    known = means.compare({DECOYS: hits - rates}, "identified", 0.05, (), rates)[0]
+    chance, means = ByDesign(DECOYS, rates, 49), Means(tuple(range(10)))
+    known = means.compare({DECOYS: hits - rates}, "identified", 0.05, (), chance)[0]
     measured = means.compare({"noise": hits}, "identified", 0.05)[0]
     assert known.by_design == pytest.approx(0.02)
     assert measured.by_design is None
@@ -195,6 +203,8 @@ def test_a_rate_known_by_design_makes_few_clients_enough():
     assert attainable(known) <= 0.07**10 * 1.01
     assert combine([known, known]).by_design == pytest.approx(0.02)
     assert combine([known, measured]).by_design is None
-    nothing = means.compare({DECOYS: np.zeros(10) - rates}, "identified", 0.05, (), rates)[0]
+    seeds = combine([known, known.model_copy(update={"mean": known.mean - 0.1})])
+    assert seeds.p_value == pytest.approx(2 * known.p_value)
+    nothing = means.compare({DECOYS: np.zeros(10) - rates}, "identified", 0.05, (), chance)[0]
     assert nothing.p_value == 1.0
     assert nothing.mean == pytest.approx(-0.02)

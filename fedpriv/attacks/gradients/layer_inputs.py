@@ -183,11 +183,10 @@ def readable_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> dict
     return found
 
 
-def last_readable(layers: dict[str, frozenset[str]], sent: Collection[str], *, head: bool) -> str:
-    """Return the last layer whose weight and bias are both ``sent``, the head or the last one before it, or nothing."""
-    found = ""
-    for name in layers:
-        whole = f"{name}.weight" in sent and f"{name}.bias" in sent
-        if whole and f"{name}.".startswith(HEAD) == head:
-            found = name
-    return found
+def sent_layers(layers: dict[str, frozenset[str]], sent: Collection[str], *, head: bool) -> list[str]:
+    """Return those layers whose weight and bias are both ``sent``, in order: the head, or all before it."""
+    return [
+        name
+        for name in layers
+        if f"{name}.weight" in sent and f"{name}.bias" in sent and f"{name}.".startswith(HEAD) == head
+    ]

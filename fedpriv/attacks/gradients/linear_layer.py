@@ -19,6 +19,7 @@ from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.layer_inputs import PREFIX, LayerInputs, as_affine, first_linear
 from fedpriv.attacks.gradients.layer_inversion import Layer, invert_layers
+from fedpriv.attacks.gradients.linear_gradient import DRAWS, EXPLAINED, SEPARABLE, linear_gradient
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, equal_weights, private_head
 from fedpriv.attacks.gradients.separation import inputs_of, lone_inputs, separate
 from fedpriv.attacks.gradients.step_problems import moved_besides
@@ -28,10 +29,6 @@ from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import Tangent, Update, read_update
 from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import NETWORKS
-
-_EXPLAINED = 1e-2
-"""A batch is explained when what it leaves of the layer's gradient is below this share."""
-
 
 _HALVINGS = (0.1, 0.25)
 """Shares of an inversion's steps after which the worse half of a target's rows ends: four take a third of all steps."""
@@ -57,46 +54,6 @@ class Solution:
     unexplained: float
 
 
-@dataclass(frozen=True)
-class _Gradient:
-    """The gradient of a linear layer, as far as an update says it, float64.
-
-    Attributes:
-        weight: ``(m, k)`` of its weight.
-        bias: ``(m,)`` of its bias.
-        left: factor that the columns of a truncated layer are known along, or None.
-        onto: ``(k, r)``, its rows likewise.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    left: Tensor | None
-    onto: Tensor | None
-
-    @property
-    def rows(self) -> Tensor:
-        """Of a truncated layer all rows are known along V, and all columns along U."""
-        return self.weight if self.onto is None else self.weight @ self.onto
-
-    def unexplained(self, inputs: Tensor) -> float:
-        """Return the share of the rows that is no combination of inputs ``(n, k)``."""
-        seen = inputs if self.onto is None else inputs @ self.onto
-        left_over = self.rows - self.rows @ torch.linalg.pinv(seen) @ seen
-        return float(left_over.norm() / self.rows.norm().clamp(min=1e-300))
-
-
-def _gradient(update: Update, layer: str) -> _Gradient:
-    change, name = update.gradient(1.0), f"{layer}.weight"
-    tangent = update.project if isinstance(update.project, Tangent) else Tangent()
-    right = tangent.right.get(name)
-    return _Gradient(
-        change[name].double().cpu(),
-        change[f"{layer}.bias"].double().cpu(),
-        tangent.left.get(name),
-        None if right is None else right.double().cpu().T,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer(Attack):
     """Solve for what went into the first fully connected layer; invert that where it is not the image.
@@ -118,8 +75,8 @@ class LinearLayer(Attack):
     restarts: Annotated[int, Ge(1)] = 4
     learning_rate: Annotated[float, Gt(0)] = 1e-2
     earlier: Annotated[float, Ge(0)] = 0.1
-    draws: Annotated[int, Ge(1)] = 20_000
-    separable: Annotated[int, Ge(1)] = 12
+    draws: Annotated[int, Ge(1)] = DRAWS
+    separable: Annotated[int, Ge(1)] = SEPARABLE
 
     name = "linear-layer"
     summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
@@ -143,7 +100,7 @@ class LinearLayer(Attack):
             for target, update, own in zip(targets, updates, own_labels, strict=True)
         ]
         left_over = torch.tensor([one.unexplained for one in found])
-        sound = torch.tensor([one.errors is not None and one.unexplained < _EXPLAINED for one in found])
+        sound = torch.tensor([one.errors is not None and one.unexplained < EXPLAINED for one in found])
         affine = as_affine(views[0], knowledge.image_shape, device)
         if affine is not None:
             pixels = [((one.inputs - affine.shift) / affine.scale).clamp(0, 1) for one in found]
@@ -179,7 +136,7 @@ class LinearLayer(Attack):
     def objective(self, problem: AttackProblem) -> Objective:
         """Return the share of the layer's gradient that is no combination of what images put into the layer."""
         _, _, updates, layer, views = self._read(problem)
-        gradients = [_gradient(update, layer) for update in updates]
+        gradients = [linear_gradient(update.gradient(1.0), update.project, layer) for update in updates]
 
         def of(images: Tensor) -> Tensor:
             with torch.no_grad():
@@ -222,7 +179,7 @@ class LinearLayer(Attack):
         return told if takes_pixels else f"{told} {_SUMMED}".strip()
 
     def _solve(self, update: Update, layer: str, count: int, draw: torch.Generator) -> Solution:
-        known = _gradient(update, layer)
+        known = linear_gradient(update.gradient(1.0), update.project, layer)
         rows, onto = known.rows, known.onto
         parts = separate(rows, known.bias, count, draw, self.draws if count <= self.separable else 0)
         inputs = inputs_of(parts.errors, known.weight, known.left)
@@ -284,7 +241,7 @@ def _others(candidates: Tensor, chosen: Tensor, number: int) -> Tensor:
             away = one - base[0]
             if len(offsets):
                 away = away - offsets.T @ (torch.linalg.pinv(offsets.T) @ away)
-            if float(away.norm()) < _EXPLAINED * float(one.norm()):
+            if float(away.norm()) < EXPLAINED * float(one.norm()):
                 continue
         found.append(one)
     return torch.stack(found[len(chosen) :]) if len(found) > len(chosen) else chosen[:0]

@@ -16,7 +16,8 @@ from torch.nn import functional
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
-from fedpriv.attacks.gradients.layer_inputs import last_readable, readable_layers
+from fedpriv.attacks.gradients.layer_inputs import readable_layers, sent_layers
+from fedpriv.attacks.gradients.linear_gradient import linear_gradient
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
 from fedpriv.attacks.observation import (
     BatchFacts,
@@ -33,6 +34,7 @@ from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
+from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
 
@@ -50,7 +52,8 @@ class StepProblem:
         counts: T numbers of images, over all steps of each.
         labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
             unknown.
-        derivatives: T derivatives ``(O,)`` of the loss at the output of the step's ``readout``; None where labels say it.
+        derivatives: T derivatives ``(n, O)`` of the loss at the output of the step's ``readout``, one row an image; None
+            where labels say it.
         statistics: T clients' statistics before batch norms, or nothing.
         misfit: in words, why the true images need not be the best explanation; empty where they are.
         sources: ``(T, M)`` int64, which of its images a target shows in each place: its own ones, then the same again.
@@ -76,11 +79,11 @@ class StepProblem:
         places = [row.position for row in rows]
         known = one_hot(self.labels[places], n_classes)
         found = [self.derivatives[place] for place in places]
-        missing = max((len(one) for one in found if one is not None), default=0) - n_classes
+        missing = max((one.shape[1] for one in found if one is not None), default=0) - n_classes
         known = functional.pad(known, (0, max(0, missing)))
         for row, one in zip(known, found, strict=True):
             if one is not None:
-                row.zero_()[0, : len(one)] = one
+                row.zero_()[: len(one), : one.shape[1]] = one
         return known
 
     def shown(self, rows: Sequence[Row], values: Tensor) -> Tensor:
@@ -212,7 +215,9 @@ def read_problem(
         replace(_without_head(without(attack, step, ignore), knowledge.loss), sizes=tuple(batch_sizes(count, facts)))
         for step, count, facts in zip(steps, counts, own_facts, strict=True)
     ]
-    read = _readouts(model, left, steps, knowledge) if labels_known and match == "all" else [None] * len(left)
+    read: list[Read] = [None] * len(left)
+    if labels_known and match == "all":
+        read = _readouts(model, left, steps, problem)
     if not labels_known and knowledge.loss.through == "logits":  # soft labels are found with the images
         misfit = misfit_of(replace(knowledge.loss, through="cross_entropy"), left, read)
     else:
@@ -246,23 +251,32 @@ Read = tuple[LocalStep, Tensor] | None
 
 
 def _readouts(
-    model: nn.Module, compared: Sequence[LocalStep], whole: Sequence[LocalStep], knowledge: Knowledge
+    model: nn.Module, compared: Sequence[LocalStep], whole: Sequence[LocalStep], problem: AttackProblem
 ) -> list[Read]:
-    """Return, for each step whose loss labels do not tell, how it is known all the same."""
+    """Return, for each step whose loss labels do not tell, how it is known all the same.
+
+    Of one image the bias of the last layer before the loss says the derivative there; of several, the weight of the last
+    one does behind which a ReLU lets them be told apart (:mod:`fedpriv.attacks.gradients.separation`).
+    """
+    knowledge = problem.knowledge
     through = knowledge.loss.through
     if through == "cross_entropy":
         return [None] * len(compared)
     layers = readable_layers(model, knowledge.image_shape)
     found: list[Read] = []
-    for step, sent in zip(compared, whole, strict=True):
-        name = last_readable(layers, step.gradient.keys(), head=False)
-        if not name and through == "logits":  # the head's bias tells it too, but leaves more to be searched through
-            name = last_readable(layers, step.gradient.keys(), head=True)
-        if not name or step.sizes != (1,):
-            found.append(None)
-            continue
-        gradient = {own: value for own, value in step.gradient.items() if own in layers[name]}
-        found.append((replace(step, gradient=gradient, readout=name), sent.gradient[f"{name}.bias"]))
+    for step, sent, target in zip(compared, whole, problem.targets, strict=True):
+        names = sent_layers(layers, step.gradient.keys(), head=False)
+        if not names and through == "logits":  # the head's bias tells it too, but leaves more to be searched through
+            names = sent_layers(layers, step.gradient.keys(), head=True)
+        read = None
+        for name in reversed(names):
+            if read is None and len(step.sizes) == 1:
+                draw = generator(problem.seed, target.round, target.client, "readout")
+                there = linear_gradient(sent.gradient, sent.project, name).derivatives(step.sizes[0], draw)
+                gradient = {own: value for own, value in step.gradient.items() if own in layers[name]}
+                if there is not None:
+                    read = replace(step, gradient=gradient, readout=name), there.to(problem.device)
+        found.append(read)
     return found
 
 
@@ -284,7 +298,7 @@ def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[Read]
         by = {"logits": "logits", "representation": "representations"}[loss.through]
         reasons.append(
             f"private parts teach the uploaded network through its {by}, and their share in the loss can be read off only "
-            "where one step used one image and a fully connected layer stands before them"
+            "where a fully connected layer stands before them and one step used one image, or few that are told apart"
         )
     return moved_besides(reasons)
 
