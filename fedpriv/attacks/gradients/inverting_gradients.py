@@ -96,7 +96,7 @@ class InvertingGradients(DirectionMatching):
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    version = 2
+    version = 3
 
     def ways(self, network: NetworkKind, count: int) -> tuple[Way, ...]:
         """Return the ways of the rows of a target of ``count`` images: those that were asked for, else the best known."""

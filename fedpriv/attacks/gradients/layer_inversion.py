@@ -82,7 +82,9 @@ def invert_layers(
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
         known = [layers[row.position] for row in rows]
         features = _Features(known, count)
-        gradients = None if matcher is None else _Gradients(known, count, matcher)
+        gradients = None
+        if matcher is not None and any(layer.matchable for layer in known):
+            gradients = _Gradients(known, count, matcher)
 
         def distance(pictures: Tensor, which: Tensor) -> Tensor:
             images = pictures.unflatten(1, (count, -1))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.gradients.separation import inputs_of, separate
+from fedpriv.attacks.gradients.separation import MOST, inputs_of, separate
 from fedpriv.attacks.read.updates import Tangent
 
 EXPLAINED = 1e-2
@@ -19,7 +19,7 @@ DRAWS = 20_000
 """Sets of outputs that are tried to tell the images of a batch apart."""
 
 SEPARABLE = 12
-"""Batches of more images are not told apart by trying, which grows like 2^n."""
+"""Batches of more images are not told apart by such trying, which grows like 2^n."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class LinearGradient:
         """
         if count == 1:
             return self.bias[None].float()
-        if count > SEPARABLE:
+        if count > MOST:
             return None
-        parts = separate(self.rows, self.bias, count, draw, DRAWS)
+        parts = separate(self.rows, self.bias, count, draw, DRAWS if count <= SEPARABLE else 0)
         if parts.attested != count or self.unexplained(inputs_of(parts.errors, self.weight, self.left)) >= EXPLAINED:
             return None
         return (count * parts.errors.T).float()

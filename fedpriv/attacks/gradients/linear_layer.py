@@ -67,8 +67,8 @@ class LinearLayer(Attack):
         learning_rate: Adam's step size in the inversion.
         earlier: weight of the cosine distance of the earlier layers' gradient in the inversion; 0 leaves it out.
         draws: sets of outputs that are tried to tell the images of a batch apart.
-        separable: batches of more images are not told apart by trying, which grows like 2^n; of them only images that
-            some output saw alone are found.
+        separable: batches of more images are not told apart by trying sets, which grows like 2^n, but by descents alone
+            up to 32 (:mod:`fedpriv.attacks.gradients.separation`); beyond, only images that some output saw alone are found.
     """
 
     iterations: Annotated[int, Ge(1)] = 800
@@ -80,7 +80,7 @@ class LinearLayer(Attack):
 
     name = "linear-layer"
     summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
-    version = 2
+    version = 3
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"

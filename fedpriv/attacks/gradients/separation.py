@@ -6,20 +6,27 @@ al. 2020, proposition 3.1). For more images dW says no more than the span of D a
 is that a ReLU behind the layer makes D sparse: where an output was not positive for an image its entry is exactly zero.
 
 With dW = L R of rank n, a column of D is L q for some q, and q is fixed up to length by any n - 1 outputs at which the image
-was inactive. So q is guessed from random sets of n - 1 outputs: a set that happens to be right shows itself by many more
-zeros in L q than the n - 1 that were asked for. With half of the outputs inactive about one guess in 2^(n - 1) is right.
+was inactive. Such q are looked for in two ways. One walks down from random directions: the mean size of the entries of L q
+is least, among directions near by, where many of them are zero, and reweighted least squares finds such a direction in a
+score of small eigenvalue problems, whatever n is. The other guesses q from random sets of n - 1 outputs: a set that happens
+to be right shows itself by many more zeros in L q than the n - 1 that were asked for; with half of the outputs inactive
+about one guess in 2^(n - 1) is right.
 
 Source: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
-2024). Their filter for wrong directions is the sparsity test here; the refinement of q over all its zeros, and reading A
-through truncated factors, are derived here.
+2024), for the guesses; that sparse directions can be walked down to, from the literature on sparse vectors in a subspace
+(Qu, Sun and Wright, "Finding a sparse vector in a subspace", IEEE Transactions on Information Theory 62, 5855-5880, 2016).
+SPEAR's filter for wrong directions is the sparsity test here; the descent by least squares, the refinement of q over all
+its zeros, and reading A through truncated factors, are derived here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 ZERO = 1e-2
 """An entry of a column counts as zero below this share of the column's root mean square."""
@@ -29,6 +36,15 @@ CLOSE = 2e-3
 
 RANK = 1e-5
 """Singular values below this share of the largest are rounding."""
+
+MOST = 32
+"""Images of a batch that is taken apart: beyond, small eigenvalue problems are no longer small."""
+
+_ROUNDS, _STARTS, _REWEIGHTED = 6, 256, 20
+"""Descents: rounds at most, random directions of each, and steps of each."""
+
+_AT_LEAST = 2
+"""Sets of candidates that are looked at in any case."""
 
 _CHUNK = 4096
 _SAME = 1 - 1e-4
@@ -66,7 +82,7 @@ def separate(weight: Tensor, bias: Tensor, count: int, generator: torch.Generato
         bias: ``(m,)`` gradient db.
         count: n.
         generator: draws the sets of outputs; on the CPU.
-        draws: how many sets.
+        draws: how many sets, after the descents.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:
@@ -98,18 +114,51 @@ def _directions(span: Tensor, generator: torch.Generator, draws: int) -> tuple[T
     number, rank = span.shape
     least = rank - 1 + max(3.0, 2 * ZERO * number, 0.05 * number)
     kept, zeros, attested = span.new_zeros(0, rank), torch.zeros(0, dtype=torch.int64), 0
-    for start in range(0, draws, _CHUNK):
-        sets = torch.rand(min(_CHUNK, draws - start), number, generator=generator).topk(rank - 1).indices
-        found = torch.linalg.svd(span[sets], full_matrices=True)[2][..., -1, :]
+    for tried, found in enumerate(_candidates(span, generator, draws), start=1):
         counts = _untouched(span, found).sum(0)
         promising = found[counts > least][counts[counts > least].argsort(descending=True, stable=True)]
         while len(promising) and len(kept) < 4 * rank:
             kept = torch.cat([kept, _refined(span, promising[0])[None]])
             promising = promising[(promising @ promising[0]).abs() < _SAME]
         kept, zeros, attested = _distinct(span, kept)
-        if attested == rank:
+        if attested == rank and tried >= _AT_LEAST:
             break
     return kept, zeros, attested
+
+
+def _candidates(span: Tensor, generator: torch.Generator, draws: int) -> Iterator[Tensor]:
+    """Yield unit directions ``(s, rank)`` whose columns may vanish often: by descents and by guesses in turn.
+
+    Either kind finds directions that the other takes long for, and mixtures that fewer zeros tell from them.
+    """
+    number, rank = span.shape
+    rounds, chunks = (_ROUNDS if rank <= MOST else 0), range(0, draws, _CHUNK)
+    for turn in range(max(rounds, len(chunks))):
+        if turn < rounds:
+            yield _descended(span, torch.randn(_STARTS, rank, generator=generator, dtype=span.dtype))
+        if turn < len(chunks):
+            size = min(_CHUNK, draws - chunks[turn])
+            sets = torch.rand(size, number, generator=generator).topk(rank - 1).indices
+            yield torch.linalg.svd(span[sets], full_matrices=True)[2][..., -1, :]
+
+
+def _descended(span: Tensor, starts: Tensor) -> Tensor:
+    """Walk from directions ``(s, rank)`` to such as make the entries' mean size least among those near by.
+
+    Entries count relative to the length of their output's row, and directions are told apart in coordinates in which all
+    are alike long. Each step minimises the squares over the sizes that the entries had before (iteratively reweighted least
+    squares), smoothed by less and less of their root mean square.
+    """
+    rows = span / span.norm(dim=1, keepdim=True)
+    basis, values, onto = torch.linalg.svd(rows, full_matrices=False)
+    found = starts / starts.norm(dim=1, keepdim=True)
+    for step in range(_REWEIGHTED):
+        entries = basis @ found.T
+        smooth = max(0.3 * 0.75**step, 1e-4) * entries.square().mean(0).sqrt()
+        weights = (entries.square() + smooth.square()).rsqrt()
+        found = torch.linalg.eigh(torch.einsum("ua,us,ub->sab", basis, weights, basis)).eigenvectors[:, :, 0]
+    directions = (found / values) @ onto
+    return functional.normalize(directions)
 
 
 def _untouched(span: Tensor, directions: Tensor, share: float = ZERO) -> Tensor:

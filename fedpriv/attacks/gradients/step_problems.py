@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, ClassVar, final
 
 import torch
@@ -32,6 +33,7 @@ from fedpriv.attacks.optim.rows import Row, Solved, in_chunks, rows_of, solve_ro
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
+from fedpriv.attacks.trained import Same
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
 from fedpriv.util.seeds import generator
@@ -271,13 +273,19 @@ def _readouts(
         read = None
         for name in reversed(names):
             if read is None and len(step.sizes) == 1:
-                draw = generator(problem.seed, target.round, target.client, "readout")
-                there = linear_gradient(sent.gradient, sent.project, name).derivatives(step.sizes[0], draw)
+                seen = observation_of(problem.observations, target)
+                key = ("derivatives", problem.seed, target.round, target.client, name, step.sizes[0], Same(seen))
+                there = problem.trained.get(key, partial(_derivatives, sent, name, step.sizes[0], key[1:4]))
                 gradient = {own: value for own, value in step.gradient.items() if own in layers[name]}
                 if there is not None:
                     read = replace(step, gradient=gradient, readout=name), there.to(problem.device)
         found.append(read)
     return found
+
+
+def _derivatives(sent: LocalStep, name: str, count: int, seeds: tuple[int, int, int]) -> Tensor | None:
+    draw = generator(*seeds, "readout")
+    return linear_gradient(sent.gradient, sent.project, name).derivatives(count, draw)
 
 
 def _without_head(step: LocalStep, loss: PublicLoss) -> LocalStep:
