@@ -201,11 +201,11 @@ def _by_design(
 ) -> ByDesign | None:
     """Return the guess that is right as often as chance, or as permuted uploads where these find more; None for measuring.
 
-    Guesses are measured of clients with images of their own; where no permuted uploads were attacked; where these find
-    more than chance does, for what they show came from elsewhere than the client's upload, and the attack is to be better
-    than they are, target by target; and where a blind guess does, for then images are not alike, whoever said so.
+    Guesses are measured of clients with images of their own; where permuted uploads surely find more than chance does, for
+    what they show came from elsewhere than the client's upload, and the attack is to be better than they are, target by
+    target; and where a blind guess does, for then images are not alike, whoever said so.
     """
-    if PERMUTED not in guesses or not all(truth.pool.alike for truth in truths):
+    if not all(truth.pool.alike for truth in truths):
         return None
     chance = ByDesign(DECOYS, np.array([one.by_design for one in found]), min(one.decoys for one in found))
     for name, hits in guesses.items():
@@ -214,7 +214,7 @@ def _by_design(
             FOUND_BY_CHANCE if name == PERMUTED else NOT_ALIKE / len(guesses)
         ):
             return None
-    rate = float(guesses[PERMUTED].mean())
+    rate = float(guesses[PERMUTED].mean()) if PERMUTED in guesses else 0.0
     if rate <= float(chance.rates.mean()):
         return chance
     return ByDesign(PERMUTED, np.full(len(found), rate), chance.decoys)

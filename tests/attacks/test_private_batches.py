@@ -1,4 +1,4 @@
-"""Batches behind a loss that private parts teach: taken apart in front of a ReLU, then matched as if labels told the loss."""
+"""Batches behind a loss that private parts teach: taken apart in front of a ReLU, then matched as if labels told it."""
 
 import dataclasses
 

@@ -160,10 +160,8 @@ def test_where_chance_alone_drew_the_decoys_it_is_what_counts():
     assert (found.by_design.rates.tolist(), found.by_design.decoys) == (pytest.approx([1 / 11, 1 / 13]), 10)
     assert list(found.gains) == [DECOYS]
     assert identification(TARGETS, (alike[0], *TRUTHS[1:]), RIGHT, floors, MEANS).by_design is None
-    alone = identification(
-        TARGETS, alike, RIGHT, {"noise": WRONG}, MEANS
-    )  # nobody knows what the attack finds elsewhere
-    assert (alone.by_design, alone.record.chance_of) == (None, "noise")
+    assert identification(TARGETS, alike, RIGHT, {"noise": WRONG}, MEANS).record.chance_of == DECOYS
+    assert identification(TARGETS, TRUTHS, RIGHT, {"noise": WRONG}, MEANS).record.chance_of == "noise"
 
 
 def test_permuted_uploads_that_find_images_are_what_counts():
