@@ -89,7 +89,9 @@ one thread, ratios in pairs, least, middle and largest, seed 0):
   1.16-1.40-1.49 for four, 1.81-1.88-2.08 for sixteen; LeNet 0.88-0.98-1.04, 1.28-1.31-1.36 and 1.41-1.50-1.62.
 - `fedpriv benchmark dip --scale full` there: 2.15-2.34-2.43 times ordinary modules before, 2.18-2.59-2.82 now.
 - `fedpriv attack --target low-rank-model` there: 452 s before and 334 s with direct convolutions and memory that is kept;
-  `dlg` at 16 images, which the suite leaves out since, took 26 of each core's seconds.
+  `dlg` at 16 images, which the suite leaves out since, took 26 of each core's seconds. Since `dlg` gives up rows that get
+  nowhere and batches are taken apart first it takes 308 s: `dlg` of one image 14 and 18 s where it took 57, batches of 16
+  images 27 and 30 s where they took 18, and leaks show at four images.
 """
 
 GPU_COMMAND = """## On a GPU
