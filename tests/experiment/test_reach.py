@@ -20,7 +20,7 @@ from fedpriv.pages.reached import Reached, first_beyond, furthest, reach_sentenc
 from fedpriv.scoring.storage import load_metrics, read_record
 from fedpriv.util.errors import UserError
 
-SMALL = {"dataset": "digits", "per_class": 20, "clients": 6, "models": "small-mlp", "workers": 1}
+SMALL = {"dataset": "digits", "per_class": 80, "clients": 6, "models": "small-mlp", "workers": 1}
 NAMES = ["linear-layer", "linear-layer-reach-4", "linear-layer-reach-epoch"]
 
 
