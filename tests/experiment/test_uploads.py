@@ -210,12 +210,11 @@ def test_members_and_properties_are_told_of_uploads_from_elsewhere(asked, tmp_pa
 
 def test_where_chance_drew_the_strangers_images_are_held_against_chance(asked):
     def identified(**changes):
-        record = asked(attacks="pixels", iterations=2, targets=6, **changes).records["pixels"]
-        return next(one for one in record.comparisons if one.measure == "identified")
+        compared = asked(attacks="pixels", iterations=2, targets=6, **changes).records["pixels"].comparisons
+        return next(one for one in compared if one.measure == "identified")
 
     assert identified().by_design is None
-    found = identified(strangers_alike=True)
-    assert found.by_design >= 1 / 16  # fifteen of thirty of a class are decoys; or what permuted uploads find
+    assert identified(strangers_alike=True).by_design >= 1 / 16  # 15 decoys of a class; or what permuted uploads find
 
 
 def test_inferences_resample_groups(asked):
