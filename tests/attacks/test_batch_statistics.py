@@ -9,10 +9,11 @@ from federations import CPU, small, train_small
 from torch import nn
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.batch_statistics import BatchStatistics, MatchingWithStatistics, explained
+from fedpriv.attacks.gradients.batch_statistics import BatchStatistics
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.local_step import LocalStep, StepModel
+from fedpriv.attacks.gradients.matching_beside import MatchingBeside, explained
 from fedpriv.attacks.gradients.step_problems import read_problem
 from fedpriv.attacks.observation import BatchFacts, KnowledgeCard
 from fedpriv.evidence.gather import gather
@@ -68,7 +69,7 @@ def test_convergence_is_about_the_update_alone():
     step = LocalStep(weights, gradient)
     plain = Matcher(model, (1, 2, 2), BatchFacts(3, 0.1, 1), "unrolled", CPU).against([step], [3])
     far = [{"0": (torch.tensor([9.0]), torch.tensor([9.0]))}]
-    both = MatchingWithStatistics(plain, BatchStatistics(model, [step], [3], far, CPU), 0.1)
+    both = MatchingBeside(plain, [(torch.tensor([0.1]), BatchStatistics(model, [step], [3], far, CPU))])
     found = both.cosine(images, labels, torch.arange(1))
     assert float(found.detach()) > 1
     assert float(explained(both, images, labels, found)) < 1e-5

@@ -43,14 +43,14 @@ def test_batches_are_taken_apart_without_trying_sets_of_outputs(count):
 def test_derivatives_are_those_of_the_mean_loss():
     errors, inputs = rectified(5)
     gradient = {"f.weight": (errors @ inputs).float(), "f.bias": errors.sum(1).float()}
-    found = linear_gradient(gradient, None, "f").derivatives(5, torch.Generator().manual_seed(0))
+    found = linear_gradient(gradient, None, "f").taken_apart(5, torch.Generator().manual_seed(0)).derivatives
     assert found.shape == (5, 200)
     torch.testing.assert_close(found.mean(0), gradient["f.bias"], rtol=1e-4, atol=1e-5)
     order = torch.cdist(found.double(), 5 * errors.T).argmin(1)
     torch.testing.assert_close(found.double(), 5 * errors.T[order], rtol=1e-3, atol=1e-4)
     dense, _ = rectified(5, zeros=0.0)
     gradient = {"f.weight": (dense @ inputs).float(), "f.bias": dense.sum(1).float()}
-    assert linear_gradient(gradient, None, "f").derivatives(5, torch.Generator().manual_seed(0)) is None
+    assert linear_gradient(gradient, None, "f").taken_apart(5, torch.Generator().manual_seed(0)) is None
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +84,10 @@ def test_the_step_is_known_by_the_derivatives_of_every_image(step):
     _, problem = step
     found = read_problem("inverting-gradients", problem)
     assert (found.misfit, found.steps[0].readout) == ("", "extractor.7")
-    assert found.derivatives[0].shape[0] == COUNT
+    assert found.apart[0].derivatives.shape[0] == COUNT
     assert InvertingGradients().caveat(problem) == ""
     shares = found.probabilities([type("Row", (), {"position": 0})()], 10)
-    assert torch.equal(shares[0, :, : found.derivatives[0].shape[1]], found.derivatives[0])
+    assert torch.equal(shares[0, :, : found.apart[0].derivatives.shape[1]], found.apart[0].derivatives)
 
 
 def test_the_batch_comes_back_where_cross_entropy_finds_nothing(step):

@@ -14,12 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
 from fedpriv.attacks.gradients.local_step import RANDOM, LocalStep, same_weights
 from fedpriv.attacks.gradients.row_gradients import RowNorm, prepared
-from fedpriv.attacks.gradients.step_problems import StepProblem
 from fedpriv.attacks.observation import Statistics
-from fedpriv.attacks.optim.rows import Row
 
 _TINY = 1e-12
 
@@ -75,49 +72,6 @@ class BatchStatistics:
             value = torch.stack(parts).sum(0)
             found = found.index_copy(0, torch.tensor(mine, device=images.device), value)
         return found
-
-
-class MatchingWithStatistics(Matching):
-    """The comparison of updates, and with a weight that of statistics beside it."""
-
-    def __init__(self, matching: Matching, statistics: BatchStatistics, weight: float) -> None:
-        self._matching = matching
-        self._statistics = statistics
-        self._weight = weight
-
-    def of_updates(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return the cosine distance alone."""
-        return self._matching.cosine(images, labels, rows)
-
-    def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return the cosine distance plus the weighted distance of statistics."""
-        return self._matching.cosine(images, labels, rows) + self._weight * self._statistics.distance(images, rows)
-
-    def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Return the squared distance plus the weighted distance of statistics."""
-        return self._matching.squared(images, labels, rows) + self._weight * self._statistics.distance(images, rows)
-
-
-def matching_of(problem: StepProblem, matcher: Matcher, rows: Sequence[Row], weight: float) -> Matching:
-    """Return the comparison of rows' candidates with their targets, with granted statistics under a weight above zero."""
-    steps, counts, labels = problem.of(rows)
-    matching = matcher.against(steps, counts)
-    if not weight or not problem.statistics:
-        return matching
-    wanted = [problem.statistics[row.position] for row in rows]
-    return MatchingWithStatistics(
-        matching, BatchStatistics(problem.model, steps, counts, wanted, labels.device), weight
-    )
-
-
-def explained(matching: Matching, images: Tensor, labels: Tensor, found: Tensor) -> Tensor:
-    """Return all rows' distance from explaining the update, with images ``(N, M, c, h, w)``, statistics left aside.
-
-    ``found`` ``(N,)`` is what ``matching`` gave for these images and labels.
-    """
-    if not isinstance(matching, MatchingWithStatistics):
-        return found
-    return matching.of_updates(images, labels, torch.arange(len(images), device=images.device)).detach()
 
 
 def _length(values: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class LearnedGradients(InvertingGradients):
     summary = (
         "images whose gradient is the uploaded one, by direction, held back by a denoiser that the attacker trained"
     )
-    version = 2
+    version = 3
     needs = InvertingGradients.needs.together(Needs(attacker_data=("same_domain", "other_domain")))
     requirements_by_kind = tuple(
         (kinds, needs.together(Needs(attacker_data=("same_domain", "other_domain"))))
@@ -45,9 +45,9 @@ class LearnedGradients(InvertingGradients):
     )
     only_by_name = True
 
-    def ways(self, network: NetworkKind, count: int) -> tuple[Way, ...]:
+    def ways(self, network: NetworkKind, count: int, apart: bool = False) -> tuple[Way, ...]:
         """Return the ways of inverting gradients with less total variation, where nobody says how much."""
-        known = super().ways(network, count)
+        known = super().ways(network, count, apart)
         if self.total_variation != "auto":
             return known
         return tuple(replace(way, variation=_VARIATION * way.variation) for way in known)

@@ -17,9 +17,9 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor
 
 from fedpriv.attacks.contract import AttackProblem
-from fedpriv.attacks.gradients.batch_statistics import explained, matching_of
 from fedpriv.attacks.gradients.gradient_matching import Matcher
 from fedpriv.attacks.gradients.local_step import square_norms
+from fedpriv.attacks.gradients.matching_beside import explained, matching_of
 from fedpriv.attacks.gradients.pixel_search import Descended, PixelSearch, SearchSettings, absolute_variation, descend
 from fedpriv.attacks.gradients.step_problems import GradientMatching, StepProblem, Tick
 from fedpriv.attacks.gradients.ways import NetworkKind, Way, best_ways
@@ -46,11 +46,22 @@ class DirectionMatching(GradientMatching):
         statistics_weight: of the distance between the statistics before batch norms and the client's, where the network
             has batch norms and the card grants statistics; added to the distance. 0 leaves them out. See
             :mod:`fedpriv.attacks.gradients.batch_statistics`.
+        apart: whether the images of a step are told apart first, where a fully connected layer lets them: then each is asked
+            for its own share of the update (:mod:`fedpriv.attacks.gradients.told_apart`).
+        inputs_weight: of the relative squared distance of what went into that layer, added to the distance: in full from
+            three images on, in proportion for fewer.
     """
 
     statistics_weight: Annotated[float, Ge(0)] = 0.01
+    apart: bool = True
+    inputs_weight: Annotated[float, Ge(0)] = 0.3
 
     budget = "iterations"
+
+    @property
+    def tells_apart(self) -> bool:
+        """As asked for."""
+        return self.apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +107,14 @@ class InvertingGradients(DirectionMatching):
 
     name = "inverting-gradients"
     summary = "smooth images whose gradient is the uploaded one, by direction"
-    version = 3
+    version = 4
 
-    def ways(self, network: NetworkKind, count: int) -> tuple[Way, ...]:
-        """Return the ways of the rows of a target of ``count`` images: those that were asked for, else the best known."""
-        known = best_ways(network, count, self.iterations)
+    def ways(self, network: NetworkKind, count: int, apart: bool = False) -> tuple[Way, ...]:
+        """Return the ways of the rows of a target of ``count`` images: those that were asked for, else the best known.
+
+        ``apart`` says whether its images were told apart.
+        """
+        known = best_ways(network, count, self.iterations, apart)
         if self.total_variation != "auto":
             known = tuple(way for way in known if not way.curved)
             weights = self.total_variation if isinstance(self.total_variation, tuple) else (self.total_variation,)
@@ -128,7 +142,7 @@ class InvertingGradients(DirectionMatching):
     ) -> Reconstruction:
         """Search in every way, and by halves in those that look best."""
         network = NetworkKind.of(updates.model, problem.knowledge.image_shape)
-        ways = [self.ways(network, count) for count in updates.counts]
+        ways = [self.ways(network, *one) for one in zip(updates.counts, updates.told, strict=True)]
 
         def some(rows: Sequence[Row], iterations: int, begun: Tensor | None, tick: Tick) -> Solved:
             own = [ways[row.position][row.restart % len(ways[0])] for row in rows]
@@ -153,7 +167,7 @@ class InvertingGradients(DirectionMatching):
     ) -> Solved:
         """Go on with rows whose ways are of one kind, from images ``(N, M, c, h, w)``."""
         rows, iterations, start = leg.rows, leg.iterations, start.to(problem.device)
-        matching = matching_of(updates, matcher, rows, self.statistics_weight)
+        matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
         known = updates.probabilities(rows, problem.knowledge.n_classes)
         if leg.ways[0].curved:
             steps, _, _ = updates.of(rows)
@@ -207,7 +221,7 @@ class GradientDip(DipFitting, DirectionMatching):
 
     name = "gradient-dip"
     summary = "images drawn by untrained networks whose gradient is the uploaded one, by direction"
-    version = 2
+    version = 3
 
     def bytes_beside(self, problem: AttackProblem, updates: StepProblem) -> int:
         """Estimate the memory of a row's generator networks."""
@@ -226,7 +240,7 @@ class GradientDip(DipFitting, DirectionMatching):
         knowledge, device = problem.knowledge, problem.device
         _, _, labels = updates.of(rows)
         count = labels.shape[1]
-        matching = matching_of(updates, matcher, rows, self.statistics_weight)
+        matching = matching_of(updates, matcher, rows, self.statistics_weight, self.inputs_weight)
         probabilities = updates.probabilities(rows, knowledge.n_classes)
 
         def distance(pictures: Tensor, which: Tensor) -> Tensor:

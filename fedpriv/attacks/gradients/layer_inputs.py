@@ -20,7 +20,8 @@ from fedpriv.attacks.gradients.local_step import RANDOM
 from fedpriv.attacks.read.updates import HEAD
 from fedpriv.util.errors import UserError
 
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_BATCHED = nn.modules.batchnorm._BatchNorm
+_NORMS = (_BATCHED, nn.modules.instancenorm._InstanceNorm)
 _PROBES = 3
 
 
@@ -95,6 +96,11 @@ class LayerInputs:
     ) -> None:
         self._model = UpToLayer(model, name, image_shape).to(device)
         self.weights = {own: weights[own.removeprefix(PREFIX)].to(device) for own, _ in self._model.named_parameters()}
+
+    @property
+    def alone(self) -> bool:
+        """True where what an image puts into the layer does not depend on the others of its batch."""
+        return not any(isinstance(layer, _BATCHED) for layer in self._model.modules())
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the layer's inputs."""

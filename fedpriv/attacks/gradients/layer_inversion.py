@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from fedpriv.attacks.contract import AttackProblem
 from fedpriv.attacks.gradients.gradient_matching import Matcher, Matching
+from fedpriv.attacks.gradients.known_inputs import KnownInputs
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, UpToLayer
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.invert.inversion import bytes_of_generator
 from fedpriv.attacks.observation import BatchFacts, Reconstruction
-from fedpriv.attacks.optim.objectives import relative_feature_distance
 from fedpriv.attacks.optim.rows import Row, Solved, fit_rows, solve_rows
 from fedpriv.attacks.optim.schedule import Schedule
 from fedpriv.attacks.priors.dip import Hourglass
@@ -81,7 +81,7 @@ def invert_layers(
 
     def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
         known = [layers[row.position] for row in rows]
-        features = _Features(known, count)
+        features = KnownInputs([(layer.view, layer.inputs) for layer in known])
         gradients = None
         if matcher is not None and any(layer.matchable for layer in known):
             gradients = _Gradients(known, count, matcher)
@@ -108,30 +108,6 @@ def invert_layers(
         together=bool(schedule.halvings),
         bytes_per_row=count * (bytes_of_generator(shape, image_shape) + 4 * 1000 * height * width),
     )
-
-
-class _Features:
-    """Distances of candidates' inputs from the known ones."""
-
-    def __init__(self, known: Sequence[Layer], count: int) -> None:
-        self._views = [layer.view for layer in known]
-        self._wanted = torch.stack([_filled(layer.inputs, count) for layer in known])
-        places = torch.arange(count, device=self._wanted.device)
-        self._own = torch.stack([places < len(layer.inputs) for layer in known]).float()
-
-    def distance(self, images: Tensor, which: Tensor) -> Tensor:
-        """Return the mean over each row's own images ``(R, M, c, h, w)``: ``(R,)``."""
-        rows = which.tolist()
-        found = images.new_zeros(len(rows))
-        for view in dict.fromkeys(self._views[row] for row in rows):
-            mine = [place for place, row in enumerate(rows) if self._views[row] is view]
-            there = [rows[place] for place in mine]
-            inputs = view(images[mine].flatten(0, 1)).unflatten(0, (len(mine), -1))
-            apart = relative_feature_distance(inputs.flatten(0, 1), self._wanted[there].flatten(0, 1))
-            own = self._own[there]
-            value = (apart.view_as(own) * own).sum(1) / own.sum(1)
-            found = found.index_copy(0, torch.tensor(mine, device=found.device), value)
-        return found
 
 
 class _Gradients:

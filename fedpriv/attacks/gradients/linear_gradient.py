@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.attacks.gradients.separation import MOST, inputs_of, separate
+from fedpriv.attacks.gradients.separation import inputs_of, separate
+from fedpriv.attacks.gradients.sparse_directions import MOST
 from fedpriv.attacks.read.updates import Tangent
 
 EXPLAINED = 1e-2
@@ -20,6 +21,23 @@ DRAWS = 20_000
 
 SEPARABLE = 12
 """Batches of more images are not told apart by such trying, which grows like 2^n."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The images of one step at a linear layer, in no particular order.
+
+    Attributes:
+        derivatives: ``(n, m)`` of the loss of each image at the layer's outputs.
+        inputs: ``(n, k)`` what each put into the layer.
+        explained: whether they leave next to nothing of the layer's gradient.
+        attested: whether each shows by itself that it is no mixture, by how often it vanishes.
+    """
+
+    derivatives: Tensor
+    inputs: Tensor
+    explained: bool
+    attested: bool
 
 
 @dataclass(frozen=True)
@@ -49,26 +67,28 @@ class LinearGradient:
         left_over = self.rows - self.rows @ torch.linalg.pinv(seen) @ seen
         return float(left_over.norm() / self.rows.norm().clamp(min=1e-300))
 
-    def derivatives(self, count: int, draw: torch.Generator) -> Tensor | None:
-        """Return the loss's derivatives at the layer's outputs ``(n, m)`` float32, an image each, in no particular order.
+    def taken_apart(self, count: int, draw: torch.Generator) -> Parts | None:
+        """Return what each image of one step had part in; None where there are not as many parts as images.
 
-        The mean loss's share of each image is what it put into the bias's gradient, so they are n times that.
+        The mean loss's share of each image is what it put into the bias's gradient, so derivatives are n times that.
 
         Args:
             count: n images of one step.
             draw: draws the sets of outputs that tell them apart (:func:`fedpriv.attacks.gradients.separation.separate`).
-
-        Returns:
-            None where they are not all told apart, or do not explain the gradient.
         """
         if count == 1:
-            return self.bias[None].float()
-        if count > MOST:
+            errors, attested = self.bias[:, None], 1
+        elif count > MOST:
             return None
-        parts = separate(self.rows, self.bias, count, draw, DRAWS if count <= SEPARABLE else 0)
-        if parts.attested != count or self.unexplained(inputs_of(parts.errors, self.weight, self.left)) >= EXPLAINED:
-            return None
-        return (count * parts.errors.T).float()
+        else:
+            parts = separate(self.rows, self.bias, count, draw, DRAWS if count <= SEPARABLE else 0)
+            if parts.errors.shape[1] != count:
+                return None
+            errors, attested = parts.errors, parts.attested
+        inputs = inputs_of(errors, self.weight, self.left)
+        return Parts(
+            (count * errors.T).float(), inputs.float(), self.unexplained(inputs) < EXPLAINED, attested == count
+        )
 
 
 def linear_gradient(gradient: Mapping[str, Tensor], project: Any, layer: str) -> LinearGradient:

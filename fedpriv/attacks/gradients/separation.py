@@ -6,57 +6,25 @@ al. 2020, proposition 3.1). For more images dW says no more than the span of D a
 is that a ReLU behind the layer makes D sparse: where an output was not positive for an image its entry is exactly zero.
 
 With dW = L R of rank n, a column of D is L q for some q, and q is fixed up to length by any n - 1 outputs at which the image
-was inactive. Such q are looked for in two ways. One walks down from random directions: the mean size of the entries of L q
-is least, among directions near by, where many of them are zero, and reweighted least squares finds such a direction in a
-score of small eigenvalue problems, whatever n is. The other guesses q from random sets of n - 1 outputs: a set that happens
-to be right shows itself by many more zeros in L q than the n - 1 that were asked for; with half of the outputs inactive
-about one guess in 2^(n - 1) is right.
+was inactive: it is a direction along which far more entries vanish than any other direction has
+(:mod:`fedpriv.attacks.gradients.sparse_directions`).
 
 Source: Dimitrov, Baader, Mueller and Vechev, "SPEAR: Exact Gradient Inversion of Batches in Federated Learning" (NeurIPS
-2024), for the guesses; that sparse directions can be walked down to, from the literature on sparse vectors in a subspace
-(Qu, Sun and Wright, "Finding a sparse vector in a subspace", IEEE Transactions on Information Theory 62, 5855-5880, 2016).
-SPEAR's filter for wrong directions is the sparsity test here; the descent by least squares, the refinement of q over all
-its zeros, and reading A through truncated factors, are derived here.
+2024). Reading A through truncated factors is derived here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-ZERO = 1e-2
-"""An entry of a column counts as zero below this share of the column's root mean square."""
-
-CLOSE = 2e-3
-"""The same, once the direction has been fitted to all its zeros."""
+from fedpriv.attacks.gradients.sparse_directions import Span, sparse_directions
 
 RANK = 1e-5
 """Singular values below this share of the largest are rounding."""
-
-MOST = 32
-"""Images of a batch that is taken apart: beyond, small eigenvalue problems are no longer small."""
-
-_ROUNDS, _STARTS, _REWEIGHTED = 6, 256, 20
-"""Descents: rounds at most, random directions of each, and steps of each."""
-
-_AT_LEAST = 2
-"""Sets of candidates that are looked at in any case."""
-
-_CHUNK = 4096
-_SAME = 1 - 1e-4
-_REFINEMENTS = 4
-_OUTLIER = 5.0
-"""Entries of a fitted column above so many times the median of its zeros are no zeros."""
-_CONTAINED = 0.9
-"""A direction is a mixture when so large a share of its zeros are another one's too."""
-_AS_OFTEN = 0.5
-"""Share of the best one's zeros that an attested direction has at least."""
-_SURPLUS = 5
-"""Zeros beyond those that any direction can have that attest one."""
 
 
 @dataclass(frozen=True)
@@ -98,123 +66,17 @@ def separate(weight: Tensor, bias: Tensor, count: int, generator: torch.Generato
     if rank == 1:
         directions, zeros, attested = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), 0
     else:
-        directions, zeros, attested = _directions(span[live], generator, draws)
+        # What is left of the gradient beside its n largest parts is rounding, spread evenly over the entries.
+        noise = (
+            float(values[rank]) / (math.sqrt(len(weight)) + math.sqrt(weight.shape[1])) if len(values) > rank else 0.0
+        )
+        found = sparse_directions(Span(span[live], noise), generator, draws)
+        directions, zeros, attested = found.found, found.zeros, found.attested
     columns = span @ directions.T
     # Each column has its true length when all of them sum to db.
     scales = torch.linalg.lstsq(columns, bias[:, None], driver="gelsd").solution[:, 0]
     sound = scales.abs() * columns.norm(dim=0) > RANK * bias.norm()
     return Separation((columns * scales)[:, sound], zeros[sound], int(sound[:attested].sum()))
-
-
-def _directions(span: Tensor, generator: torch.Generator, draws: int) -> tuple[Tensor, Tensor, int]:
-    """Return directions q ``(r, rank)`` whose columns vanish far more often than by chance; see :func:`_distinct`.
-
-    ``span`` ``(u, rank)`` is L at the outputs that some image touched, so that rounding is alike in all its entries.
-    """
-    number, rank = span.shape
-    least = rank - 1 + max(3.0, 2 * ZERO * number, 0.05 * number)
-    kept, zeros, attested = span.new_zeros(0, rank), torch.zeros(0, dtype=torch.int64), 0
-    for tried, found in enumerate(_candidates(span, generator, draws), start=1):
-        counts = _untouched(span, found).sum(0)
-        promising = found[counts > least][counts[counts > least].argsort(descending=True, stable=True)]
-        while len(promising) and len(kept) < 4 * rank:
-            kept = torch.cat([kept, _refined(span, promising[0])[None]])
-            promising = promising[(promising @ promising[0]).abs() < _SAME]
-        kept, zeros, attested = _distinct(span, kept)
-        if attested == rank and tried >= _AT_LEAST:
-            break
-    return kept, zeros, attested
-
-
-def _candidates(span: Tensor, generator: torch.Generator, draws: int) -> Iterator[Tensor]:
-    """Yield unit directions ``(s, rank)`` whose columns may vanish often: by descents and by guesses in turn.
-
-    Either kind finds directions that the other takes long for, and mixtures that fewer zeros tell from them.
-    """
-    number, rank = span.shape
-    rounds, chunks = (_ROUNDS if rank <= MOST else 0), range(0, draws, _CHUNK)
-    for turn in range(max(rounds, len(chunks))):
-        if turn < rounds:
-            yield _descended(span, torch.randn(_STARTS, rank, generator=generator, dtype=span.dtype))
-        if turn < len(chunks):
-            size = min(_CHUNK, draws - chunks[turn])
-            sets = torch.rand(size, number, generator=generator).topk(rank - 1).indices
-            yield torch.linalg.svd(span[sets], full_matrices=True)[2][..., -1, :]
-
-
-def _descended(span: Tensor, starts: Tensor) -> Tensor:
-    """Walk from directions ``(s, rank)`` to such as make the entries' mean size least among those near by.
-
-    Entries count relative to the length of their output's row, and directions are told apart in coordinates in which all
-    are alike long. Each step minimises the squares over the sizes that the entries had before (iteratively reweighted least
-    squares), smoothed by less and less of their root mean square.
-    """
-    rows = span / span.norm(dim=1, keepdim=True)
-    basis, values, onto = torch.linalg.svd(rows, full_matrices=False)
-    found = starts / starts.norm(dim=1, keepdim=True)
-    for step in range(_REWEIGHTED):
-        entries = basis @ found.T
-        smooth = max(0.3 * 0.75**step, 1e-4) * entries.square().mean(0).sqrt()
-        weights = (entries.square() + smooth.square()).rsqrt()
-        found = torch.linalg.eigh(torch.einsum("ua,us,ub->sab", basis, weights, basis)).eigenvectors[:, :, 0]
-    directions = (found / values) @ onto
-    return functional.normalize(directions)
-
-
-def _untouched(span: Tensor, directions: Tensor, share: float = ZERO) -> Tensor:
-    """Return at which outputs ``(u, r)`` the column of each direction ``(r, rank)`` vanishes."""
-    columns = span @ directions.T
-    return columns.abs() < share * columns.square().mean(0).sqrt()
-
-
-def _refined(span: Tensor, direction: Tensor) -> Tensor:
-    """Return the direction that vanishes best at all outputs that it is found to vanish at.
-
-    Entries that are merely small are told from zeros by the others: they stand out once the zeros are fitted.
-    """
-    rank = len(direction)
-    untouched = _untouched(span, direction[None])[:, 0]
-    for _ in range(_REFINEMENTS):
-        if int(untouched.sum()) < rank:
-            break
-        direction = torch.linalg.svd(span[untouched], full_matrices=False)[2][-1]
-        column = (span @ direction).abs()
-        untouched = column <= _OUTLIER * column[untouched].median()
-    return direction
-
-
-def _distinct(span: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Return directions without repeats, how often they vanish, and how many of them, the first, are attested.
-
-    Attested are those that vanish about as often as the best, and not only where a better one does: a mixture of two
-    columns vanishes where both do. Others fill up, most zeros first: a mixture in place of one of its own parts spoils no
-    image but theirs. Directions whose zeros, looked at closely, are hardly more than the ``rank - 1`` that any can have are
-    left out.
-    """
-    vanish = _untouched(span, directions, CLOSE)
-    zeros = vanish.sum(0)
-    rank = span.shape[1]
-    order = [one for one in zeros.argsort(descending=True, stable=True).tolist() if zeros[one] >= rank - 1 + _SURPLUS]
-    chosen: list[int] = []
-    for one in order:
-        if len(chosen) == rank or zeros[one] < _AS_OFTEN * zeros[order[0]]:
-            break
-        shared = (vanish[:, chosen] & vanish[:, [one]]).sum(0)
-        if not chosen or (int(shared.max()) < _CONTAINED * zeros[one] and _apart(directions[chosen], directions[one])):
-            chosen.append(one)
-    attested = len(chosen)
-    for one in order:
-        if len(chosen) == rank:
-            break
-        if one not in chosen and _apart(directions[chosen], directions[one]):
-            chosen.append(one)
-    return directions[chosen], zeros[chosen], attested
-
-
-def _apart(chosen: Tensor, one: Tensor) -> bool:
-    """True where a unit vector has a part of its own beside the chosen ones."""
-    basis = torch.linalg.qr(chosen.T)[0]
-    return float((one - basis @ (basis.T @ one)).norm()) > ZERO
 
 
 def inputs_of(errors: Tensor, weight: Tensor, left: Tensor | None = None) -> Tensor:

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Annotated, ClassVar, final
 
 import torch
@@ -17,9 +16,8 @@ from torch.nn import functional
 from fedpriv.attacks.contract import CPU, Attack, AttackProblem, Objective
 from fedpriv.attacks.gradients.batch_labels import infer_labels, infer_labels_through_head, last_layer
 from fedpriv.attacks.gradients.gradient_matching import Matcher, SeveralSteps, batch_sizes, one_hot
-from fedpriv.attacks.gradients.layer_inputs import readable_layers, sent_layers
-from fedpriv.attacks.gradients.linear_gradient import linear_gradient
 from fedpriv.attacks.gradients.local_step import LocalStep, batch_facts, local_step
+from fedpriv.attacks.gradients.told_apart import ToldApart, tell_apart
 from fedpriv.attacks.observation import (
     BatchFacts,
     Knowledge,
@@ -33,10 +31,8 @@ from fedpriv.attacks.optim.rows import Row, Solved, in_chunks, rows_of, solve_ro
 from fedpriv.attacks.read.sent_entries import GradientMatch, sent_entries
 from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import HEAD
-from fedpriv.attacks.trained import Same
 from fedpriv.util.arguments import argument
 from fedpriv.util.errors import UserError
-from fedpriv.util.seeds import generator
 from fedpriv.wire.kinds import EXTRACTORS, NETWORKS
 from fedpriv.wire.public_loss import PublicLoss
 
@@ -54,8 +50,8 @@ class StepProblem:
         counts: T numbers of images, over all steps of each.
         labels: ``(T, M)`` int64 labels, M the largest count; -1 beyond a target's own count, and where labels are
             unknown.
-        derivatives: T derivatives ``(n, O)`` of the loss at the output of the step's ``readout``, one row an image; None
-            where labels say it.
+        apart: T, what is known of each image where a step's were told apart at its ``readout``; None where they were not,
+            and labels say the loss.
         statistics: T clients' statistics before batch norms, or nothing.
         misfit: in words, why the true images need not be the best explanation; empty where they are.
         sources: ``(T, M)`` int64, which of its images a target shows in each place: its own ones, then the same again.
@@ -67,9 +63,14 @@ class StepProblem:
     counts: tuple[int, ...]
     labels: Tensor
     sources: Tensor
-    derivatives: tuple[Tensor | None, ...]
+    apart: tuple[ToldApart | None, ...]
     misfit: str
     statistics: tuple[Statistics, ...] = ()
+
+    @property
+    def told(self) -> tuple[bool, ...]:
+        """Return of each target whether its images were told apart."""
+        return tuple(one is not None for one in self.apart)
 
     def of(self, rows: Sequence[Row]) -> tuple[list[LocalStep], list[int], Tensor]:
         """Return the steps, counts and labels ``(N, M)`` of N rows."""
@@ -80,13 +81,21 @@ class StepProblem:
         """Return N rows' one-hot labels ``(N, M, K)``, or in their place the derivatives of the readout."""
         places = [row.position for row in rows]
         known = one_hot(self.labels[places], n_classes)
-        found = [self.derivatives[place] for place in places]
+        found = [None if one is None else one.derivatives for one in (self.apart[place] for place in places)]
         missing = max((one.shape[1] for one in found if one is not None), default=0) - n_classes
         known = functional.pad(known, (0, max(0, missing)))
         for row, one in zip(known, found, strict=True):
             if one is not None:
                 row.zero_()[: len(one), : one.shape[1]] = one
         return known
+
+    def in_order(self, rows: Sequence[Row], images: Tensor) -> Tensor:
+        """Return N rows' images ``(N, M, c, h, w)``, those of a row that were told apart in the order in which they were."""
+        found = []
+        for row, own in zip(rows, images, strict=True):
+            apart, count = self.apart[row.position], self.counts[row.position]
+            found.append(own if apart is None else torch.cat([apart.in_order(own[:count]), own[count:]]))
+        return torch.stack(found)
 
     def shown(self, rows: Sequence[Row], values: Tensor) -> Tensor:
         """Return values ``(N, M, ...)`` of N rows, repeated in turn where a row has fewer images than M."""
@@ -130,6 +139,11 @@ class GradientMatching(Attack):
         """False where labels are found together with the images; else they are looked up or inferred."""
         return True
 
+    @property
+    def tells_apart(self) -> bool:
+        """True where images are told apart before the search also if labels say the loss; else only if they do not."""
+        return False
+
     @abstractmethod
     def search(
         self, problem: AttackProblem, updates: StepProblem, matcher: Matcher, bytes_per_row: int
@@ -170,7 +184,7 @@ class GradientMatching(Attack):
             def cosine(some: Sequence[Row]) -> Tensor:
                 own = images[some[0].position : some[0].position + len(some)]
                 steps, counts, _ = updates.of(some)
-                own = own[:, torch.arange(max(counts)) % own.shape[1]]
+                own = updates.in_order(some, own[:, torch.arange(max(counts)) % own.shape[1]])
                 known = updates.probabilities(some, knowledge.n_classes)
                 return matcher.against(steps, counts).cosine(own, known, torch.arange(len(some))).detach()
 
@@ -180,7 +194,14 @@ class GradientMatching(Attack):
 
     def _read(self, problem: AttackProblem) -> tuple[StepProblem, Matcher]:
         """Return the updates, and what compares candidates with them."""
-        updates = read_problem(self.name, problem, labels_known=self.labels_known, ignore=self.ignore, match=self.match)
+        updates = read_problem(
+            self.name,
+            problem,
+            labels_known=self.labels_known,
+            ignore=self.ignore,
+            match=self.match,
+            always_apart=self.tells_apart,
+        )
         shape, proximal = problem.knowledge.image_shape, problem.knowledge.loss.proximal
         return updates, Matcher(updates.model, shape, updates.facts, self.several_steps, problem.device, proximal)
 
@@ -190,11 +211,17 @@ class GradientMatching(Attack):
 
 
 def read_problem(
-    attack: str, problem: AttackProblem, *, labels_known: bool = True, ignore: str = "", match: GradientMatch = "all"
+    attack: str,
+    problem: AttackProblem,
+    *,
+    labels_known: bool = True,
+    ignore: str = "",
+    match: GradientMatch = "all",
+    always_apart: bool = False,
 ) -> StepProblem:
     """Return the updates to explain, and the images of which labels there are; options as of :class:`GradientMatching`.
 
-    Parameters that are ignored still tell labels.
+    Parameters that are ignored still tell labels, and images apart; with ``always_apart`` also where labels say the loss.
 
     Raises:
         UserError: when the model, the batch facts, a private head or granted labels are missing, or labels are too many.
@@ -217,20 +244,19 @@ def read_problem(
         replace(_without_head(without(attack, step, ignore), knowledge.loss), sizes=tuple(batch_sizes(count, facts)))
         for step, count, facts in zip(steps, counts, own_facts, strict=True)
     ]
-    read: list[Read] = [None] * len(left)
+    read: list[ToldApart | None] = [None] * len(left)
     if labels_known and match == "all":
-        read = _readouts(model, left, steps, problem)
+        read = tell_apart(model, left, steps, found, problem, always=always_apart)
     if not labels_known and knowledge.loss.through == "logits":  # soft labels are found with the images
         misfit = misfit_of(replace(knowledge.loss, through="cross_entropy"), left, read)
     else:
         misfit = misfit_of(knowledge.loss, left, read)
     compared = tuple(
-        restricted(attack, step if one is None else one[0], match) for step, one in zip(left, read, strict=True)
+        restricted(attack, step if one is None else one.step, match) for step, one in zip(left, read, strict=True)
     )
-    derivatives = tuple(None if one is None else one[1] for one in read)
     labels = torch.full((len(targets), max(counts)), -1)
-    for row, own in zip(labels, found, strict=True):
-        row[: len(own)] = own
+    for row, own, one in zip(labels, found, read, strict=True):
+        row[: len(own)] = own if one is None else one.labels
     sources = torch.stack([torch.arange(max(counts)) % count for count in counts])
     most = max(own_facts, key=lambda facts: facts.steps)
     granted = [knowledge.statistics.get((target.round, target.client)) for target in targets]
@@ -242,50 +268,10 @@ def read_problem(
         counts,
         labels.to(device),
         sources.to(device),
-        derivatives,
+        tuple(read),
         misfit,
         statistics if len(statistics) == len(targets) else (),
     )
-
-
-Read = tuple[LocalStep, Tensor] | None
-"""A step whose loss is known by a layer's output alone, with the derivative there; None where it is not."""
-
-
-def _readouts(
-    model: nn.Module, compared: Sequence[LocalStep], whole: Sequence[LocalStep], problem: AttackProblem
-) -> list[Read]:
-    """Return, for each step whose loss labels do not tell, how it is known all the same.
-
-    Of one image the bias of the last layer before the loss says the derivative there; of several, the weight of the last
-    one does behind which a ReLU lets them be told apart (:mod:`fedpriv.attacks.gradients.separation`).
-    """
-    knowledge = problem.knowledge
-    through = knowledge.loss.through
-    if through == "cross_entropy":
-        return [None] * len(compared)
-    layers = readable_layers(model, knowledge.image_shape)
-    found: list[Read] = []
-    for step, sent, target in zip(compared, whole, problem.targets, strict=True):
-        names = sent_layers(layers, step.gradient.keys(), head=False)
-        if not names and through == "logits":  # the head's bias tells it too, but leaves more to be searched through
-            names = sent_layers(layers, step.gradient.keys(), head=True)
-        read = None
-        for name in reversed(names):
-            if read is None and len(step.sizes) == 1:
-                seen = observation_of(problem.observations, target)
-                key = ("derivatives", problem.seed, target.round, target.client, name, step.sizes[0], Same(seen))
-                there = problem.trained.get(key, partial(_derivatives, sent, name, step.sizes[0], key[1:4]))
-                gradient = {own: value for own, value in step.gradient.items() if own in layers[name]}
-                if there is not None:
-                    read = replace(step, gradient=gradient, readout=name), there.to(problem.device)
-        found.append(read)
-    return found
-
-
-def _derivatives(sent: LocalStep, name: str, count: int, seeds: tuple[int, int, int]) -> Tensor | None:
-    draw = generator(*seeds, "readout")
-    return linear_gradient(sent.gradient, sent.project, name).derivatives(count, draw)
 
 
 def _without_head(step: LocalStep, loss: PublicLoss) -> LocalStep:
@@ -294,7 +280,7 @@ def _without_head(step: LocalStep, loss: PublicLoss) -> LocalStep:
     return replace(step, gradient={own: value for own, value in step.gradient.items() if not own.startswith(HEAD)})
 
 
-def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[Read]) -> str:
+def misfit_of(loss: PublicLoss, steps: Sequence[LocalStep], read: Sequence[ToldApart | None]) -> str:
     """Return in words why the true images need not minimise what is compared; empty where they do.
 
     Of each step ``read`` says how its loss is known though labels do not tell it, or None.

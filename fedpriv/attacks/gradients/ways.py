@@ -28,6 +28,9 @@ _KINKED = (
 _VARIATION, _MOST_VARIATION = 0.12, 1.0
 """First weight of total variation, an image, and the most. The more images, the less the gradient tells of each."""
 
+_APART_VARIATION = 0.24
+"""The same where the images were told apart, however many there are: what is asked of each then holds it in place."""
+
 _NORMED_VARIATION = 2.0
 """The same behind batch norms, whatever the number of images: what they subtract of a batch its gradient does not tell."""
 
@@ -35,6 +38,13 @@ _NORMS = torch.nn.modules.batchnorm._BatchNorm
 
 _CURVED_FROM = 100
 """Evaluations from which L-BFGS gets anywhere. Of several images it finds noise that explains their gradient as well."""
+
+_SMALL, _CURVED_FROM_LARGE = 48 * 48, 1600
+"""Pixels up to which smooth networks are searched so. A larger image's gradient says too little of each pixel: the prior has
+to say the rest, which takes signs, and L-BFGS gets anywhere much later."""
+
+_LARGE = 2.0
+"""First weight of total variation beyond, whatever the number of images."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +76,18 @@ class NetworkKind:
     Attributes:
         kinked: as of :func:`has_kinks`.
         normed: whether it has batch norms.
+        large: whether images have more than 48 x 48 pixels.
     """
 
     kinked: bool
     normed: bool
+    large: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, image_shape: tuple[int, int, int]) -> NetworkKind:
         """Return the kind of a network that takes images of this shape."""
-        return cls(has_kinks(model, image_shape), any(isinstance(layer, _NORMS) for layer in model.modules()))
+        normed = any(isinstance(layer, _NORMS) for layer in model.modules())
+        return cls(has_kinks(model, image_shape), normed, image_shape[1] * image_shape[2] > _SMALL)
 
 
 def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
@@ -94,17 +107,20 @@ def has_kinks(model: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     return False
 
 
-def best_ways(network: NetworkKind, count: int, iterations: int) -> tuple[Way, ...]:
+def best_ways(network: NetworkKind, count: int, iterations: int, apart: bool = False) -> tuple[Way, ...]:
     """Return the ways that are worth a trial, the likeliest first.
 
     Args:
         network: whose gradients are matched.
         count: images of the target.
         iterations: evaluations of the gradient that the search may take.
+        apart: whether the images were told apart.
     """
     variation = _NORMED_VARIATION if network.normed else min(_VARIATION * count, _MOST_VARIATION)
+    if apart and network.kinked and not network.normed:
+        variation = _APART_VARIATION * count
     if network.kinked:
         return (Way(variation, True, 0.2),)
-    slow = Way(variation, False, 0.3)
-    alone = count == 1 and iterations >= _CURVED_FROM
+    slow = Way(_LARGE, True, 0.2) if network.large else Way(variation, False, 0.3)
+    alone = count == 1 and iterations >= (_CURVED_FROM_LARGE if network.large else _CURVED_FROM)
     return (Way(0.0, False, 0.0, curved=True), slow) if alone else (slow,)

@@ -118,13 +118,18 @@ class FittedInversion(Fitting, Attack):
         apart, places = self.distance(problem), torch.arange(len(problem.targets))
         return lambda images: apart(images[:, 0], places)
 
+    def schedule_at(self, image_shape: ImageShape) -> Schedule:
+        """Return the optimisation of a row of images of this shape."""
+        return self.schedule
+
     def vectors(self, problem: AttackProblem) -> Tensor | None:
         """Return the vectors ``(T, d)`` that images are fitted to, where these were observed."""
         return None
 
     def run(self, problem: AttackProblem) -> Reconstruction:
         """Fit an image to what was observed of each target."""
-        schedule, image_shape, apart = self.schedule, problem.knowledge.image_shape, self.distance(problem)
+        image_shape, apart = problem.knowledge.image_shape, self.distance(problem)
+        schedule = self.schedule_at(image_shape)
 
         def solve(rows: Sequence[Row], tick: Callable[[int], None]) -> Solved:
             prior = self.prior_of([row.generator(problem.seed) for row in rows], image_shape, problem.device)
@@ -199,8 +204,8 @@ def bytes_of_generator(shape: Hourglass, image_shape: ImageShape) -> int:
     return 4 * (weights + maps)
 
 
-_LONG = 300
-"""Steps of a search over pixels from which on it takes its full first step."""
+_LONG, _SMALL = 300, 32 * 32
+"""Steps of a search over pixels from which on, and pixels up to which, it takes its full first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +214,8 @@ class PixelInversion(VectorInversion):
 
     Attributes:
         learning_rate: Adam's first step size in a search of 300 steps or more, in proportion less in a shorter one, which
-            would end in the noise of steps too large for it; it falls to zero along half a cosine.
+            would end in the noise of steps too large for it, and in proportion less for images of more than 32 x 32 pixels;
+            it falls to zero along half a cosine.
         tolerance: relative feature distance plus penalties below which a row is finished, and converged.
         pixels: what holds pixels back.
     """
@@ -222,13 +228,19 @@ class PixelInversion(VectorInversion):
 
     name = "pixels"
     summary = "an image of the uploaded representation, over pixels with total variation"
-    version = 3
+    version = 4
 
     @property
     def schedule(self) -> Schedule:
         """Adam with a step size that falls to zero, until a row is near enough or stands still."""
         rate = self.learning_rate * min(1.0, self.iterations / _LONG)
         return replace(super().schedule, anneal=True, learning_rate=rate)
+
+    def schedule_at(self, image_shape: ImageShape) -> Schedule:
+        """The same in smaller steps for larger images, whose pixels a representation says less of, each."""
+        plain = self.schedule
+        _, height, width = image_shape
+        return replace(plain, learning_rate=plain.learning_rate * min(1.0, _SMALL / (height * width)))
 
     def prior_of(self, generators: Sequence[torch.Generator], image_shape: ImageShape, device: torch.device) -> Prior:
         """Return pixels that total variation holds back."""

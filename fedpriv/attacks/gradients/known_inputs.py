@@ -1,0 +1,66 @@
+"""Distances of candidates from what is known to have gone into a fully connected layer, an image each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpriv.attacks.gradients.layer_inputs import LayerInputs
+from fedpriv.attacks.optim.objectives import relative_feature_distance, squared_length
+
+Known = tuple[LayerInputs, Tensor]
+"""Images to a layer's inputs, and what went in ``(n, k)``, one row an image."""
+
+
+class KnownInputs:
+    """Distances of N rows' candidates; rows of which nothing is known have none.
+
+    Which rows are asked for is looked at only where it is another tensor than the last time, or was written to.
+    """
+
+    def __init__(self, known: Sequence[Known | None]) -> None:
+        self._known = known
+        self._asked: tuple[Tensor, int, list[_Share]] | None = None
+
+    def distance(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return the relative squared distance ``(R,)``, mean over each row's own images of ``(R, M, c, h, w)``."""
+        found = images.new_zeros(len(images))
+        for share in self._shares(rows, images.device):
+            inputs = share.view(images[share.places, : share.count].flatten(0, 1))
+            apart = relative_feature_distance(inputs, share.wanted, share.square).view(-1, share.count)
+            found = found.index_copy(0, share.places, apart.mean(1))
+        return found
+
+    def _shares(self, rows: Tensor, device: torch.device) -> list[_Share]:
+        if self._asked is None or self._asked[0] is not rows or self._asked[1] != rows._version:
+            self._asked = rows, rows._version, self._grouped(rows.tolist(), device)
+        return self._asked[2]
+
+    def _grouped(self, rows: list[int], device: torch.device) -> list[_Share]:
+        """Return the asked rows by their layer's weights and number of images."""
+        places: dict[tuple[int, int], list[int]] = {}
+        for place, row in enumerate(rows):
+            one = self._known[row]
+            if one is not None:
+                places.setdefault((id(one[0]), len(one[1])), []).append(place)
+        return [self._share([rows[place] for place in own], own, device) for own in places.values()]
+
+    def _share(self, rows: list[int], places: list[int], device: torch.device) -> _Share:
+        known = [one for one in (self._known[row] for row in rows) if one is not None]
+        wanted = torch.cat([inputs for _, inputs in known]).to(device)
+        view, first = known[0]
+        return _Share(view, len(first), wanted, squared_length(wanted), torch.tensor(places, device=device))
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Asked rows, at ``places``, of one layer and number of images, with what went in ``(R * n, k)`` and its squares."""
+
+    view: LayerInputs
+    count: int
+    wanted: Tensor
+    square: Tensor
+    places: Tensor

@@ -1,0 +1,197 @@
+"""Steps whose images are told apart at a fully connected layer, before anything is searched for.
+
+The gradient of such a layer says what each image put in and the loss's derivative there
+(:mod:`fedpriv.attacks.gradients.separation`), so the loss is known without what stands behind the layer, and every image is
+asked for its own share instead of all for a sum.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients.known_inputs import Known
+from fedpriv.attacks.gradients.layer_inputs import LayerInputs, readable_layers, sent_layers
+from fedpriv.attacks.gradients.linear_gradient import Parts, linear_gradient
+from fedpriv.attacks.gradients.local_step import LocalStep, equal_weights
+from fedpriv.attacks.read.target_features import observation_of
+from fedpriv.attacks.read.updates import Weights
+from fedpriv.attacks.trained import Same
+from fedpriv.util.seeds import generator
+
+AGREES = 0.05
+"""Cosine distance of a derivative from what a label would make of it, below which the label says it."""
+
+MOST_OF_THEM = 0.5
+"""Share of a step's images whose labels must say their derivatives."""
+
+_PROBES, _BELOW = 8, 0.02
+"""Random images that show whether a layer's inputs can be negative, and how far below zero rounding takes them."""
+
+
+@dataclass(frozen=True)
+class ToldApart:
+    """One target whose loss is known at the output of a layer.
+
+    Attributes:
+        step: with the layer as ``readout``, and the gradients of what it depends on.
+        derivatives: ``(n, m)`` of the loss at the layer's outputs, one row an image.
+        known: images to what goes into the layer, and what went in; None where it depends on the batch, or is not sure.
+        labels: ``(n,)`` in the order of the rows; -1 where nothing tells them.
+    """
+
+    step: LocalStep
+    derivatives: Tensor
+    known: Known | None
+    labels: Tensor
+
+    def in_order(self, images: Tensor) -> Tensor:
+        """Return images ``(n, c, h, w)`` in the order of the rows that they fit best."""
+        if self.known is None or len(images) == 1:
+            return images
+        view, wanted = self.known
+        with torch.no_grad():
+            apart = torch.cdist(wanted, view(images)).cpu()
+        return images[_assigned(apart).to(images.device)]
+
+
+def tell_apart(
+    model: nn.Module,
+    compared: Sequence[LocalStep],
+    whole: Sequence[LocalStep],
+    labels: Sequence[Tensor],
+    problem: AttackProblem,
+    *,
+    always: bool,
+) -> list[ToldApart | None]:
+    """Return, for each step whose images can be told apart, what is known of each; None for the others.
+
+    Args:
+        model: architecture.
+        compared: steps, of which candidates are asked for.
+        whole: the same steps with all that was sent, by which images are told apart.
+        labels: of each step's images, which are of none where they are unknown.
+        problem: targets of the steps; what is read off is kept there.
+        always: also where labels say the loss; else only where private parts teach the network.
+    """
+    loss = problem.knowledge.loss
+    by_labels = loss.through == "cross_entropy"
+    if (by_labels and not always) or all(len(step.sizes) != 1 for step in compared):
+        return [None] * len(compared)
+    reader = _Reader(model, problem, by_labels)
+    return [reader.read(place, *one) for place, one in enumerate(zip(compared, whole, labels, strict=True))]
+
+
+class _Reader:
+    def __init__(self, model: nn.Module, problem: AttackProblem, by_labels: bool) -> None:
+        self._model, self._problem, self._by_labels = model, problem, by_labels
+        self._layers = readable_layers(model, problem.knowledge.image_shape)
+        self._views: list[tuple[str, LocalStep, LayerInputs]] = []
+
+    def read(self, place: int, step: LocalStep, sent: LocalStep, labels: Tensor) -> ToldApart | None:
+        """Return what is known at the last layer that says anything."""
+        if len(step.sizes) != 1:
+            return None
+        names = sent_layers(self._layers, step.gradient.keys(), head=False)
+        through_logits = self._problem.knowledge.loss.through == "logits"
+        if not names and through_logits:  # the head's bias tells it too, but leaves more to be searched through
+            names = sent_layers(self._layers, step.gradient.keys(), head=True)
+        for name in reversed(names):
+            parts = self._parts(place, name, sent, step.sizes[0])
+            found = None if parts is None else self._checked(name, step, parts, labels)
+            if found is not None:
+                return found
+        return None
+
+    def _parts(self, place: int, name: str, sent: LocalStep, count: int) -> Parts | None:
+        problem, target = self._problem, self._problem.targets[place]
+        seen = observation_of(problem.observations, target)
+        seeds = problem.seed, seen.round, seen.client
+        taken = partial(_taken_apart, sent, name, count, seeds)
+        return problem.trained.get(("told apart", *seeds, name, count, Same(seen)), taken)
+
+    def _checked(self, name: str, step: LocalStep, parts: Parts, labels: Tensor) -> ToldApart | None:
+        """Return parts that nothing contradicts, in an order in which they have these labels.
+
+        Labels confirm them where they say the loss: most must be what their label makes of them, since a part that is a
+        mixture spoils no image but those that it mixes. Else each must show that it is none, and be possible.
+        """
+        problem, count = self._problem, len(parts.derivatives)
+        view, inputs = self._view(name, step), parts.inputs.to(problem.device)
+        derivatives, order, sure = parts.derivatives.to(problem.device), torch.arange(count), parts.explained
+        if self._by_labels:
+            outputs = functional.linear(inputs, step.weights[f"{name}.weight"], step.weights[f"{name}.bias"])
+            made = cross_entropy_slopes(self._model, step.weights | step.fixed, name, outputs, problem)
+            apart = 1 - functional.cosine_similarity(derivatives.unsqueeze(1), made, dim=2).cpu()
+            if problem.knowledge.card.labels == "inferred":
+                labels = apart.argmin(1)
+            else:
+                order = _assigned(apart[:, labels.cpu()].T)
+            confirmed = apart[order, labels.cpu()] < AGREES
+            if not sure or float(confirmed.float().mean()) < MOST_OF_THEM:
+                return None
+        else:
+            sure = sure and parts.attested and reachable(view, inputs, problem.knowledge.image_shape)
+            if not sure and count > 1:
+                return None
+        gradient = {own: value for own, value in step.gradient.items() if own in self._layers[name]}
+        there = order.to(problem.device)
+        known = (view, inputs[there]) if sure and view.alone else None
+        return ToldApart(replace(step, gradient=gradient, readout=name), derivatives[there], known, labels)
+
+    def _view(self, name: str, step: LocalStep) -> LayerInputs:
+        """Return the map to a layer's inputs, the same object where weights are equal."""
+        for own, other, view in self._views:
+            if own == name and equal_weights(other.weights, step.weights):
+                return view
+        problem = self._problem
+        view = LayerInputs(self._model, step.weights, name, problem.knowledge.image_shape, problem.device)
+        self._views.append((name, step, view))
+        return view
+
+
+def _taken_apart(sent: LocalStep, name: str, count: int, seeds: tuple[int, int, int]) -> Parts | None:
+    return linear_gradient(sent.gradient, sent.project, name).taken_apart(count, generator(*seeds, "readout"))
+
+
+def _assigned(costs: Tensor) -> Tensor:
+    """Return the column ``(n,)`` of each row of costs ``(n, n)``, each used once, whose sum is least."""
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # takes a while to import
+
+    return torch.as_tensor(linear_sum_assignment(costs.numpy())[1])
+
+
+def reachable(view: LayerInputs, inputs: Tensor, image_shape: tuple[int, int, int]) -> bool:
+    """False where inputs are negative though those of random images never are: behind a ReLU a wrong part shows itself."""
+    draw = torch.Generator().manual_seed(0)
+    probes = torch.rand(_PROBES, *image_shape, generator=draw)
+    with torch.no_grad():
+        least = float(view(probes.to(inputs.device)).min())
+    return least < 0 or float(inputs.min()) >= -_BELOW * float(inputs.abs().max())
+
+
+def cross_entropy_slopes(
+    model: nn.Module, weights: Weights, layer: str, outputs: Tensor, problem: AttackProblem
+) -> Tensor:
+    """Return the derivative of every label's cross-entropy at a layer's outputs: ``(n, m)`` to ``(n, C, m)``.
+
+    In evaluation mode; what stands behind the layer takes its outputs alone, whatever the images were.
+    """
+    knowledge, point = problem.knowledge, outputs.detach().requires_grad_()
+    # The layer's own outputs are put aside, so any images of this number do.
+    network = copy.deepcopy(model).to(point.device).eval()
+    network.get_submodule(layer).register_forward_hook(lambda *_: point.clone())  # what follows may overwrite it
+    logits: Tensor = functional_call(network, weights, (torch.zeros(len(point), *knowledge.image_shape).to(point),))
+    if not logits.requires_grad:  # the network ends at the layer
+        return point.new_zeros(len(point), knowledge.n_classes, point.shape[1])
+    told = -functional.log_softmax(logits, 1)
+    each = [torch.autograd.grad(told[:, own].sum(), point, retain_graph=True)[0] for own in range(told.shape[1])]
+    return torch.stack(each, 1)
