@@ -68,7 +68,7 @@ class LinearGradient:
         return float(left_over.norm() / self.rows.norm().clamp(min=1e-300))
 
     def taken_apart(self, count: int, draw: torch.Generator) -> Parts | None:
-        """Return what each image of one step had part in; None where there are not as many parts as images.
+        """Return the parts of one step, an image each; None where there are not as many parts as images.
 
         The mean loss's share of each image is what it put into the bias's gradient, so derivatives are n times that.
 

@@ -19,7 +19,7 @@ ALIKE = 3
 
 
 class Beside(Protocol):
-    """What candidates are asked for beside their update."""
+    """A demand on candidates beside their update."""
 
     def distance(self, images: Tensor, rows: Tensor) -> Tensor:
         """Return the distances ``(R,)`` of some rows' images ``(R, M, c, h, w)``."""

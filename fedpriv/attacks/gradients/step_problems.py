@@ -247,10 +247,8 @@ def read_problem(
     read: list[ToldApart | None] = [None] * len(left)
     if labels_known and match == "all":
         read = tell_apart(model, left, steps, found, problem, always=always_apart)
-    if not labels_known and knowledge.loss.through == "logits":  # soft labels are found with the images
-        misfit = misfit_of(replace(knowledge.loss, through="cross_entropy"), left, read)
-    else:
-        misfit = misfit_of(knowledge.loss, left, read)
+    found_too = not labels_known and knowledge.loss.through == "logits"  # soft labels are found with the images
+    loss = replace(knowledge.loss, through="cross_entropy") if found_too else knowledge.loss
     compared = tuple(
         restricted(attack, step if one is None else one.step, match) for step, one in zip(left, read, strict=True)
     )
@@ -269,7 +267,7 @@ def read_problem(
         labels.to(device),
         sources.to(device),
         tuple(read),
-        misfit,
+        misfit_of(loss, left, read),
         statistics if len(statistics) == len(targets) else (),
     )
 

@@ -97,7 +97,7 @@ class _Reader:
         self._views: list[tuple[str, LocalStep, LayerInputs]] = []
 
     def read(self, place: int, step: LocalStep, sent: LocalStep, labels: Tensor) -> ToldApart | None:
-        """Return what is known at the last layer that says anything."""
+        """Return one step's images as the last layer that says anything tells them apart."""
         if len(step.sizes) != 1:
             return None
         names = sent_layers(self._layers, step.gradient.keys(), head=False)
