@@ -11,7 +11,7 @@ from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.separation import separate
 from fedpriv.attacks.gradients.sparse_directions import Span, eliminated
 from fedpriv.attacks.gradients.step_problems import read_problem
-from fedpriv.attacks.gradients.told_apart import reachable
+from fedpriv.attacks.gradients.told_apart import cross_entropy_slopes, reachable
 from fedpriv.attacks.gradients.ways import NetworkKind, best_ways
 from fedpriv.attacks.invert.inversion import PixelInversion
 from fedpriv.attacks.observation import BatchFacts, Knowledge, KnowledgeCard, Observation
@@ -139,6 +139,32 @@ def test_inputs_behind_a_relu_are_not_negative():
     view, inputs = told(step()[1]).known
     assert reachable(view, inputs, SHAPE)
     assert not reachable(view, inputs - inputs.max(), SHAPE)
+
+
+class _Beside(torch.nn.Module):
+    """A network with a fully connected layer that its logits do not come from."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.side = torch.nn.Linear(64, 30), torch.nn.Linear(64, 30)
+        self.head = torch.nn.Linear(30, 10)
+
+    def forward(self, images):
+        self.side(images.flatten(1)).relu()
+        return self.head(self.body(images.flatten(1)).relu())
+
+
+def test_slopes_are_those_of_the_cross_entropy_and_none_beside_the_network():
+    model, (images, problem) = _Beside(), step()
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    outputs = model.body(images.flatten(1)).detach().requires_grad_()
+    found = cross_entropy_slopes(model, weights, "body", outputs, problem)
+    loss = functional.cross_entropy(model.head(outputs.relu()), LABELS, reduction="sum")
+    (wanted,) = torch.autograd.grad(loss, outputs)
+    torch.testing.assert_close(found[torch.arange(COUNT), LABELS], wanted)
+    beside = cross_entropy_slopes(model, weights, "side", outputs, problem)
+    assert beside.shape == (COUNT, 10, 30)
+    assert not beside.any()
 
 
 def test_larger_images_are_searched_with_smaller_steps_and_more_prior():

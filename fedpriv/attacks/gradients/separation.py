@@ -32,7 +32,7 @@ class Separation:
     """Columns of D that were taken apart.
 
     Attributes:
-        errors: ``(m, r)`` float64, r <= n: one column for each image that was told apart, the best attested first.
+        errors: ``(m, r)`` float64, r <= n: one column for each image that was told apart, those attested first.
         zeros: ``(r,)`` number of outputs at which each column vanishes.
         attested: how many columns, the first, show too many zeros to be anything but an image's.
     """
@@ -50,7 +50,7 @@ def separate(weight: Tensor, bias: Tensor, count: int, generator: torch.Generato
         bias: ``(m,)`` gradient db.
         count: n.
         generator: draws the sets of outputs; on the CPU.
-        draws: how many sets, after the descents.
+        draws: how many sets, between walks.
     """
     weight, bias = weight.double().cpu(), bias.double().cpu()
     if count == 1:

@@ -37,10 +37,10 @@ _ZERO, _COARSE = 1e-5, 2e-3
 _NOISE = 10.0
 """Standard deviations of the noise within which an entry is zero."""
 
-_CHUNK = 4096
-_SAME = 1 - 1e-8
+_CHUNK, _SAME = 4096, 1 - 1e-8
+"""Sets that are guessed from at a time; cosine of candidates from which on they are one."""
 _MANY = 4
-"""Candidates of a round that are kept, in shares of the rank."""
+"""Candidates of a round that are kept, for each of the span's dimensions."""
 _CONTAINED = 0.9
 """A direction is a mixture when so large a share of its zeros are another one's too."""
 _AS_OFTEN = 0.5
@@ -49,6 +49,8 @@ SURPLUS = 5
 """Zeros beyond those that any direction can have that attest one."""
 
 _APART = 1e-2
+"""Length of a unit direction's part beside others from which on it is one of its own."""
+
 _RATIO, _SWEEPS, _GAIN = 3e-4, 6, 3
 """Of elimination: width of ratios that are one, in shares of it; sweeps at most; zeros that a step must gain."""
 
@@ -68,6 +70,8 @@ class Span:
     def __init__(self, columns: Tensor, noise: float) -> None:
         self.columns, self.noise = columns, noise
         self.rank = columns.shape[1]
+        self._even = torch.linalg.svd(functional.normalize(columns), full_matrices=False)
+        self._plain = torch.linalg.svd(columns, full_matrices=False)
 
     def vanishing(self, directions: Tensor) -> Tensor:
         """Return at which outputs ``(u, r)`` the column of each direction ``(r, rank)`` is zero."""
@@ -82,8 +86,7 @@ class Span:
         all are alike long. Each step minimises the squares over the sizes that the entries had before (iteratively
         reweighted least squares). Starts have no part along the directions ``aside`` ``(a, rank)``.
         """
-        rows = functional.normalize(self.columns)
-        basis, values, onto = torch.linalg.svd(rows, full_matrices=False)
+        basis, values, onto = self._even
         if len(aside):
             known = torch.linalg.qr(functional.normalize((aside @ onto.T) * values).T)[0]
             starts = starts - (starts @ known) @ known.T
@@ -94,12 +97,12 @@ class Span:
 
     def rows(self, picked: Tensor) -> Tensor:
         """Return single outputs' rows as starts."""
-        basis: Tensor = torch.linalg.svd(functional.normalize(self.columns), full_matrices=False)[0]
+        basis: Tensor = self._even[0]
         return basis[picked]
 
     def fitted(self, directions: Tensor) -> Tensor:
         """Return directions ``(s, rank)`` fitted to the entries that vanish along them, ever more exactly."""
-        basis, values, onto = torch.linalg.svd(self.columns, full_matrices=False)
+        basis, values, onto = self._plain
         found, smooth = functional.normalize((directions @ onto.T) * values), _FIRST
         # In these coordinates a unit direction is longer than one by as much as a column is short.
         noise = self.noise / values.min()

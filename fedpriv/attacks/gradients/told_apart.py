@@ -190,7 +190,7 @@ def cross_entropy_slopes(
     network = copy.deepcopy(model).to(point.device).eval()
     network.get_submodule(layer).register_forward_hook(lambda *_: point.clone())  # what follows may overwrite it
     logits: Tensor = functional_call(network, weights, (torch.zeros(len(point), *knowledge.image_shape).to(point),))
-    if not logits.requires_grad:  # the network ends at the layer
+    if not logits.requires_grad:  # the layer stands beside what leads to them
         return point.new_zeros(len(point), knowledge.n_classes, point.shape[1])
     told = -functional.log_softmax(logits, 1)
     each = [torch.autograd.grad(told[:, own].sum(), point, retain_graph=True)[0] for own in range(told.shape[1])]
