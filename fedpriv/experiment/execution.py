@@ -261,7 +261,9 @@ def _about(ground: AttackContext, plan: AttackPlan, job: Job, command: str) -> A
 
     summary = ground.run.summary
     evidence = ground.evidence_for(job)
-    asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+    asked = AttackProblem(
+        evidence.observations, evidence.knowledge, evidence.targets, plan.seed, trained=ground.trained
+    )
     card, moment = evidence.knowledge.card, (job.stage, job.round)
     return About(
         **dict(described((ground.run, ground.federation), plan, job.name, job.attack, card, moment, command=command)),

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from fedpriv.attacks.contract import AttackProblem
+from fedpriv.attacks.gradients import told_apart
 from fedpriv.attacks.gradients.inverting_gradients import InvertingGradients
 from fedpriv.attacks.gradients.separation import separate
 from fedpriv.attacks.gradients.sparse_directions import Span, eliminated
@@ -174,3 +175,19 @@ def test_larger_images_are_searched_with_smaller_steps_and_more_prior():
     large = NetworkKind(kinked=False, normed=False, large=True)
     assert [way.signed for way in best_ways(large, 1, 400)] == [True]
     assert best_ways(large, 1, 1600)[0].curved
+
+
+def test_an_update_is_taken_apart_once_whoever_is_said_to_have_sent_it(monkeypatch):
+    begun, genuine = [], told_apart._taken_apart
+    monkeypatch.setattr(told_apart, "_taken_apart", lambda *given: begun.append(given[1:]) or genuine(*given))
+    problem = step()[1]
+    (seen,) = problem.observations
+    first = told(problem)
+    of_another = replace(
+        problem, observations=(replace(seen, client=2),), targets=(replace(problem.targets[0], client=2),)
+    )
+    of_another = replace(of_another, knowledge=replace(problem.knowledge, labels={(2, 0): LABELS}))
+    torch.testing.assert_close(told(of_another).derivatives, first.derivatives)
+    assert len(begun) == 1
+    told(replace(problem, seed=1))
+    assert len(begun) == 2

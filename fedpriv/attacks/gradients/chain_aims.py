@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpriv.attacks.gradients.chain import Convolution, FullyConnected, Layer
 from fedpriv.attacks.gradients.row_convolution import convolved_by_row, pulled_by_row, weights_by_row
 from fedpriv.attacks.gradients.row_gradients import FormedGradient, cosine_distance, squared_distance
+from fedpriv.attacks.gradients.wanted_matrices import WantedMatrix, wanted_matrix
 from fedpriv.attacks.read.sent_entries import SentEntries
 from fedpriv.attacks.read.updates import Tangent, Weights
 
@@ -114,7 +115,7 @@ class _Comparable:
 class _Rest:
     """``T - c K`` of a linear layer with comparable part K, never formed, with c ``(R, 1, 1)``; ``met`` is ``a T'``."""
 
-    wanted: Tensor
+    wanted: WantedMatrix
     share: Tensor
     met: Tensor
     part: _Comparable
@@ -126,7 +127,7 @@ class _Rest:
 
     def transposed(self, of: Factors) -> Tensor:
         alike = torch.bmm(of.delta, self.part.delta.mT)
-        found = torch.bmm(of.delta, self.wanted)
+        found = self.wanted.transposed(of.delta)
         return torch.addcmul(found, torch.bmm(alike, self.part.inputs), self.share, value=-1).flatten(0, 1)
 
 
@@ -188,6 +189,7 @@ class Aim:
         self._small = [name for name in wanted if name not in linear]
         self._together = torch.cat([wanted[name].flatten(1) for name in self._small], 1) if self._small else None
         self._inverse_norms = norms.clamp_min(_TINY).reciprocal()
+        self._matrices: dict[tuple[str, int], WantedMatrix] = {}
 
     def compare(self, factors: Sequence[Factors]) -> tuple[Tensor, Direction]:
         """Return the distances ``(R,)`` and the direction in which they grow."""
@@ -254,10 +256,11 @@ class Aim:
             small = self._flat(formed)
             inner.append(_inner(small, self._together))
             squares.append(_inner(small, small))
-        met, products, kept = {}, {}, {}
+        met, products, kept, matrices = {}, {}, {}, {}
         for one in self._linear(factors):
             name = one.layer.weight
-            met[name] = torch.bmm(one.inputs, self._wanted[name].mT)
+            matrices[name] = self._matrix(one)
+            met[name] = matrices[name].times(one.inputs)
             inner.append(_inner(one.delta.flatten(1), met[name].flatten(1)))
             part = kept[name] = self._comparable(one)
             if part.narrow:
@@ -275,13 +278,20 @@ class Aim:
             rest = self._split(torch.addcmul(self._together, small, share.unsqueeze(1), value=-1), formed)
         big: dict[str, Tensor | _Rest] = {}
         for name, own in met.items():
-            wanted, times = self._wanted[name], share.view(-1, 1, 1)
+            times = share.view(-1, 1, 1)
             big[name] = (
-                torch.addcmul(wanted, products[name], times, value=-1)
+                torch.addcmul(self._wanted[name], products[name], times, value=-1)
                 if name in products
-                else _Rest(wanted, times, own, kept[name])
+                else _Rest(matrices[name], times, own, kept[name])
             )
         return 1 - along * inverse, _direction(factors, rest, big, -inverse)
+
+    def _matrix(self, of: Factors) -> WantedMatrix:
+        """Return what is wanted of a linear layer, by factors where it has little more than images."""
+        key = of.layer.weight, of.inputs.shape[1]
+        if key not in self._matrices:
+            self._matrices[key] = wanted_matrix(self._wanted[of.layer.weight], of.inputs.shape[1])
+        return self._matrices[key]
 
     def _linear(self, factors: Sequence[Factors]) -> list[Factors]:
         return [one for one in factors if one.layer.weight in self._wanted and one.layer.weight not in self._small]

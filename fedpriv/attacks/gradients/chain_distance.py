@@ -24,6 +24,19 @@ from fedpriv.attacks.gradients.row_gradients import prepared
 from fedpriv.attacks.read.updates import Weights
 
 
+@dataclass(frozen=True)
+class InputsAim:
+    """What R rows' n images are known to have put into the layer that is the readout, whose distance is added.
+
+    Attributes:
+        inputs: ``(R, n, k)``.
+        shares: ``(R, n)`` weights of each image's squared distance.
+    """
+
+    inputs: Tensor
+    shares: Tensor
+
+
 class ChainGradients:
     """The client's loss of a chain, as a function of images.
 
@@ -55,11 +68,20 @@ class ChainGradients:
             found = _Pass(self._chain, weights, 2).forward(images)
         return found is not None and found.shape == expected.shape and torch.allclose(found, expected, 1e-4, 1e-5)
 
-    def distance(self, weights: Weights, images: Tensor, labels: Tensor, readout: str, aim: Aim) -> Tensor:
+    def distance(
+        self,
+        weights: Weights,
+        images: Tensor,
+        labels: Tensor,
+        readout: str,
+        aim: Aim,
+        beside: InputsAim | None = None,
+    ) -> Tensor:
         """Return the distances ``(R,)``, differentiable once in images ``(R, n, c, h, w)`` and labels ``(R, n, C)``.
 
         All rows have the same weights, but for linear layers whose weights ``(R, O, I)`` and biases ``(R, O)`` have a
-        leading axis. Labels and readout are as of :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`.
+        leading axis. Labels and readout are as of :meth:`fedpriv.attacks.gradients.local_step.StepModel.gradient`. What goes
+        into the readout is there already, so asking for it besides costs next to nothing.
         """
         assert self._chain is not None
         chain = self._chain
@@ -67,7 +89,7 @@ class ChainGradients:
             place = next(place for place, link in enumerate(chain) if isinstance(link, Layer) and link.name == readout)
             chain = chain[: place + 1]
         differentiate = torch.is_grad_enabled() and (images.requires_grad or labels.requires_grad)
-        found: Tensor = _Distance.apply(images, labels, chain, weights, readout, aim, differentiate)
+        found: Tensor = _Distance.apply(images, labels, chain, weights, readout, (aim, beside), differentiate)
         return found
 
 
@@ -82,10 +104,11 @@ class _Distance(torch.autograd.Function):
         chain: Chain,
         weights: Weights,
         readout: str,
-        aim: Aim,
+        aims: tuple[Aim, InputsAim | None],
         differentiate: bool,
     ) -> Tensor:
         """Return the distances; see :meth:`ChainGradients.distance`."""
+        aim, beside = aims
         rows, count = images.shape[:2]
         one = _Pass(chain, weights, rows)
         output = one.forward(images.flatten(0, 1))
@@ -98,15 +121,23 @@ class _Distance(torch.autograd.Function):
         weighted = None if shares is None else own.sum(1, keepdim=True) * shares
         one.backward(own if weighted is None else weighted - own)
         value, direction = aim.compare(one.factors)
+        grown = None
+        if beside is not None:
+            apart = one.factors[-1].inputs - beside.inputs
+            grown = apart * beside.shares.unsqueeze(2)
+            value = value + torch.linalg.vecdot(grown.flatten(1), apart.flatten(1))
         if not differentiate:
             return value
+        if grown is not None:
+            scale = direction.scale
+            grown.mul_(2 / scale.view(-1, 1, 1) if isinstance(scale, Tensor) else 2 / scale)
         moved = one.push(direction)
         moved = torch.zeros_like(output) if moved is None else moved
         change = None
         if shares is not None and weighted is not None:
             moved = moved - (shares * moved).sum(1, keepdim=True)
             change = weighted * moved
-        ctx.by_images, ctx.scale = one.push_back(change, direction).view_as(images), direction.scale
+        ctx.by_images, ctx.scale = one.push_back(change, direction, grown).view_as(images), direction.scale
         ctx.by_labels = None
         if labels.requires_grad:
             by_labels = moved / (count if readout else -count)
@@ -247,8 +278,11 @@ class _Pass:
             tangent = None if own is None else _as_maps(own.contiguous(), link, kept)
         return tangent
 
-    def push_back(self, change: Tensor | None, direction: Direction) -> Tensor:
-        """Return the change of the loss's derivative at the images, where that at the output changes by ``change``."""
+    def push_back(self, change: Tensor | None, direction: Direction, grown: Tensor | None = None) -> Tensor:
+        """Return the change of the loss's derivative at the images, where that at the output changes by ``change``.
+
+        ``grown`` ``(R, n, k)`` is added to the change at what went into the last layer.
+        """
         number = len(self.factors)
         moved = change
         for place in reversed(range(len(self.chain))):
@@ -262,6 +296,9 @@ class _Pass:
                 continue
             number -= 1
             besides = direction.transposed(number)
+            if grown is not None:
+                besides = grown.flatten(0, 1) if besides is None else besides + grown.flatten(0, 1)
+                grown = None
             if moved is not None:
                 moved = self._pulled(link, moved, kept, besides)
             elif besides is not None:

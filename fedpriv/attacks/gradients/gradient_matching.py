@@ -20,7 +20,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from fedpriv.attacks.gradients.chain_aims import Aim, Kind
-from fedpriv.attacks.gradients.chain_distance import ChainGradients
+from fedpriv.attacks.gradients.chain_distance import ChainGradients, InputsAim
 from fedpriv.attacks.gradients.local_step import LocalStep, StepModel, equal_weights, same_weights, stacked
 from fedpriv.attacks.gradients.row_gradients import (
     FormedGradient,
@@ -30,6 +30,7 @@ from fedpriv.attacks.gradients.row_gradients import (
     squared_distance,
 )
 from fedpriv.attacks.observation import BatchFacts
+from fedpriv.attacks.optim.objectives import squared_length
 from fedpriv.attacks.read.sent_entries import SentEntries
 from fedpriv.attacks.read.updates import Tangent, Weights, stacked_projection
 
@@ -66,12 +67,13 @@ class _Group:
     Attributes:
         rows: ``(R,)`` int64 on the CPU, their numbers among all rows.
         weights: broadcast parameters by name, without leading axis.
-        fixed: parameters that the loss takes but the client did not send; where they are rows' own, each ``(R, ...)``.
-        own_fixed: whether they are.
+        fixed: parameters that the loss takes but the client did not send; each ``(R, ...)`` where ``own_fixed``.
         wanted: observed gradients by name, each ``(R, ...)``.
         norms: ``(R,)`` their norms.
         sizes: images of each batch, in order.
         readout: layer in whose output the loss is linear, or nothing.
+        own_fixed: whether every row has its own.
+        known: what went into the readout, whose distance is added; or None.
     """
 
     rows: Tensor
@@ -82,6 +84,7 @@ class _Group:
     sizes: tuple[int, ...]
     readout: str
     own_fixed: bool = False
+    known: InputsAim | None = None
 
     @property
     def count(self) -> int:
@@ -124,8 +127,23 @@ class Matcher:
         size = sum(parameter.numel() for parameter in model.parameters())
         self._looped = device.type == "cpu" and size >= _LOOPED
 
-    def against(self, steps: Sequence[LocalStep], counts: Sequence[int]) -> Matching:
-        """Return the comparison with N steps, one a row, whose rounds had these numbers of images."""
+    @property
+    def takes_inputs(self) -> bool:
+        """Whether what went into a step's readout can be asked for together with its update."""
+        return self._chain.supported
+
+    def against(
+        self, steps: Sequence[LocalStep], counts: Sequence[int], known: Sequence[tuple[Tensor, float] | None] = ()
+    ) -> Matching:
+        """Return the comparison with N steps, one a row, whose rounds had these numbers of images.
+
+        Args:
+            steps: N.
+            counts: N.
+            known: for each step what its images put into the readout ``(n, k)``, with the weight that the relative squared
+                distance from it has, mean over images, in what :class:`Matching` returns; or None. Nothing for nothing; else
+                :attr:`takes_inputs` must be true.
+        """
         kinds = [
             (step.sizes or tuple(batch_sizes(count, self.facts)), step.readout)
             for step, count in zip(steps, counts, strict=True)
@@ -136,18 +154,23 @@ class Matcher:
         for alike in same_weights(steps, fixed=unrolled or not self._chain.supported):
             for kind in dict.fromkeys(kinds[row] for row in alike):
                 rows = [row for row in alike if kinds[row] == kind]
-                groups.append(_group(rows, [steps[row] for row in rows], *kind))
+                group = _group(rows, [steps[row] for row in rows], *kind)
+                groups.append(replace(group, known=_inputs_aim([known[row] for row in rows])) if known else group)
         return Matching(self, groups, [step.project for step in steps])
 
-    def distance(self, share: _Share, images: Tensor, labels: Tensor, kind: Kind) -> Tensor:
-        """Return the distances ``(R,)`` of what rows' images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to."""
+    def distance(self, share: _Share, images: Tensor, labels: Tensor, kind: Kind, *, beside: bool) -> Tensor:
+        """Return the distances ``(R,)`` of what rows' images ``(R, n, c, h, w)`` with labels ``(R, n, C)`` lead to.
+
+        With ``beside`` those of what is known to have gone into the readout are added.
+        """
         group = share.group
         if self._unrolled(group) or not self._chain.supported:
             layers = self._gradients(group, images, labels, share.projection)
             return (cosine_distance if kind == "cosine" else squared_distance)(layers, group.wanted, group.norms)
         if kind not in share.aims:
             share.aims[kind] = Aim(kind, group.wanted, group.norms, share.projection, self._chain.linear)
-        return self._chain.distance(group.everything, images, labels, group.readout, share.aims[kind])
+        known = group.known if beside else None
+        return self._chain.distance(group.everything, images, labels, group.readout, share.aims[kind], known)
 
     def _gradients(
         self, group: _Group, images: Tensor, labels: Tensor, projection: Tangent | SentEntries | None
@@ -220,20 +243,29 @@ class Matching:
 
         A row's images beyond its own count, in ``(R, M, c, h, w)`` with probabilities ``(R, M, C)``, have no part.
         """
-        return self._over_groups(images, labels, rows, "cosine")
+        return self._over_groups(images, labels, rows, "cosine", beside=True)
+
+    def of_updates(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        """Return the cosine distance alone, without what else is known of candidates."""
+        return self._over_groups(images, labels, rows, "cosine", beside=False)
 
     def squared(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return the squared L2 distance ``(R,)`` over all parameters (DLG, Zhu et al. 2019, equation 4)."""
-        return self._over_groups(images, labels, rows, "squared")
+        return self._over_groups(images, labels, rows, "squared", beside=True)
 
-    def _over_groups(self, images: Tensor, labels: Tensor, rows: Tensor, kind: Kind) -> Tensor:
+    @property
+    def asks_for_inputs(self) -> bool:
+        """Whether anything is asked of candidates beside their update."""
+        return any(group.known is not None for group in self._groups)
+
+    def _over_groups(self, images: Tensor, labels: Tensor, rows: Tensor, kind: Kind, *, beside: bool) -> Tensor:
         found = None
         for share in self._shares(rows):
             count = share.group.count
             if share.asked is None:
-                return self._matcher.distance(share, images[:, :count], labels[:, :count], kind)
+                return self._matcher.distance(share, images[:, :count], labels[:, :count], kind, beside=beside)
             own = images[share.asked][:, :count], labels[share.asked][:, :count]
-            value = self._matcher.distance(share, *own, kind)
+            value = self._matcher.distance(share, *own, kind, beside=beside)
             found = images.new_zeros(len(rows)) if found is None else found
             found = found.index_copy(0, share.asked, value)
         return images.new_zeros(len(rows)) if found is None else found
@@ -260,7 +292,9 @@ class Matching:
             there = member.to(device)
             wanted = {name: value[there] for name, value in group.wanted.items()}
             fixed = {name: value[there] for name, value in group.fixed.items()} if group.own_fixed else group.fixed
-            group = replace(group, rows=group.rows[member], wanted=wanted, norms=group.norms[there], fixed=fixed)
+            known = group.known and InputsAim(group.known.inputs[there], group.known.shares[there])
+            own = group.rows[member], group.norms[there]
+            group = replace(group, rows=own[0], norms=own[1], wanted=wanted, fixed=fixed, known=known)
         return [_Share(None if len(asked) == len(rows) else asked.to(device), group, projection)]
 
 
@@ -270,6 +304,17 @@ def _group(rows: Sequence[int], steps: Sequence[LocalStep], sizes: tuple[int, ..
     fixed = {name: torch.stack([step.fixed[name] for step in steps]) for name in first.fixed} if own else first.fixed
     norms = sum_of_squares(wanted).sqrt()
     return _Group(torch.tensor(rows), first.weights, fixed, wanted, norms, sizes, readout, own)
+
+
+def _inputs_aim(known: Sequence[tuple[Tensor, float] | None]) -> InputsAim | None:
+    """Return what R rows are asked for; rows of which nothing is known ask with no weight."""
+    there = next((one[0] for one in known if one is not None), None)
+    if there is None:
+        return None
+    wanted = torch.stack([torch.zeros_like(there) if one is None else one[0] for one in known])
+    weights = there.new_tensor([0.0 if one is None else one[1] / len(there) for one in known])
+    squares = squared_length(wanted.flatten(0, 1)).view(wanted.shape[:2])
+    return InputsAim(wanted, weights.unsqueeze(1) / squares)
 
 
 def sum_of_squares(gradients: Mapping[str, Tensor]) -> Tensor:

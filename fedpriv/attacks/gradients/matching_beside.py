@@ -35,7 +35,7 @@ class MatchingBeside(Matching):
 
     def of_updates(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return the cosine distance alone."""
-        return self._matching.cosine(images, labels, rows)
+        return self._matching.of_updates(images, labels, rows)
 
     def cosine(self, images: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Return the cosine distance plus the weighted others."""
@@ -64,15 +64,18 @@ def matching_of(
         inputs_weight: of what went into the layer at which images were told apart; 0 leaves it out.
     """
     steps, counts, labels = problem.of(rows)
-    matching, device = matcher.against(steps, counts), labels.device
+    device = labels.device
+    known = [one.known if one is not None else None for one in (problem.apart[row.position] for row in rows)]
+    shares = [inputs_weight * min(1.0, count / ALIKE) for count in counts]
+    asks = bool(inputs_weight) and any(one is not None for one in known)
+    inside = [None if one is None else (one[1].to(device), share) for one, share in zip(known, shares, strict=True)]
+    matching = matcher.against(steps, counts, inside if asks and matcher.takes_inputs else ())
     terms: list[tuple[Tensor, Beside]] = []
     if statistics_weight and problem.statistics:
         wanted = [problem.statistics[row.position] for row in rows]
         each = torch.full((len(rows),), statistics_weight, device=device)
         terms.append((each, BatchStatistics(problem.model, steps, counts, wanted, device)))
-    known = [one.known if one is not None else None for one in (problem.apart[row.position] for row in rows)]
-    if inputs_weight and any(one is not None for one in known):
-        shares = [inputs_weight * min(1.0, count / ALIKE) for count in counts]
+    if asks and not matcher.takes_inputs:
         terms.append((torch.tensor(shares, device=device), KnownInputs(known)))
     return MatchingBeside(matching, terms) if terms else matching
 
@@ -82,6 +85,6 @@ def explained(matching: Matching, images: Tensor, labels: Tensor, found: Tensor)
 
     ``found`` ``(N,)`` is what ``matching`` gave for these images and labels.
     """
-    if not isinstance(matching, MatchingBeside):
+    if not isinstance(matching, MatchingBeside) and not matching.asks_for_inputs:
         return found
     return matching.of_updates(images, labels, torch.arange(len(images), device=images.device)).detach()

@@ -25,7 +25,7 @@ from torch.nn import functional
 MOST = 32
 """Images of a batch that is taken apart: beyond, small eigenvalue problems are no longer small."""
 
-_ROUNDS, _STARTS, _WALKED, _ASIDE = 8, 256, 20, 0.4
+_ROUNDS, _STARTS, _WALKED, _ASIDE = 16, 256, 20, 0.4
 """Walks: rounds at most, starts of each, steps of each; every second begins aside of so large a share of all directions."""
 
 _FIRST, _LAST, _SHRINK = 1e-4, 1e-6, 0.5
@@ -36,6 +36,9 @@ _ZERO, _COARSE = 1e-5, 2e-3
 
 _NOISE = 10.0
 """Standard deviations of the noise within which an entry is zero."""
+
+_SOLVES, _JITTER = 2, 1e-15
+"""Steps of inverse iteration under the same weights; what is added to a diagonal, in shares of its sum."""
 
 _CHUNK, _SAME = 4096, 1 - 1e-8
 """Sets that are guessed from at a time; cosine of candidates from which on they are one."""
@@ -64,14 +67,70 @@ class Directions:
     attested: int
 
 
+@dataclass(frozen=True)
+class _Coordinates:
+    """Coordinates in which all directions' columns are alike long: columns are ``basis diag(values) onto``.
+
+    Attributes:
+        basis: ``(u, r)``, orthonormal.
+        values: ``(r,)``.
+        onto: ``(r, r)``.
+        products: ``(u, r r)`` of each two entries of a row of the basis.
+    """
+
+    basis: Tensor
+    values: Tensor
+    onto: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, columns: Tensor) -> _Coordinates:
+        basis, values, onto = torch.linalg.svd(columns, full_matrices=False)
+        return cls(basis, values, onto, (basis.unsqueeze(2) * basis.unsqueeze(1)).flatten(1))
+
+    def within(self, directions: Tensor) -> Tensor:
+        """Return directions ``(s, r)`` in these coordinates, of length one."""
+        return functional.normalize((directions @ self.onto.T) * self.values)
+
+    def without(self, found: Tensor) -> Tensor:
+        """Return directions ``(s, r)`` out of these coordinates, of length one."""
+        return functional.normalize((found / self.values) @ self.onto)
+
+    def reweighted(self, found: Tensor, smooth: float, noise: float, power: float) -> Tensor:
+        """Return unit directions ``(s, r)`` along which the squares over the sizes of entries are less.
+
+        By inverse iteration from where they are, which is all that the next step's weights need of this one's: the least
+        eigenvector takes ten times as long.
+
+        Args:
+            found: ``(s, r)``.
+            smooth: smoothness of the weights, in shares of the root mean square.
+            noise: standard deviation of the entries.
+            power: of the squares that entries are divided by: 1 or 0.5.
+        """
+        squares = (self.basis @ found.T).square_()
+        weights = squares.add_(smooth**2 * squares.mean(0) + noise**2).reciprocal_()
+        if power == 0.5:
+            weights.sqrt_()
+        rank = found.shape[1]
+        sums = (weights.T @ self.products).view(-1, rank, rank)
+        diagonal = sums.diagonal(dim1=1, dim2=2)
+        diagonal.add_(_JITTER * diagonal.sum(1, keepdim=True))
+        lower, failed = torch.linalg.cholesky_ex(sums)
+        least = found.unsqueeze(2)
+        for _ in range(_SOLVES):
+            least = functional.normalize(torch.cholesky_solve(least, lower), dim=1)
+        return torch.where((failed == 0).unsqueeze(1), least[:, :, 0], found)
+
+
 class Span:
     """Columns L ``(u, rank)``, whose entries carry noise of a standard deviation for a unit direction."""
 
     def __init__(self, columns: Tensor, noise: float) -> None:
         self.columns, self.noise = columns, noise
         self.rank = columns.shape[1]
-        self._even = torch.linalg.svd(functional.normalize(columns), full_matrices=False)
-        self._plain = torch.linalg.svd(columns, full_matrices=False)
+        self._even = _Coordinates.of(functional.normalize(columns))
+        self._plain = _Coordinates.of(columns)
 
     def vanishing(self, directions: Tensor) -> Tensor:
         """Return at which outputs ``(u, r)`` the column of each direction ``(r, rank)`` is zero."""
@@ -86,38 +145,29 @@ class Span:
         all are alike long. Each step minimises the squares over the sizes that the entries had before (iteratively
         reweighted least squares). Starts have no part along the directions ``aside`` ``(a, rank)``.
         """
-        basis, values, onto = self._even
+        even = self._even
         if len(aside):
-            known = torch.linalg.qr(functional.normalize((aside @ onto.T) * values).T)[0]
+            known = torch.linalg.qr(even.within(aside).T)[0]
             starts = starts - (starts @ known) @ known.T
         found = functional.normalize(starts)
         for step in range(_WALKED):
-            found = _reweighted(basis, found, max(0.3 * 0.75**step, 1e-4), 0.5, 0.0)
-        return functional.normalize((found / values) @ onto)
+            found = even.reweighted(found, max(0.3 * 0.75**step, 1e-4), 0.0, 0.5)
+        return even.without(found)
 
     def rows(self, picked: Tensor) -> Tensor:
         """Return single outputs' rows as starts."""
-        basis: Tensor = self._even[0]
-        return basis[picked]
+        return self._even.basis[picked]
 
     def fitted(self, directions: Tensor) -> Tensor:
         """Return directions ``(s, rank)`` fitted to the entries that vanish along them, ever more exactly."""
-        basis, values, onto = self._plain
-        found, smooth = functional.normalize((directions @ onto.T) * values), _FIRST
+        plain = self._plain
+        found, smooth = plain.within(directions), _FIRST
         # In these coordinates a unit direction is longer than one by as much as a column is short.
-        noise = self.noise / values.min()
+        noise = self.noise / float(plain.values.min())
         while smooth > _LAST:
-            found = _reweighted(basis, found, smooth, 1.0, float(noise))
+            found = plain.reweighted(found, smooth, noise, 1.0)
             smooth *= _SHRINK
-        return functional.normalize((found / values) @ onto)
-
-
-def _reweighted(basis: Tensor, found: Tensor, smooth: float, power: float, noise: float) -> Tensor:
-    entries = basis @ found.T
-    squares = entries.square()
-    weights = (squares + smooth**2 * squares.mean(0) + noise**2).pow(-power)
-    least: Tensor = torch.linalg.eigh(torch.einsum("ua,us,ub->sab", basis, weights, basis)).eigenvectors[:, :, 0]
-    return least
+        return plain.without(found)
 
 
 def sparse_directions(span: Span, generator: torch.Generator, draws: int) -> Directions:

@@ -8,6 +8,7 @@ asked for its own share instead of all for a sum.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,9 +23,7 @@ from fedpriv.attacks.gradients.known_inputs import Known
 from fedpriv.attacks.gradients.layer_inputs import LayerInputs, readable_layers, sent_layers
 from fedpriv.attacks.gradients.linear_gradient import Parts, linear_gradient
 from fedpriv.attacks.gradients.local_step import LocalStep, equal_weights
-from fedpriv.attacks.read.target_features import observation_of
 from fedpriv.attacks.read.updates import Weights
-from fedpriv.attacks.trained import Same
 from fedpriv.util.seeds import generator
 
 AGREES = 0.05
@@ -87,7 +86,7 @@ def tell_apart(
     if (by_labels and not always) or all(len(step.sizes) != 1 for step in compared):
         return [None] * len(compared)
     reader = _Reader(model, problem, by_labels)
-    return [reader.read(place, *one) for place, one in enumerate(zip(compared, whole, labels, strict=True))]
+    return [reader.read(*one) for one in zip(compared, whole, labels, strict=True)]
 
 
 class _Reader:
@@ -96,7 +95,7 @@ class _Reader:
         self._layers = readable_layers(model, problem.knowledge.image_shape)
         self._views: list[tuple[str, LocalStep, LayerInputs]] = []
 
-    def read(self, place: int, step: LocalStep, sent: LocalStep, labels: Tensor) -> ToldApart | None:
+    def read(self, step: LocalStep, sent: LocalStep, labels: Tensor) -> ToldApart | None:
         """Return one step's images as the last layer that says anything tells them apart."""
         if len(step.sizes) != 1:
             return None
@@ -105,18 +104,16 @@ class _Reader:
         if not names and through_logits:  # the head's bias tells it too, but leaves more to be searched through
             names = sent_layers(self._layers, step.gradient.keys(), head=True)
         for name in reversed(names):
-            parts = self._parts(place, name, sent, step.sizes[0])
+            parts = self._parts(name, sent, step.sizes[0])
             found = None if parts is None else self._checked(name, step, parts, labels)
             if found is not None:
                 return found
         return None
 
-    def _parts(self, place: int, name: str, sent: LocalStep, count: int) -> Parts | None:
-        problem, target = self._problem, self._problem.targets[place]
-        seen = observation_of(problem.observations, target)
-        seeds = problem.seed, seen.round, seen.client
-        taken = partial(_taken_apart, sent, name, count, seeds)
-        return problem.trained.get(("told apart", *seeds, name, count, Same(seen)), taken)
+    def _parts(self, name: str, sent: LocalStep, count: int) -> Parts | None:
+        """Return the parts of an update, which are the same whoever is said to have sent it: controls ask for them again."""
+        seeds = self._problem.seed, count, _digest(sent, name)
+        return self._problem.trained.get(("told apart", name, *seeds), partial(_taken_apart, sent, name, *seeds))
 
     def _checked(self, name: str, step: LocalStep, parts: Parts, labels: Tensor) -> ToldApart | None:
         """Return parts that nothing contradicts, in an order in which they have these labels.
@@ -158,8 +155,14 @@ class _Reader:
         return view
 
 
-def _taken_apart(sent: LocalStep, name: str, count: int, seeds: tuple[int, int, int]) -> Parts | None:
-    return linear_gradient(sent.gradient, sent.project, name).taken_apart(count, generator(*seeds, "readout"))
+def _taken_apart(sent: LocalStep, name: str, seed: int, count: int, digest: str) -> Parts | None:
+    return linear_gradient(sent.gradient, sent.project, name).taken_apart(count, generator(seed, digest, "readout"))
+
+
+def _digest(sent: LocalStep, name: str) -> str:
+    """Return what stands for a layer's gradient, to the last bit."""
+    both = (sent.gradient[f"{name}.{kind}"].detach().cpu().contiguous() for kind in ("weight", "bias"))
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in both)).hexdigest()
 
 
 def _assigned(costs: Tensor) -> Tensor:

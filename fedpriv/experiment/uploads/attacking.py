@@ -94,7 +94,7 @@ def attack_handed(
         for job in plan.jobs():
             card = plan.card_for(job, handed.rounds)
             evidence = make_evidence(handed, card, job.attack, plan.n_targets or job.attack.most_targets, seed, trained)
-            asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets)
+            asked = AttackProblem(evidence.observations, evidence.knowledge, evidence.targets, seed, trained=trained)
             about = About(
                 **dict(_provenance(handed, job.attack, card, settings, origin)),
                 caveat=job.attack.caveat(asked),
