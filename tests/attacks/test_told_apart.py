@@ -186,7 +186,7 @@ def test_an_update_is_taken_apart_once_whoever_is_said_to_have_sent_it(monkeypat
     of_another = replace(
         problem, observations=(replace(seen, client=2),), targets=(replace(problem.targets[0], client=2),)
     )
-    of_another = replace(of_another, knowledge=replace(problem.knowledge, labels={(2, 0): LABELS}))
+    of_another = replace(of_another, knowledge=replace(problem.knowledge, labels={(1, 2): LABELS}))
     torch.testing.assert_close(told(of_another).derivatives, first.derivatives)
     assert len(begun) == 1
     told(replace(problem, seed=1))
