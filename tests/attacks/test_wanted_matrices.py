@@ -14,6 +14,7 @@ from fedpriv.attacks.gradients.layer_inputs import LayerInputs
 from fedpriv.attacks.gradients.local_step import LocalStep
 from fedpriv.attacks.gradients.wanted_matrices import wanted_matrix
 from fedpriv.attacks.observation import BatchFacts
+from fedpriv.attacks.read.updates import Tangent
 
 
 def matrices(rows, height, width, rank, noise=0.0):
@@ -52,7 +53,8 @@ def test_few_outputs_are_taken_whole():
     assert wanted_matrix(matrices(1, 10, 90, 1), 1).left is None
 
 
-def test_distances_by_factors_are_those_by_whole_matrices(monkeypatch):
+@pytest.mark.parametrize("kind", ["cosine", "squared"])
+def test_distances_by_factors_are_those_by_whole_matrices(kind, monkeypatch):
     model = nn.Sequential(nn.Flatten(), nn.Linear(90, 60), nn.ReLU(), nn.Linear(60, 10)).double()
     step, images = one_step(model, 2)
     found = []
@@ -61,10 +63,41 @@ def test_distances_by_factors_are_those_by_whole_matrices(monkeypatch):
         if not factored:
             monkeypatch.setattr("fedpriv.attacks.gradients.wanted_matrices._LEFT_OUT", -1.0)
         own = (images * 0.7).requires_grad_()
-        value = compare.cosine(own, torch.eye(10, dtype=torch.float64)[:2][None], torch.arange(1))
+        value = getattr(compare, kind)(own, torch.eye(10, dtype=torch.float64)[:2][None], torch.arange(1))
         found.append((value.detach(), torch.autograd.grad(value.sum(), own)[0]))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+
+
+def test_truncated_gradients_are_compared_by_factors_likewise(monkeypatch):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(90, 60), nn.ReLU(), nn.Linear(60, 10)).double()
+    step, images = one_step(model, 3)
+    left, _, right = torch.linalg.svd(step.gradient["1.weight"])
+    onto = Tangent({"1.weight": left[:, :2]}, {"1.weight": right[:2]})
+    step = replace(step, gradient=onto(step.gradient), project=onto)
+    for kind in ("cosine", "squared"):
+        found = []
+        for left_out in (1e-4, -1.0):
+            monkeypatch.setattr("fedpriv.attacks.gradients.wanted_matrices._LEFT_OUT", left_out)
+            compare = Matcher(model, (1, 9, 10), BatchFacts(3, 0.1, 1), "unrolled", CPU).against([step], [3])
+            own = (images * 0.7).requires_grad_()
+            value = getattr(compare, kind)(own, torch.eye(10, dtype=torch.float64)[:3][None], torch.arange(1))
+            found.append((value.detach(), torch.autograd.grad(value.sum(), own)[0]))
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+
+
+def test_a_squared_distance_of_nearly_nothing_is_not_lost_in_rounding():
+    dense = matrices(1, 60, 90, 1)
+    layer = chained(nn.Sequential(nn.Flatten(), nn.Linear(90, 60, bias=False)))
+    aim = Aim("squared", {layer.weight: dense}, dense.norm().view(1), None, frozenset([layer.weight]))
+    left, values, right = torch.linalg.svd(dense)
+    inputs, delta = right[:, :1] * values[:, :1, None], left[:, :, :1].mT * (1 + 1e-4)
+    inputs[0, 0, 0] += 1e-3 * values[0, 0]
+    whole = (delta.double().mT @ inputs.double() - dense.double()).square().sum()
+    value, direction = aim.compare([Factors(layer, inputs, delta)])
+    assert direction.weights[layer.weight].left is not None
+    assert float(value) == pytest.approx(float(whole), rel=1e-2)
 
 
 def test_a_direction_holds_factors_where_there_are_few():
@@ -76,8 +109,8 @@ def test_a_direction_holds_factors_where_there_are_few():
     gradient = delta.mT @ inputs
     share = (gradient * dense).sum() / gradient.square().sum()
     wanted = dense - share * gradient
-    torch.testing.assert_close(direction.applied(0), (inputs @ wanted.mT)[0])
-    torch.testing.assert_close(direction.transposed(0), (delta @ wanted)[0])
+    torch.testing.assert_close(direction.applied(0), (inputs @ wanted.mT)[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(direction.transposed(0), (delta @ wanted)[0], rtol=1e-5, atol=1e-5)
     assert direction.weights[layer.weight].wanted.left is not None
 
 

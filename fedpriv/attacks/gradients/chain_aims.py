@@ -132,6 +132,45 @@ class _Rest:
 
 
 @dataclass(frozen=True)
+class _Apart:
+    """``K - T`` of a linear layer with comparable part ``K = e' b`` and T = L R of few factors, never formed.
+
+    With columns of L orthonormal, ``K - T = L ((e L)' b - R) + (e - e L L')' b``: two parts at right angles, so that neither
+    is lost in the other's rounding where they are nearly nothing.
+
+    Attributes:
+        left: ``(R, O, k)``, L.
+        near: ``(R, k, I)``, ``(e L)' b - R``.
+        beside: ``(R, m, O)``, ``e - e L L'``.
+        inputs: ``(R, m, I)``, b.
+    """
+
+    left: Tensor
+    near: Tensor
+    beside: Tensor
+    inputs: Tensor
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor, part: _Comparable) -> _Apart:
+        along = torch.bmm(part.delta, left)
+        near = torch.baddbmm(right, along.mT, part.inputs, beta=-1)
+        return cls(left, near, torch.baddbmm(part.delta, along, left.mT, alpha=-1), part.inputs)
+
+    def square(self) -> Tensor:
+        """Return the sum of squares ``(R,)``."""
+        return _inner(self.near.flatten(1), self.near.flatten(1)) + _Comparable(self.inputs, self.beside).square()
+
+    def applied(self, of: Factors, bias: Tensor | None) -> Tensor:
+        turned = torch.bmm(of.inputs, self.near.mT), self.left.mT
+        found = torch.bmm(*turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), *turned)
+        return torch.baddbmm(found, torch.bmm(of.inputs, self.inputs.mT), self.beside).flatten(0, 1)
+
+    def transposed(self, of: Factors) -> Tensor:
+        found = torch.bmm(torch.bmm(of.delta, self.left), self.near)
+        return torch.baddbmm(found, torch.bmm(of.delta, self.beside.mT), self.inputs).flatten(0, 1)
+
+
+@dataclass(frozen=True)
 class Direction:
     """Matrices of R rows, one a layer, along which the distance grows, up to a factor a row.
 
@@ -143,7 +182,7 @@ class Direction:
     """
 
     factors: Sequence[Factors]
-    weights: Mapping[str, Tensor | _Rest]
+    weights: Mapping[str, Tensor | _Rest | _Apart]
     biases: Mapping[str, Tensor]
     scale: Tensor | float
 
@@ -240,13 +279,15 @@ class Aim:
             small = self._flat(formed) - self._together
             parts.append(_inner(small, small))
             rest = self._split(small, formed)
-        big: dict[str, Tensor | _Rest] = {}
+        big: dict[str, Tensor | _Rest | _Apart] = {}
         for one in self._linear(factors):
-            name = one.layer.weight
-            part = self._comparable(one)
-            apart = torch.baddbmm(self._wanted[name], part.delta.mT, part.inputs, beta=-1)
+            name, part, wanted = one.layer.weight, self._comparable(one), self._matrix(one)
+            if wanted.left is not None and wanted.right is not None:
+                between = big[name] = _Apart.of(wanted.left, wanted.right, part)
+                parts.append(between.square())
+                continue
+            apart = big[name] = torch.baddbmm(wanted.dense, part.delta.mT, part.inputs, beta=-1)
             parts.append(_inner(apart.flatten(1), apart.flatten(1)))
-            big[name] = apart
         return _sum(parts), _direction(factors, rest, big, 2.0)
 
     def _cosine(self, factors: Sequence[Factors], formed: Weights) -> tuple[Tensor, Direction]:
@@ -306,7 +347,7 @@ class Aim:
 
 
 def _direction(
-    factors: Sequence[Factors], small: Weights, big: Mapping[str, Tensor | _Rest], scale: Tensor | float
+    factors: Sequence[Factors], small: Weights, big: Mapping[str, Tensor | _Rest | _Apart], scale: Tensor | float
 ) -> Direction:
     weights = {one.layer.weight for one in factors}
     return Direction(
