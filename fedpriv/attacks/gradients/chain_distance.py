@@ -22,6 +22,7 @@ from fedpriv.attacks.gradients.local_step import RANDOM
 from fedpriv.attacks.gradients.row_convolution import convolved, pulled
 from fedpriv.attacks.gradients.row_gradients import prepared
 from fedpriv.attacks.read.updates import Weights
+from fedpriv.models.products import linear
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class _Pass:
     def _transformed(self, layer: FullyConnected, values: Tensor) -> Tensor:
         weight, bias = self.weights[layer.weight], self._bias(layer)
         if weight.dim() == 2:
-            return functional.linear(values, weight, bias)
+            return linear(values, weight, bias)
         return self._times(values, weight.mT, None if bias is None else bias.unsqueeze(1))
 
     def _times(self, values: Tensor, matrices: Tensor, besides: Tensor | None) -> Tensor:
@@ -241,7 +242,7 @@ class _Pass:
             weight = self.weights[layer.weight]
             if weight.dim() == 3:
                 return self._times(delta, weight, None if besides is None else _by_row(besides, self.rows))
-            return delta @ weight if besides is None else torch.addmm(besides, delta, weight)
+            return _plus(linear(delta, weight.T), besides)
         if layer.direct:
             found = pulled(layer, delta, self.weights[layer.weight], kept)
             return found if besides is None else found + besides
@@ -265,7 +266,7 @@ class _Pass:
                 if tangent is not None and weight.dim() == 3:
                     own = self._times(tangent, weight, None if own is None else _by_row(own, self.rows))
                 elif tangent is not None:
-                    own = tangent @ weight if own is None else torch.addmm(own, tangent, weight)
+                    own = _plus(linear(tangent, weight.T), own)
                 tangent = own
                 continue
             if link.direct:
@@ -312,6 +313,11 @@ class _Pass:
 def _by_row(values: Tensor, rows: int) -> Tensor:
     """Return ``(R n, ...)`` as ``(R, n, ...)``."""
     return values.view(rows, len(values) // rows, *values.shape[1:])
+
+
+def _plus(values: Tensor, besides: Tensor | None) -> Tensor:
+    """Return the sum, in place of the first."""
+    return values if besides is None else values.add_(besides)
 
 
 def _as_maps(values: Tensor, layer: Convolution, size: torch.Size) -> Tensor:
