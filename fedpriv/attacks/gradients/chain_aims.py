@@ -328,7 +328,7 @@ class Aim:
         return 1 - along * inverse, _direction(factors, rest, big, -inverse)
 
     def _matrix(self, of: Factors) -> WantedMatrix:
-        """Return what is wanted of a linear layer, by factors where it has little more than images."""
+        """Return the wanted gradient of a linear layer, by factors where it has little more than images."""
         key = of.layer.weight, of.inputs.shape[1]
         if key not in self._matrices:
             self._matrices[key] = wanted_matrix(self._wanted[of.layer.weight], of.inputs.shape[1])

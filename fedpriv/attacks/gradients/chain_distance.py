@@ -27,7 +27,7 @@ from fedpriv.models.products import linear
 
 @dataclass(frozen=True)
 class InputsAim:
-    """What R rows' n images are known to have put into the layer that is the readout, whose distance is added.
+    """Known inputs of R rows' n images to the layer that is the readout, the distance from which is added.
 
     Attributes:
         inputs: ``(R, n, k)``.

@@ -129,7 +129,7 @@ class Matcher:
 
     @property
     def takes_inputs(self) -> bool:
-        """Whether what went into a step's readout can be asked for together with its update."""
+        """True where a step's known inputs to its readout can be asked for together with its update."""
         return self._chain.supported
 
     def against(
@@ -255,7 +255,7 @@ class Matching:
 
     @property
     def asks_for_inputs(self) -> bool:
-        """Whether anything is asked of candidates beside their update."""
+        """True where anything is asked of candidates beside their update."""
         return any(group.known is not None for group in self._groups)
 
     def _over_groups(self, images: Tensor, labels: Tensor, rows: Tensor, kind: Kind, *, beside: bool) -> Tensor:
@@ -307,7 +307,7 @@ def _group(rows: Sequence[int], steps: Sequence[LocalStep], sizes: tuple[int, ..
 
 
 def _inputs_aim(known: Sequence[tuple[Tensor, float] | None]) -> InputsAim | None:
-    """Return what R rows are asked for; rows of which nothing is known ask with no weight."""
+    """Return the inputs that R rows are asked for; rows of which nothing is known ask with no weight."""
     there = next((one[0] for one in known if one is not None), None)
     if there is None:
         return None

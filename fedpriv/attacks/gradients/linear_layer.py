@@ -80,7 +80,7 @@ class LinearLayer(Attack):
 
     name = "linear-layer"
     summary = "what went into the first fully connected layer, solved for; inverted where that is no image"
-    version = 4
+    version = 5
     targets = NETWORKS
     unit = "upload"
     budget = "iterations"

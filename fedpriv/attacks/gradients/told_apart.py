@@ -160,7 +160,7 @@ def _taken_apart(sent: LocalStep, name: str, seed: int, count: int, digest: str)
 
 
 def _digest(sent: LocalStep, name: str) -> str:
-    """Return what stands for a layer's gradient, to the last bit."""
+    """Return a text that two gradients of a layer share where they are equal to the last bit."""
     both = (sent.gradient[f"{name}.{kind}"].detach().cpu().contiguous() for kind in ("weight", "bias"))
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in both)).hexdigest()
 
